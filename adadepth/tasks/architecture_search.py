@@ -26,7 +26,7 @@ from adadepth.report.baseline_comparison import to_json
 from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.runtime.console import say
-from adadepth.runtime.distributed import decide, wait_for_processes
+from adadepth.runtime.distributed import decide, is_main_process, wait_for_processes
 from adadepth.runtime.files import damage
 from adadepth.runtime.hardware import name_device
 from adadepth.tasks.identity import check_resumed_data, choose_training_tokenizer
@@ -118,11 +118,6 @@ class SearchRun:
         """Family of the supernet."""
         return family(self.config.model.name)
 
-    @property
-    def is_main(self) -> bool:
-        """Return whether this is the main process, which writes files."""
-        return self.args.process_index == 0
-
 
 def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
     """Return [length, memory, batch] of every shape with costs; the first one defines equal costs."""
@@ -158,13 +153,13 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         )
     earlier = read_record(search.directory)
     wait_for_processes(args)
-    with open_run(config, search.directory, search.is_main) as run:
+    with open_run(config, search.directory, is_main_process()) as run:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
         metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
-        if search.is_main:  # the verdict includes the compared networks
+        if is_main_process():  # the verdict includes the compared networks
             run.update(verdict=to_json(judge(search.directory)))
-    if search.is_main:
+    if is_main_process():
         report = write_run_report(search.directory)
         show_last_screen(search.directory, report, list_next_commands(config, search.directory))
     return metrics, search.directory
@@ -186,7 +181,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
         if Stage.retrain in stages:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
-            if search.is_main:  # the retrained network is the run's model
+            if is_main_process():  # the retrained network is the run's model
                 shutil.copytree(_get_model_folder(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
                 written = read_record(_get_model_folder(search, "derived").parent).get("saved", {})
                 run.update(saved={**run.record.get("saved", {}), **written})
@@ -202,7 +197,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
         if Stage.compare in stages:
             data = search.data  # all processes load it together
             quality_set = "held_out" if data.test is None else "test"
-            if search.is_main:
+            if is_main_process():
                 _track(search, run, _compare(search, architectures, scores, quality_set))
     return metrics
 
@@ -438,5 +433,5 @@ def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
 
 
 def _announce(search: SearchRun, text: str) -> None:
-    if search.is_main:
+    if is_main_process():
         say(text)
