@@ -126,9 +126,11 @@ def check_user_folder() -> None:
         return
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {folder}: no such folder")
+    ours = [CONFIGS, *(own for own in config_folders() if own.is_relative_to(_PACKAGE))]
     for path in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"), *folder.glob("*/*/*.yaml")):
         check_yaml(path)
-        if (CONFIGS / (name := path.relative_to(folder))).is_file():
+        name = path.relative_to(folder)
+        if any((own / name).is_file() for own in ours):
             raise ConfigError(f"--config-dir {folder}: adadepth already has a configuration {name}; rename yours")
 
 

@@ -258,8 +258,6 @@ def test_trackers_are_named_as_a_list(given: list[str], expected: list[str], mon
 @pytest.mark.parametrize(("given", "message"), [
     (["logger.report_to=wandbb"], r"report_to=wandbb: must be one of wandb, .*, none \(did you mean 'wandb'\?\)"),
     (["logger=wandb"], r"logger=wandb: the package wandb is missing; install it with pip install wandb"),
-    (["logger=mlflow"], r"=mlflow: the package mlflow is missing; install it with pip install 'adadepth\[mlflow\]'"),
-    (["logger=comet"], r"=comet: the package comet_ml is missing; install it with pip install 'adadepth\[comet\]'"),
     (["logger.artifacts=[model]"], r"logger.artifacts=\['model'\]: only used with logger=wandb, comet or mlflow"),
 ])  # fmt: skip
 def test_a_tracker_that_is_not_there_is_told(given: list[str], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
