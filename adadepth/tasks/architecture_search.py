@@ -208,7 +208,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
     """Train the supernet, whose gates learn the architecture."""
     config, directory = search.config, search.directory
-    _announce(search, "search: training the supernet")
+    _announce("search: training the supernet")
     if config.resume is not None:  # with the costs of the interrupted search
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else require_checkpoint(directory, search.args)
@@ -263,7 +263,7 @@ def _derive(search: SearchRun, run: Run) -> None:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
-    _announce(search, "derive: the most probable operation of every block")
+    _announce("derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
     derived = load(_get_search_space(search.config).derive)(supernet, choose_affordable_architecture(supernet, budget))
     architecture = getattr(derived.config, _get_search_space(search.config).setting)
@@ -273,7 +273,7 @@ def _derive(search: SearchRun, run: Run) -> None:
     if budget.target is not None:
         latency = describe_latency(supernet, architecture, budget.target)
         run.update(latency=latency)
-        _announce(search, format_latency(latency))
+        _announce(format_latency(latency))
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
@@ -304,7 +304,7 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     folder = _get_model_folder(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
-    _announce(search, f"retrain: {name} {architecture}")
+    _announce(f"retrain: {name} {architecture}")
     config = _build_fixed_config(search, architecture)
     args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -347,7 +347,7 @@ def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
     """Write and print quality, multiply-accumulates and measured time of every network; return the rows."""
-    _announce(search, "compare: timing the networks")
+    _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
         name: model_class.from_pretrained(_get_model_folder(search, name)) for name in architectures
@@ -432,6 +432,6 @@ def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
         track_figures(search.directory, tracker, step)
 
 
-def _announce(search: SearchRun, text: str) -> None:
+def _announce(text: str) -> None:
     if is_main_process():
         say(text)
