@@ -60,7 +60,7 @@ def _format_memory(device: torch.device, needed: int | None) -> str | None:
 
 
 def describe_interruption(stop: StopCallback, state: TrainerState, run: Path) -> str:
-    """Describe why and where a training was interrupted, with the command that resumes the run in a directory."""
+    """Describe why and where training was interrupted, with the command that resumes the run in a directory."""
     return f"{stop.why()} at step {state.global_step}\ncontinue: {format_resume_command(run)}"
 
 
