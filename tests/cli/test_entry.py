@@ -212,7 +212,7 @@ def test_a_defect_of_a_sweep_is_no_line_of_a_person_s_mistakes(
 
 @pytest.mark.parametrize(("error", "said"), [
     (OSError(errno.EMFILE, "Too many open files", "/x/run.json"), "too many open files; raise the limit"),
-    (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; raise the limit of the system"),
+    (RuntimeError("unable to open shared memory object: Too many open files (24)"), "too many open files; raise"),
     (PermissionError(errno.EACCES, "Permission denied", "/x/run.json"), "/x/run.json: Permission denied"),
     (FileNotFoundError(errno.ENOENT, "No such file or directory", b"/x/text"), "/x/text: No such file or directory"),
 ])  # fmt: skip

@@ -101,7 +101,7 @@ def test_a_text_is_continued_by_what_fits_behind_it(parts: Any) -> None:
     model, own = parts
     longest = model.longest_sequence
     for count in (longest, 10**9):
-        with pytest.raises(ConfigError, match=rf"^new_tokens={count}: must be at most {longest - 1}, the number of positions"):
+        with pytest.raises(ConfigError, match=rf"^new_tokens={count}: must be at most {longest - 1}, the number of "):
             Pipeline(model, own, new_tokens=count)
     room = longest - 1 - len(own(TEXTS[1], add_special_tokens=False)["input_ids"])
     with pytest.raises(ConfigError, match=rf"^new_tokens={room + 1}: a text of \d+ tokens leaves {room} of {longest}"):
