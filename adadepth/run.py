@@ -25,7 +25,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from adadepth.cli.command_line import CONFIGS, arguments, check_user_folder, folders, get_help_text
-from adadepth.cli.debug_sizes import find_overridden_keys
 from adadepth.cli.error_messages import format_config_error
 from adadepth.cli.failures import end_with_failure, format_expected_error
 from adadepth.cli.help import register_key_help
@@ -35,7 +34,7 @@ from adadepth.cli.validation import build_config
 from adadepth.config import ExperimentConfig
 from adadepth.config.env_redaction import redact_env_values
 from adadepth.config.modes import modes
-from adadepth.runs.commands import get_choices, note_choices
+from adadepth.runs.commands import get_choices, list_overridden_keys, note_choices
 from adadepth.runs.inheritance import describe_inheritance, describe_resumption
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import (
@@ -56,7 +55,7 @@ def run_job(composed: DictConfig) -> float | None:
     try:
         with activity("checking the configuration"):
             config = build_config(composed)
-        given = find_overridden_keys(composed)
+        given = frozenset(list_overridden_keys(composed))
         line = describe_inheritance(composed, given) or describe_resumption(config, composed, given)
         if is_main_process():
             for message in filter(None, [line, *get_choices()]):

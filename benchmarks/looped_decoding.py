@@ -39,7 +39,7 @@ from adadepth.contrib.decoding import speculative_decoding
 from adadepth.contrib.decoding.continuous_batching import DecodingWork, decode_texts
 from adadepth.contrib.decoding.speculative_decoding import self_speculation
 from adadepth.halting.exit_rules import ExitRule, StepView
-from adadepth.models.looped.heads import compute_layer_macs
+from adadepth.models.looped.task_model import compute_layer_macs
 from adadepth.runtime.distributed import set_malloc_thresholds
 from adadepth.runtime.hardware import describe_machine
 

@@ -22,12 +22,13 @@ from adadepth.contrib.bench.page import read_results, to_markdown, write_bench
 from adadepth.contrib.bench.recommendations import RECOMMENDATIONS
 
 ROOT = Path(__file__).resolve().parents[1]
+_TASKS = ROOT / "adadepth" / "contrib" / "bench" / "configs" / "bench" / "task"
 PAGE = ROOT / "docs" / "results.md"
 
 
 def read_descriptions() -> dict[str, str]:
     """Return the description of each task of the bench."""
-    files = sorted((ROOT / "configs" / "bench" / "task").glob("*.yaml"))
+    files = sorted(_TASKS.glob("*.yaml"))
     return {file.stem: yaml.safe_load(file.read_text(encoding="utf-8"))["about"] for file in files}
 
 

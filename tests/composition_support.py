@@ -54,12 +54,6 @@ _LISTS: dict[Any, tuple[list[Any], Any, dict[str, Any]]] = {}
 _MERGED: dict[Any, bytes] = {}
 
 
-def compose_anew() -> None:
-    """Forget all compositions: the next one reads its files."""
-    for kept in (_FILES, _LISTS, _MERGED):
-        kept.clear()
-
-
 def _read_files_once(patch: pytest.MonkeyPatch) -> None:
     read = ConfigRepository.load_config
 

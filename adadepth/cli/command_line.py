@@ -126,9 +126,11 @@ def check_user_folder() -> None:
         return
     if not folder.is_dir():
         raise ConfigError(f"--config-dir {folder}: no such folder")
+    shipped = [CONFIGS, *(path for path in config_folders() if path.is_relative_to(_PACKAGE))]
     for path in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"), *folder.glob("*/*/*.yaml")):
         check_yaml(path)
-        if (CONFIGS / (name := path.relative_to(folder))).is_file():
+        name = path.relative_to(folder)
+        if any((parent / name).is_file() for parent in shipped):
             raise ConfigError(f"--config-dir {folder}: adadepth already has a configuration {name}; rename yours")
 
 

@@ -4,9 +4,6 @@ import dataclasses
 from collections.abc import Set
 from typing import Any
 
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
-
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.declaration import get_field_specs
 
@@ -44,14 +41,3 @@ def _shrink_group(group: str, settings: Any, overridden: Set[str]) -> Any:
         if spec.shrinks and f"{group}.{name}" not in overridden and not is_open:
             values[name] = min(value, spec.debug) if spec.shape and isinstance(value, int) else spec.debug
     return dataclasses.replace(settings, **values)
-
-
-def find_overridden_keys(composed: DictConfig) -> frozenset[str]:
-    """Return the keys and groups that the command line sets, by Hydra's record of its overrides."""
-    if "hydra" in composed:
-        overrides = composed.hydra.overrides.task
-    elif HydraConfig.initialized():
-        overrides = HydraConfig.get().overrides.task
-    else:
-        overrides = []
-    return frozenset(str(override).split("=")[0].lstrip("+") for override in overrides)

@@ -12,7 +12,7 @@ from adadepth.cli.checks.measures import check_optimised, check_prediction, chec
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
-from adadepth.cli.debug_sizes import apply_debug_sizes, find_overridden_keys
+from adadepth.cli.debug_sizes import apply_debug_sizes
 from adadepth.cli.schemas import to_config
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.declaration import find_range_errors, find_type_errors, format_value
@@ -23,6 +23,7 @@ from adadepth.config.plugins import load
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.task_metrics import get_metric_key
 from adadepth.models.registry import families, family, join_alternatives, list_families_with_head
+from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import load_resumed_config, merge_run_settings
 from adadepth.training.trackers import trackers
 
@@ -37,7 +38,7 @@ def build_config(composed: DictConfig) -> ExperimentConfig:
     Raises:
         ConfigError: One line for every mistake.
     """
-    overridden, whole = find_overridden_keys(composed), composed
+    overridden, whole = frozenset(list_overridden_keys(composed)), composed
     if "hydra" in composed:
         composed = copy.deepcopy(composed)
         with open_dict(composed):

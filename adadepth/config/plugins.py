@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,23 @@ def list_plugin_names(group: str) -> list[str]:
 def list_plugin_paths(group: str) -> dict[str, str]:
     """Return the `"module:name"` of every entry point of a group by its name; nothing is imported."""
     return {entry.name: entry.value for entry in _list_entry_points(group)}
+
+
+def list_plugin_files(group: str) -> list[Path]:
+    """Return the files of the modules that the entry points of a group name; a missing module is left out.
+
+    The packages of the modules are imported, the modules are not.
+    """
+    files = (_find_file(entry.module) for entry in _list_entry_points(group))
+    return [file for file in files if file is not None]
+
+
+def _find_file(module: str) -> Path | None:
+    try:
+        spec = find_spec(module)
+    except (ImportError, ValueError):  # `load_plugins` reports it
+        return None
+    return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
 def load(path: str) -> Any:

@@ -18,11 +18,12 @@ from typing import Any, Literal
 from adadepth.config import BudgetUnit, ExperimentConfig, ModelConfig
 from adadepth.config.kinds import Kind, kinds
 from adadepth.config.modes import ModeSpec, modes
+from adadepth.config.plugins import list_plugin_files, load_plugins
 from adadepth.config.plugins import load as load  # exported for users of descriptors
-from adadepth.config.plugins import load_plugins
 from adadepth.errors import ConfigError, nearest
 
 GROUP = "adadepth.families"
+_GROUPS_WITH_CONFIGS = ("adadepth.sweepers", "adadepth.loggers")  # beside families, kinds of data and modes
 
 # A supernet has none: its configuration is that of a language model without an architecture.
 _AUTO = {
@@ -248,11 +249,15 @@ def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
 
 
 def config_folders() -> list[Path]:
-    """Return the folders `configs` with YAML files beside the settings of families, kinds of data and modes."""
+    """Return the folders `configs` with YAML files beside what packages offer.
+
+    They lie beside the settings of families, kinds of data and modes, and beside the modules of sweepers and loggers.
+    """
     specs: tuple[Family | Kind | ModeSpec, ...] = (*families().values(), *kinds().values(), *modes().values())
     settings = [spec.settings for spec in specs if spec.settings is not None]
-    files = dict.fromkeys(sys.modules[group.__module__].__file__ for group in settings)
-    folders = (Path(file).parent / "configs" for file in files if file is not None)
+    files = [Path(file) for group in settings if (file := sys.modules[group.__module__].__file__) is not None]
+    files += (file for group in _GROUPS_WITH_CONFIGS for file in list_plugin_files(group))
+    folders = dict.fromkeys(file.parent / "configs" for file in files)
     return [folder for folder in folders if folder.is_dir()]
 
 

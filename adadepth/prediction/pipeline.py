@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, cast
 
 import numpy as np
@@ -16,10 +15,9 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from adadepth.data.batches import get_sequence_columns, order_longest_first, pad_columns
 from adadepth.data.text.passages import EncodedText, Text, TextParts, TokenLocation, check_texts, encode_texts
 from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
-from adadepth.halting.exit_rules import LOGITS, ExitRule, check_rule, parse_rule
+from adadepth.halting.exit_rules import LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.metrics.grid_examples import NO_SYMBOL
-from adadepth.models.contract import Remembers
 from adadepth.models.shared.albert.heads import PretrainingHeads
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
 from adadepth.prediction.models import (
@@ -32,6 +30,14 @@ from adadepth.prediction.models import (
     refuse_other_tokenizer,
     refuse_tokenizer,
 )
+from adadepth.prediction.options import (
+    check_beams,
+    check_count,
+    move_to_device,
+    read_exit_rule,
+    resolve_new_tokens,
+    resolve_segment_length,
+)
 from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
 from adadepth.runs.data_identity import DataIdentity
 
@@ -41,7 +47,6 @@ _Answers = list[dict[int, dict[str, Any]]]  # one entry a text: position to fiel
 _Predicted = tuple[list[Prediction], Work]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _CANDIDATES = 5
-_MAX_NEW_TOKENS, _MAX_BEAMS = 2**20, 1024
 
 
 class Pipeline:
@@ -86,12 +91,12 @@ class Pipeline:
         predicts = get_prediction_type(model)
         if predicts is None:
             raise ConfigError(f"model: {format_unsupported(type(model).__name__)}")
-        _check_count("batch_size", batch_size)
-        self.model: Any = model if device is None else _move_to_device(model, device)
+        check_count("batch_size", batch_size)
+        self.model: Any = model if device is None else move_to_device(model, device)
         self.tokenizer = tokenizer
         self.predicts = predicts
         self.batch_size = 1 if predicts == "next" else batch_size  # language models read without padding
-        self.exit_rule = _resolve_exit_rule(exit_rule, model)
+        self.exit_rule = read_exit_rule(exit_rule, model)
         refuse_tokenizer(tokenizer, model, predicts)
         cast(Any, model).take_padding(tokenizer.pad_token_id)
         trained = DataIdentity.from_config("model", str(model.name_or_path), model.config)
@@ -100,11 +105,11 @@ class Pipeline:
         self.trained_length = None if trained is None else trained.sequence_length
         self.is_drawn = is_drawn(predicts, trained)
         self.layout = build_layout(model, tokenizer, predicts, max_length, trained)
-        self.segment_length = _resolve_segment_length(segment_length, model)
-        self.new_tokens = _resolve_new_tokens(new_tokens, model, predicts)
+        self.segment_length = resolve_segment_length(segment_length, model)
+        self.new_tokens = resolve_new_tokens(new_tokens, model, predicts)
         self.generation = dict(generation or {})
         if new_tokens is not None:
-            _check_beams(model, self.generation)
+            check_beams(model, self.generation)
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
@@ -515,52 +520,6 @@ class Pipeline:
         ]
 
 
-def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
-    """Predict texts, and return the content of the file texts.json; see `describe_predictions`."""
-    predictions, work = pipeline.examine(texts)
-    parts = [[text] if isinstance(text, str) else list(text) for text in texts]
-    for text, prediction in zip(parts, predictions, strict=True):
-        text[-1] += prediction.continuation or ""
-    return describe_predictions(pipeline, parts, predictions, work)
-
-
-def describe_predictions(
-    pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
-) -> dict[str, Any]:
-    """Return the content of the file texts.json.
-
-    Args:
-        pipeline: Pipeline that made the predictions.
-        texts: Parts of every text.
-        predictions: One prediction for each text.
-        work: Compute of the predicted depths as a share of full-depth compute.
-
-    Returns:
-        A mapping with `unit` and `max_depth` as in halting.json, the kind of prediction `predicts`, the mean updates of
-        a unit `mean`, and `work`. Its entry `texts` holds the parts of every text with the fields of its `Prediction`.
-    """
-    depths = [depth for prediction in predictions for depth in prediction.depths()]
-    return {
-        "unit": pipeline.model.depth_unit,
-        "max_depth": pipeline.model.max_updates,
-        "predicts": pipeline.predicts,
-        "mean": sum(depths) / len(depths),
-        "work": work,
-        "texts": [
-            {"text": list(parts), **asdict(prediction)} for parts, prediction in zip(texts, predictions, strict=True)
-        ],
-    }
-
-
-def _move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
-    """Move a model to a device. A device that this machine lacks raises an error."""
-    try:
-        return model.to(device)  # type: ignore[arg-type]
-    except (RuntimeError, AssertionError, TypeError) as error:  # torch's errors for a missing device, driver or name
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise ConfigError(f"device={device}: {reason}") from error
-
-
 def _check_logits(logits: Tensor) -> None:
     """Raise an error if logits are NaN or positively infinite. The states of the model have then diverged.
 
@@ -607,60 +566,3 @@ def _collect_token_halting(trace: DepthTrace, row: int) -> dict[int, list[Step]]
 
 def _list_layer_weights(trace: DepthTrace) -> list[float] | None:
     return None if trace.layer_weights is None else trace.layer_weights.tolist()
-
-
-def _check_count(name: str, value: Any) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
-
-
-def _resolve_segment_length(length: int | None, model: Any) -> int | None:
-    """Return the number of tokens that are read at a time, or None to read all tokens at once."""
-    if length is not None:
-        _check_count("segment_length", length)
-        if not isinstance(model, Remembers):
-            raise ConfigError(f"segment_length={length}: {type(model).__name__} has no memory between segments")
-        return length
-    return model.context(None, None, False).memory_length or None if isinstance(model, Remembers) else None
-
-
-def _resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | None:
-    """Return the number of tokens to generate after each text.
-
-    A number that the model cannot generate raises an error.
-    """
-    if count is not None:
-        _check_count("new_tokens", count)
-        if predicts != "next" or not model.can_generate():
-            raise ConfigError(f"new_tokens={count}: {type(model).__name__} does not generate text")
-        most = _MAX_NEW_TOKENS if model.longest_sequence is None else model.longest_sequence - 1
-        if count > most:
-            raise ConfigError(
-                f"new_tokens={count}: must be at most {most}, the number of positions after one token of text"
-            )
-    return count
-
-
-def _check_beams(model: Any, generation: Mapping[str, Any]) -> None:
-    """Raise an error if the number of beams or of returned texts is too large for any memory.
-
-    Raises:
-        ConfigError: If a number is out of range. The message names its key, which may come from the model's
-            generation_config.json.
-    """
-    for name in ("num_beams", "num_return_sequences"):
-        count = generation.get(name, getattr(getattr(model, "generation_config", None), name, None))
-        if count is not None and not (isinstance(count, int) and 1 <= count <= _MAX_BEAMS):
-            raise ConfigError(f"{name}={count!r}: must be from 1 to {_MAX_BEAMS}")
-
-
-def _resolve_exit_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
-    if rule is None:
-        return None
-    parsed = parse_rule(rule) if isinstance(rule, str) else rule
-    config = model.config
-    check_rule(
-        parsed, model.exit_signals, count_head_classes(config), model.max_updates, config.model_type,
-        one_class=takes_one_class(config),
-    )  # fmt: skip
-    return parsed

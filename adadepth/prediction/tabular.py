@@ -188,7 +188,7 @@ def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
 
 def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     if source.suffix == _LINES:
-        return _read_lines(source, columns)
+        return _read_text_rows(source, columns)
     if source.suffix == _JSON_LINES:
         return (row.cells for row in read_json_rows("input", source))
     table = open_table(source, "input")
@@ -201,7 +201,8 @@ def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
     )
 
 
-def _read_lines(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+def _read_text_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+    """Yield a row for every line: a text, or the texts of two columns with a tab between."""
     for number, line in enumerate(read_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):

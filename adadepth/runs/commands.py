@@ -9,7 +9,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.overrides import format_override
@@ -88,9 +88,17 @@ def is_given(key: str) -> bool:
     return key in list_overridden_keys()
 
 
-def list_overridden_keys() -> list[str]:
-    """Return the groups and keys that the command line sets, in its order."""
-    return [_get_key(override.lstrip("~")) for override in _read_overrides()] if HydraConfig.initialized() else []
+def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
+    """Return the groups and keys that the command line sets, in its order.
+
+    Args:
+        composed: Composed configuration with the node of Hydra; without it, Hydra's record of this job is read.
+    """
+    if composed is not None and "hydra" in composed:
+        overrides = _read_overrides(composed.hydra)
+    else:
+        overrides = _read_overrides() if HydraConfig.initialized() else []
+    return [_get_key(override.lstrip("~")) for override in overrides]
 
 
 def format_resume_command(run: Path) -> str:
@@ -102,9 +110,9 @@ def format_resume_command(run: Path) -> str:
     return shlex.join([*program(), format_override("resume", run)])
 
 
-def _read_overrides() -> list[str]:
-    """Return the overrides of this job with their references to the environment, which Hydra would resolve."""
-    overrides: Any = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
+def _read_overrides(hydra: Any = None) -> list[str]:
+    """Return the overrides of a job, by default this one, with unresolved references to the environment."""
+    overrides: Any = OmegaConf.to_container((hydra or HydraConfig.get()).overrides.task, resolve=False)
     return list(map(str, overrides))
 
 

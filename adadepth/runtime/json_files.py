@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origi
 
 from adadepth.errors import CheckpointError
 
-INFINITE = ("nan", "inf", "-inf")  # numbers that JSON cannot hold, as texts
 JsonNumber = float | Literal["nan", "inf", "-inf"]
 AT_LEAST_0, ABOVE_0 = "at least 0", "above 0"
 Count = Annotated[int, AT_LEAST_0]

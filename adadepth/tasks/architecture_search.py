@@ -26,7 +26,7 @@ from adadepth.report.baseline_comparison import to_json
 from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.runtime.console import say
-from adadepth.runtime.distributed import decide, wait_for_processes
+from adadepth.runtime.distributed import decide, is_main_process, wait_for_processes
 from adadepth.runtime.files import damage
 from adadepth.runtime.hardware import name_device
 from adadepth.tasks.identity import check_resumed_data, choose_training_tokenizer
@@ -118,11 +118,6 @@ class SearchRun:
         """Family of the supernet."""
         return family(self.config.model.name)
 
-    @property
-    def is_main(self) -> bool:
-        """Return whether this is the main process, which writes files."""
-        return self.args.process_index == 0
-
 
 def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
     """Return [length, memory, batch] of every shape with costs; the first one defines equal costs."""
@@ -158,13 +153,13 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         )
     earlier = read_record(search.directory)
     wait_for_processes(args)
-    with open_run(config, search.directory, search.is_main) as run:
+    with open_run(config, search.directory, is_main_process()) as run:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
         metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
-        if search.is_main:  # the verdict includes the compared networks
+        if is_main_process():  # the verdict includes the compared networks
             run.update(verdict=to_json(judge(search.directory)))
-    if search.is_main:
+    if is_main_process():
         report = write_run_report(search.directory)
         show_last_screen(search.directory, report, list_next_commands(config, search.directory))
     return metrics, search.directory
@@ -186,7 +181,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
         if Stage.retrain in stages:
             for name, architecture in architectures.items():
                 _retrain(search, name, architecture)
-            if search.is_main:  # the retrained network is the run's model
+            if is_main_process():  # the retrained network is the run's model
                 shutil.copytree(_get_model_folder(search, "derived"), search.directory / MODEL, dirs_exist_ok=True)
                 written = read_record(_get_model_folder(search, "derived").parent).get("saved", {})
                 run.update(saved={**run.record.get("saved", {}), **written})
@@ -202,7 +197,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
         if Stage.compare in stages:
             data = search.data  # all processes load it together
             quality_set = "held_out" if data.test is None else "test"
-            if search.is_main:
+            if is_main_process():
                 _track(search, run, _compare(search, architectures, scores, quality_set))
     return metrics
 
@@ -213,7 +208,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
     """Train the supernet, whose gates learn the architecture."""
     config, directory = search.config, search.directory
-    _announce(search, "search: training the supernet")
+    _announce("search: training the supernet")
     if config.resume is not None:  # with the costs of the interrupted search
         _set_costs(config, search.args, model, read_record(directory).get("operation_costs"))
     checkpoint = None if config.resume is None else require_checkpoint(directory, search.args)
@@ -268,7 +263,7 @@ def _derive(search: SearchRun, run: Run) -> None:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
-    _announce(search, "derive: the most probable operation of every block")
+    _announce("derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
     derived = load(_get_search_space(search.config).derive)(supernet, choose_affordable_architecture(supernet, budget))
     architecture = getattr(derived.config, _get_search_space(search.config).setting)
@@ -278,7 +273,7 @@ def _derive(search: SearchRun, run: Run) -> None:
     if budget.target is not None:
         latency = describe_latency(supernet, architecture, budget.target)
         run.update(latency=latency)
-        _announce(search, format_latency(latency))
+        _announce(format_latency(latency))
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
@@ -309,7 +304,7 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     folder = _get_model_folder(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
-    _announce(search, f"retrain: {name} {architecture}")
+    _announce(f"retrain: {name} {architecture}")
     config = _build_fixed_config(search, architecture)
     args = training_arguments(config)
     folder.mkdir(parents=True, exist_ok=True)
@@ -352,7 +347,7 @@ def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
     """Write and print quality, multiply-accumulates and measured time of every network; return the rows."""
-    _announce(search, "compare: timing the networks")
+    _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
         name: model_class.from_pretrained(_get_model_folder(search, name)) for name in architectures
@@ -437,6 +432,6 @@ def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
         track_figures(search.directory, tracker, step)
 
 
-def _announce(search: SearchRun, text: str) -> None:
-    if search.is_main:
+def _announce(text: str) -> None:
+    if is_main_process():
         say(text)

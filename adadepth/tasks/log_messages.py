@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from transformers import TrainerState, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.models.memory_check import free_memory
+from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import Run
 from adadepth.tasks.checks import estimate_least_memory
 from adadepth.training.callbacks import StopCallback, rename_metrics
@@ -55,6 +57,11 @@ def _format_memory(device: torch.device, needed: int | None) -> str | None:
         return None
     least = "" if needed is None else f", an optimiser step needs at least {math.ceil(needed / 2**20):,} MiB"
     return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
+
+
+def describe_interruption(stop: StopCallback, state: TrainerState, run: Path) -> str:
+    """Describe why and where training was interrupted, with the command that resumes the run in a directory."""
+    return f"{stop.why()} at step {state.global_step}\ncontinue: {format_resume_command(run)}"
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:

@@ -12,7 +12,7 @@ from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from adadepth.runs.directory import open_run, run_directory
 from adadepth.runtime.console import say
-from adadepth.runtime.distributed import decide
+from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.tasks.report import draw_run_figures, write_run_report
 from adadepth.training.arguments import training_arguments
 
@@ -27,7 +27,7 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     """
     args = training_arguments(config, "unused: each run creates its own")
     directory = decide(args, lambda: run_directory(config))
-    is_main = args.process_index == 0
+    is_main = is_main_process()
     runs: list[tuple[int, dict[str, float]]] = []
     directories: dict[str, str] = {}
     with open_run(config, directory, is_main) as run:

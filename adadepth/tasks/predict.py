@@ -17,7 +17,6 @@ from adadepth.models.contract import Remembers
 from adadepth.models.folder import read_config
 from adadepth.prediction import Pipeline
 from adadepth.prediction.models import get_prediction_type, resolve_model_class
-from adadepth.prediction.pipeline import describe_texts
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
@@ -26,6 +25,7 @@ from adadepth.prediction.tabular import (
     resolve_input_columns,
     resolve_input_file,
 )
+from adadepth.prediction.texts_file import describe_texts
 from adadepth.report.predictions import print_texts
 from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.runs.commands import list_overridden_keys

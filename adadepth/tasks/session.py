@@ -13,19 +13,16 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.runs.checkpoints import get_checkpoint_step, remove_incomplete
-from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import say
-from adadepth.runtime.distributed import decide
+from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.runtime.files import writing
-from adadepth.runtime.signals import forward_signal
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
-from adadepth.tasks.log_messages import describe_end, describe_start
+from adadepth.tasks.log_messages import describe_end, describe_interruption, describe_start
 from adadepth.tasks.stored_models import (
     check_weights,
     describe_changed_depth,
@@ -44,13 +41,12 @@ from adadepth.training.callbacks import (
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
 from adadepth.training.profiling import profile_training
-from adadepth.training.trackers.base import Tracker
 from adadepth.training.tracking import (
     LogPosition,
     finish_tracker_afterwards,
     open_tracker,
     read_last_scalars,
-    read_log_size,
+    read_log_position,
 )
 from adadepth.training.trainer import DepthTrainer
 
@@ -106,7 +102,7 @@ class Session:
         check_batches(session.data.train, args)
         check_memory(self.config, args, self.model, session.data.train)
         if (finished := find_earlier_run(self.config, args)) is not None:
-            if args.process_index == 0:
+            if is_main_process():
                 say(f"restarted by the launcher; {finished} is already finished")
             return read_record(finished)["final_metrics"], finished
         config = session.config = resume_after_restart(self.config, args)
@@ -117,7 +113,7 @@ class Session:
             metrics = session.fit(checkpoint, adjust=adjust)
             if finish is not None:
                 finish(session)
-            if repository is not None and session.is_main:
+            if repository is not None and is_main_process():
                 results.push_model(config, session.run, repository)
             return metrics, directory
 
@@ -166,29 +162,28 @@ class Session:
         args.output_dir = str(directory / CHECKPOINTS)
         if config.mode is Mode.train:
             self.data = store_identity(config, self.data, self.model, checkpoint)
-        resume_step = None if checkpoint is None else get_checkpoint_step(checkpoint)
-        logged = 0 if checkpoint is None else read_log_size(checkpoint)
+        position = read_log_position(checkpoint)
         with writing(directory), ExitStack() as last:  # trackers close last, since some store the report
             with (
                 self._run_finally(partial(results.report_run, config, directory, self.model)),
-                open_run(config, directory, self.is_main) as self.run,
+                open_run(config, directory, is_main_process()) as self.run,
             ):
-                if self.is_main:
-                    remove_incomplete(directory / CHECKPOINTS)
                 self.run.update(
                     data=self.data.summary,
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
                     parameters=sum(parameter.numel() for parameter in self.model.parameters()),
                 )
-                tracker = open_tracker(config, self.run, resume_step, logged)
+                tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
-                self.trainer, self.tracking, self.stop = _build_trainer(self, tracker)
-                if self.is_main:
+                self.tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
+                self.tracking.last_metrics = read_last_scalars(directory)
+                self._build_trainer()
+                if is_main_process():
                     say(describe_start(config, args, self.run, self.model, self.data))
                 with self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)):
                     yield
-            if self.is_main:
+            if is_main_process():
                 results.track_artifacts(config, directory, tracker)
 
     def fit(
@@ -216,7 +211,7 @@ class Session:
         """
         trainer, tracking, stop = self.trainer, self.tracking, self.stop
         _run_training(self, checkpoint, owner or self.run.directory)
-        if self.is_main:
+        if is_main_process():
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
         is_changed = adjust is not None and adjust(self) is not False
         if is_changed or tracking.needs_final_evaluation(trainer.state):
@@ -230,10 +225,27 @@ class Session:
             tracking.tracker.objective(objective)
         return metrics
 
-    @property
-    def is_main(self) -> bool:
-        """Return whether this is the main process, which writes files."""
-        return self.args.process_index == 0
+    def _build_trainer(self) -> None:
+        """Build the trainer of the open session, with its callbacks."""
+        config = self.config
+        time_budget = config.trainer.time_budget_minutes
+        self.stop, epochs = StopCallback(time_budget), EpochCallback()
+        console = ConsoleCallback(time_budget, is_averaged=config.trainer.ema_decay is not None)
+        callbacks = [epochs, self.stop, self.tracking, console, StepCallback(), *build_early_stopping(config.trainer)]
+        self.trainer = DepthTrainer(
+            self.model,
+            self.args,
+            self.data,
+            self.evaluation_sets,
+            self.start_evaluation,
+            config.trainer,
+            callbacks,
+            (*self.extensions, LogPosition(self.run.directory)),
+        )
+        self.trainer.remove_callback(PrinterCallback)
+        if self.trainer.pop_callback(ProgressCallback) is not None:
+            self.trainer.add_callback(ProgressBarCallback)
+        self.tracking.trainer = epochs.trainer = console.trainer = self.trainer
 
     @contextmanager
     def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
@@ -242,42 +254,11 @@ class Session:
             yield
         except BaseException:
             with suppress(OSError):
-                if self.is_main:
+                if is_main_process():
                     action()
             raise
-        if self.is_main:
+        if is_main_process():
             action()
-
-
-def _build_trainer(session: Session, tracker: Tracker) -> tuple[DepthTrainer, TrackingCallback, StopCallback]:
-    """Build the trainer of an open session; also return its callbacks for metrics and for stopping.
-
-    Args:
-        session: Session whose run is open.
-        tracker: Tracker of the metrics.
-    """
-    config, directory = session.config, session.run.directory
-    time_budget = config.trainer.time_budget_minutes
-    stop, epochs = StopCallback(time_budget), EpochCallback()
-    tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
-    tracking.last_metrics = read_last_scalars(directory)
-    console = ConsoleCallback(time_budget, is_averaged=config.trainer.ema_decay is not None)
-    callbacks = [epochs, stop, tracking, console, StepCallback(), *build_early_stopping(config.trainer)]
-    trainer = DepthTrainer(
-        session.model,
-        session.args,
-        session.data,
-        session.evaluation_sets,
-        session.start_evaluation,
-        config.trainer,
-        callbacks,
-        (*session.extensions, LogPosition(directory)),
-    )
-    trainer.remove_callback(PrinterCallback)
-    if trainer.pop_callback(ProgressCallback) is not None:
-        trainer.add_callback(ProgressBarCallback)
-    tracking.trainer = epochs.trainer = console.trainer = trainer
-    return trainer, tracking, stop
 
 
 def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
@@ -292,7 +273,7 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
         SystemExit: After Ctrl-C or SIGTERM, when a checkpoint is written.
         DivergedError: If the weights or losses are not finite.
     """
-    trainer, stop, is_main = session.trainer, session.stop, session.is_main
+    trainer, stop, is_main = session.trainer, session.stop, is_main_process()
     if checkpoint is not None:
         trainer.args.eval_on_start = False
     has_profiler = session.config.trainer.profiler and is_main
@@ -300,8 +281,6 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
-            say(f"{stop.why()} at step {trainer.state.global_step}")
-            say(f"continue: {format_resume_command(owner)}")
-        forward_signal(stop.signal)
-        raise SystemExit(128 + stop.signal)
+            say(describe_interruption(stop, trainer.state, owner))
+        stop.exit()
     trainer.refuse_weights()

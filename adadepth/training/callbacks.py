@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ from adadepth.report.depth_by_class import build_class_table, write_halting_file
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import to_records
 from adadepth.runtime.console import discard_terminal_output
-from adadepth.runtime.signals import HANGUP, list_stop_signals, may_repeat
+from adadepth.runtime.signals import HANGUP, forward_signal, list_stop_signals, may_repeat
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
@@ -114,6 +114,12 @@ class StopCallback(TrainerCallback):
     def why(self) -> str | None:
         """Return why the run stops, also after a signal at its last step; None: it does not stop early."""
         return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
+
+    def exit(self) -> NoReturn:
+        """Exit with the status of the signal that stopped the run; see `forward_signal`."""
+        assert self.signal is not None
+        forward_signal(self.signal)
+        raise SystemExit(128 + self.signal)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

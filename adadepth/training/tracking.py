@@ -14,6 +14,7 @@ from typing import Any, TypedDict, cast
 
 from adadepth.config import ExperimentConfig
 from adadepth.models.registry import load
+from adadepth.runs.checkpoints import get_checkpoint_step
 from adadepth.runs.directory import Run, jsonable
 from adadepth.runtime.console import say
 from adadepth.runtime.files import write_atomic
@@ -110,10 +111,17 @@ def measure_log_size(directory: Path) -> int:
     return log.stat().st_size if log.is_file() else 0
 
 
-def read_log_size(checkpoint: Path) -> int | None:
-    """Read the size of the log when a checkpoint was written; None: an older version wrote the checkpoint."""
+def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
+    """Return the step of a checkpoint and the size of the log then, for `open_tracker`.
+
+    The size is None if an older version wrote the checkpoint. Without a checkpoint a log begins: there is no step, and
+    the size is 0.
+    """
+    if checkpoint is None:
+        return None, 0
     path = checkpoint / _POSITION
-    return int(read_json(path, _Position)["bytes"]) if path.exists() else None
+    size = int(read_json(path, _Position)["bytes"]) if path.exists() else None
+    return get_checkpoint_step(checkpoint), size
 
 
 def read_last_scalars(directory: Path) -> dict[str, float]:

@@ -43,7 +43,7 @@ from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.step_records import StepRecorder, StepRecords
 from adadepth.models.head_outputs import check_output
-from adadepth.runs.checkpoints import begin_checkpoint, remove_if_disk_full, rotate, seal_checkpoint
+from adadepth.runs.checkpoints import begin_checkpoint, remove_if_disk_full, remove_incomplete, rotate, seal_checkpoint
 from adadepth.runtime.console import say
 from adadepth.runtime.hub_access import silence_transformers
 from adadepth.training.distributed_batches import (
@@ -313,12 +313,14 @@ class DepthTrainer(Trainer):
     # ---- the log
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, and start the clock of the throughput.
+        """Train, and start the clock of the throughput; half-written checkpoints of a killed process are removed.
 
         transformers warns of a resumed run whose settings differ from its checkpoint, or that reads no batch at its
         end; both are intended.
         """
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
+        if self.is_world_process_zero():
+            remove_incomplete(self._checkpoints)
         self.progress.begin()
         if self.resumed_from is None:
             return super().train(None, *args, **kwargs)

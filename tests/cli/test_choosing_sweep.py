@@ -87,6 +87,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 def test_one_command_trains_chooses_predicts_and_summarises(command: Command, trainings: Trainings) -> None:
+    """A repetition runs nothing, and a further seed only what is missing."""
     result = command(*SWEEP).checked()
     assert trainings.take() == [
         ("train", 1e-4, 0), ("train", 1e-4, 1), ("train", 1e-3, 0), ("train", 1e-3, 1), ("evaluate", 1e-3, 1),
@@ -102,13 +103,6 @@ def test_one_command_trains_chooses_predicts_and_summarises(command: Command, tr
     assert "n = 4 runs of 2 settings" in page
     assert "chosen: trainer.learning_rate=0.001, epoch 3: eval/score 0.6000 +- 0.1414 over 2 seeds" in result.out
     assert not list(Path("outputs/act_cola").glob("*/run.json")), "`latest` is never a part of a sweep"
-
-
-def test_a_repetition_runs_nothing_and_a_further_seed_only_what_is_missing(
-    command: Command, trainings: Trainings
-) -> None:
-    command(*SWEEP)
-    trainings.take()
     first = (FOLDER / "choice.json").read_text()
     command(*SWEEP).checked()
     assert trainings.take() == []

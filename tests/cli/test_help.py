@@ -104,7 +104,9 @@ def test_ones_own_configuration_has_a_published_run(own: Path, command: Command,
     assert [job.trainer.max_steps for job in jobs] == [7]
 
 
-def test_a_file_of_ones_own_may_not_hide_behind_ours(own: Path, refused: Refusal) -> None:
-    (own / "dataset" / "cola.yaml").write_text("defaults: [labelled]\n")
+@pytest.mark.parametrize("name", ["dataset/cola.yaml", "logger/mlflow.yaml"])
+def test_a_file_of_ones_own_may_not_hide_behind_ours(name: str, own: Path, refused: Refusal) -> None:
+    (own / name).parent.mkdir(exist_ok=True)
+    (own / name).write_text("defaults: [labelled]\n")
     said = refused("--config-dir", "mine", "--config-name", "my_docs")
-    assert said == "error: --config-dir mine: adadepth already has a configuration dataset/cola.yaml; rename yours\n"
+    assert said == f"error: --config-dir mine: adadepth already has a configuration {name}; rename yours\n"

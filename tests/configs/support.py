@@ -15,11 +15,12 @@ from adadepth.cli.schemas import list_model_schemas, register_schema
 from adadepth.cli.validation import build_config
 from adadepth.config import ExperimentConfig
 from adadepth.config.kinds import list_dataset_schemas
+from adadepth.models.registry import config_folders
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
 ROOTS = sorted(path.stem for path in CONFIGS.glob("*.yaml"))
 OPTIONS = sorted((path.parent.name, path.stem) for path in CONFIGS.glob("*/*.yaml") if path.parent.name != "hydra")
-GROUPS = {path.name for path in CONFIGS.iterdir() if path.is_dir()}
+GROUPS = {path.name for folder in (CONFIGS, *config_folders()) for path in folder.iterdir() if path.is_dir()}
 GLUE = ("cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte", "wnli")
 BASELINES = sorted(path.stem for path in CONFIGS.glob("baseline/*.yaml"))
 # Which root takes an option of its own task; any other option belongs to the pretraining root.
@@ -59,7 +60,6 @@ HOMES = {
         ("model", "albert_act_"), ("dataset", ""), ("trainer", ""),
     )},
     ("dataset", "hops_sequence"): "act_hops",
-    ("bench", "full"): "depth_bench", ("bench", "quick"): "depth_bench",
     ("trainer", "pos"): "act_pos",
     **{("budget", name): f"act_{name}" for name in ("maze", "hops", "addition")},
     **{("budget", f"act_{size}"): f"act_{size}" for size in ("tiny", "small", "base")},

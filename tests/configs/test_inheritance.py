@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.cli.debug_sizes import find_overridden_keys
 from adadepth.config import (
     ContextConfig,
     CorpusConfig,
@@ -16,6 +15,7 @@ from adadepth.config import (
     StreamConfig,
     TokenizerConfig,
 )
+from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import describe_inheritance
 
 from .support import composed, configured, write_run
@@ -100,7 +100,7 @@ def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
 
     def line(*overrides: str) -> str | None:
         config = composed("act_tiny", *overrides)
-        return describe_inheritance(config, find_overridden_keys(config))
+        return describe_inheritance(config, frozenset(list_overridden_keys(config)))
 
     given = ("mode=evaluate", f"checkpoint={run}")
     assert line(*given) == f"dataset, tokenizer, context as in {run}"

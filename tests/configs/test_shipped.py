@@ -86,7 +86,7 @@ def test_glue_tasks_have_their_official_metrics(task: str, metrics: list[str]) -
     assert sorted(configured(f"ponder_{task}").dataset.metrics) == sorted(metrics)
 
 
-@pytest.mark.parametrize(("group", "option"), OPTIONS, ids="=".join)
+@pytest.mark.parametrize(("group", "option"), OPTIONS)
 def test_every_option_says_what_it_is(group: str, option: str) -> None:
     assert any(line.startswith("# ") for line in (CONFIGS / group / f"{option}.yaml").read_text().splitlines())
 

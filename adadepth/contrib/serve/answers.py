@@ -27,7 +27,7 @@ from adadepth.contrib.serve.knobs import FULL, Setting, apply_setting
 from adadepth.contrib.serve.scheduling import call_with_timeout
 from adadepth.data.text.passages import Text
 from adadepth.errors import DataError
-from adadepth.prediction.pipeline import describe_predictions, describe_texts
+from adadepth.prediction.texts_file import describe_predictions, describe_texts
 
 _QUICK_SECONDS = 1.0  # a shorter pass is repeated, and its median reported
 _REPEATS = 3

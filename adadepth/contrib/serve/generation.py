@@ -19,7 +19,7 @@ from adadepth.contrib.serve.knobs import Setting, apply_setting
 from adadepth.contrib.serve.scheduling import GRACE, Deadline
 from adadepth.errors import DataError
 from adadepth.prediction import Pipeline
-from adadepth.prediction.pipeline import describe_texts
+from adadepth.prediction.texts_file import describe_texts
 
 _SEED = 0
 

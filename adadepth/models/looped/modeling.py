@@ -25,13 +25,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, Cache, PreTrainedConfig, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 from transformers import initialization as init
-from transformers.activations import ACT2FN
 from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-from transformers.models.llama.modeling_llama import eager_attention_forward
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -45,160 +42,16 @@ from adadepth.models.looped.convert import (
     read_generation_config,
     read_published_weights,
 )
+from adadepth.models.looped.layers import (
+    LoopedHaltingUnit,
+    LoopedLayer,
+    build_decoder_parts,
+    build_norm,
+    rotation_tables,
+)
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
 from adadepth.models.shared.encoders import check_words
-from adadepth.models.shared.layers import Product, linear_in_float32
-
-# ---- Layers: attention and a gated feed-forward layer, with norms before, behind or around them
-
-
-def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
-    width = config.width_of_head
-    exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
-    angles = positions.unsqueeze(-1).float() * config.rope_theta**-exponents
-    return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate_by_position(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
-    """Rotate heads (B, h, T, d) by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
-    cosines, sines = (table.unsqueeze(1) for table in rotation)
-    first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
-    rotated = first * cosines - second * sines, second * cosines + first * sines
-    return torch.stack(rotated, dim=-1).flatten(-2) if pairs else torch.cat(rotated, dim=-1)
-
-
-class LoopedAttention(nn.Module):
-    """Causal attention with rotary positions."""
-
-    is_causal = True
-
-    def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
-        super().__init__()
-        heads, shared, width = config.num_attention_heads, config.key_value_heads, config.width_of_head
-        self.config, self.layer_idx, self.head_dim = config, layer_idx, width
-        self.num_key_value_groups, self.scaling = heads // shared, width**-0.5
-        self.q_proj = Product(config.hidden_size, heads * width, bias=config.qk_bias)
-        self.k_proj = Product(config.hidden_size, shared * width, bias=config.qk_bias)
-        self.v_proj = Product(config.hidden_size, shared * width, bias=False)
-        self.o_proj = Product(heads * width, config.hidden_size, bias=False)
-
-    def forward(
-        self,
-        states: Tensor,
-        queries: Tensor,
-        rotation: tuple[Tensor, Tensor],
-        mask: Any,
-        cache: Any,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Attend: `states` give keys and values, `queries` queries, (B, T, D) each; returns (B, T, D)."""
-        query = rotate_by_position(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
-        key, value = self.compute_keys_and_values(states, rotation)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-        attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
-        attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
-        mixed: Tensor = self.o_proj(attended.flatten(-2))
-        return mixed
-
-    def compute_keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return keys and values of states (B, T, D): (B, h, T, d) each."""
-        key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
-        return rotate_by_position(key, rotation, self.config.rope_pairs), value
-
-    def _heads(self, features: Tensor) -> Tensor:
-        return features.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
-
-
-class GatedMlp(nn.Module):
-    """W_down (act(W_gate u) * W_up u)."""
-
-    def __init__(self, config: LoopedConfig) -> None:
-        super().__init__()
-        self.gate_proj = Product(config.hidden_size, config.intermediate_size, bias=False)
-        self.up_proj = Product(config.hidden_size, config.intermediate_size, bias=False)
-        self.down_proj = Product(config.intermediate_size, config.hidden_size, bias=False)
-        self.activation = ACT2FN[config.hidden_act]
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Map (..., D) to (..., D)."""
-        mixed: Tensor = self.down_proj(self.activation(self.gate_proj(states)) * self.up_proj(states))
-        return mixed
-
-
-class LoopedLayer(nn.Module):
-    """A decoder layer, called like those of transformers; `norms` says where it normalises."""
-
-    def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
-        super().__init__()
-        self.norms = config.norms
-        self.self_attn = LoopedAttention(config, layer_idx)
-        self.mlp = GatedMlp(config)
-        self.attention_norm, self.mlp_norm = _build_norm(config), _build_norm(config)
-        if self.norms != "pre":
-            self.attention_post_norm, self.mlp_post_norm = _build_norm(config), _build_norm(config)
-
-    def forward(
-        self,
-        hidden_states: Tensor,
-        attention_mask: Any = None,
-        position_embeddings: tuple[Tensor, Tensor] | None = None,
-        past_key_values: Any = None,
-        queries: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Tensor:
-        """Map (B, T, D) to (B, T, D); attention takes its queries from `queries` (B, T, D), by default the states."""
-        assert position_embeddings is not None
-        normed = self.attention_norm(hidden_states)
-        querying = normed if queries is None else self.attention_norm(queries)
-        attended = self.self_attn(normed, querying, position_embeddings, attention_mask, past_key_values, **kwargs)
-        states = self._add(hidden_states, attended, "attention_post_norm")
-        return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
-
-    def compute_keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values for its input (B, T, D): (B, h, T, d) each."""
-        return self.self_attn.compute_keys_and_values(self.attention_norm(hidden_states), rotation)
-
-    def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
-        if self.norms == "pre":
-            return states + branch
-        post_norm = getattr(self, norm)
-        summed: Tensor = post_norm(states + branch) if self.norms == "sandwich" else states + post_norm(branch)
-        return summed
-
-
-def _build_norm(config: LoopedConfig) -> nn.RMSNorm:
-    return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-
-class LoopedHaltingUnit(nn.Linear):
-    """z = w u + b, the same in all loops, in float32 whatever the model computes in."""
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Map (..., D) to (...)."""
-        return linear_in_float32(self, states).squeeze(-1)
-
-
-_STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
-
-
-def build_decoder_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
-    """Build embedding, layers, final norm and rotary positions of the decoder in a configuration, with random weights.
-
-    Raises:
-        ConfigError: If the decoder has no such parts.
-    """
-    base = config.base_config
-    assert isinstance(base, PreTrainedConfig)
-    decoder = AutoModel.from_config(base, attn_implementation=config._attn_implementation)
-    if missing := [name for name in _STOCK if not hasattr(decoder, name)]:
-        raise ConfigError(f"base_config: a {base.model_type} has no {missing[0]}, so its layers cannot be looped")
-    config.base_config = decoder.config  # that of the layers: `attn_implementation` then has one owner
-    return tuple(getattr(decoder, name) for name in _STOCK)
-
-
-# ---- The model
+from adadepth.models.shared.layers import Product
 
 
 class CacheLayerView:
@@ -381,7 +234,7 @@ class LoopedModel(LoopedPreTrainedModel):
         super().__init__(config)
         if config.base_config is None:
             layers: Iterable[nn.Module] = (LoopedLayer(config, number) for number in range(config.layers))
-            self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), _build_norm(config)
+            self.embed_tokens, self.norm = nn.Embedding(config.vocab_size, config.hidden_size), build_norm(config)
         else:
             self.embed_tokens, layers, self.norm, self.rotary_emb = build_decoder_parts(config)
         all_layers = list(layers)

@@ -31,11 +31,6 @@ def predict(model, batch, **options):
         return model(**batch, generator=torch.Generator().manual_seed(3), **options)
 
 
-def at_units(model, outputs):
-    """The logits of every unit, (K, C)."""
-    return outputs.logits.flatten(0, -2)[outputs.unit_slots] if outputs.logits.dim() == 3 else outputs.logits
-
-
 @pytest.mark.parametrize("recall", [False, True])
 @pytest.mark.parametrize("rule", ["single", "graves"])
 @pytest.mark.parametrize("model_class", HEADS)

@@ -13,11 +13,8 @@ from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.halting.exit_rules import apply_rule, parse_rule, state_moves
 from adadepth.metrics.step_records import StepRecorder, merge
 from adadepth.models.looped import exits
-from adadepth.models.looped.heads import (
-    LoopedForSequenceClassification,
-    LoopedForTokenClassification,
-    compute_layer_macs,
-)
+from adadepth.models.looped.heads import LoopedForSequenceClassification, LoopedForTokenClassification
+from adadepth.models.looped.task_model import compute_layer_macs
 from tests.unit.models.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
