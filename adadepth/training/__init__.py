@@ -1,1 +1,1 @@
-"""Training: a thin subclass of transformers' Trainer, its optimizers, metrics, callbacks and sinks."""
+"""Training with a thin subclass of transformers' Trainer: optimizers, metrics, callbacks and trackers."""

@@ -1,4 +1,4 @@
-"""Arguments of transformers' trainer from the settings, and checks of what they need from the machine."""
+"""Conversion of the settings to transformers' `TrainingArguments`, and checks that the machine supports them."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from adadepth.runtime.distributed import is_distributed, reinit_process_group
 
 
 def check_machine(config: ExperimentConfig) -> None:
-    """Check what the settings of the trainer need from the machine.
+    """Check that this machine has everything that the settings of the trainer need.
 
     Raises:
-        ConfigError: With a line for everything that is missing.
+        ConfigError: If something is missing; the message has one line for each missing requirement.
     """
     if problems := [*_check_sharding(config), *_check_compilation(config), *_check_backend(config)]:
         raise ConfigError("\n".join(problems))
@@ -56,7 +56,10 @@ def _check_json_file(setting: str, path: Path) -> Iterator[str]:
 
 
 def _check_compilation(config: ExperimentConfig) -> Iterator[str]:
-    """Check names of backends and modes; listing those of torch takes a second."""
+    """Check the backend and the mode of torch.compile.
+
+    The check runs only if compilation is configured, because torch takes a second to list its backends.
+    """
     backend, mode = config.trainer.torch_compile_backend, config.trainer.torch_compile_mode
     if not config.runtime.compile or (backend is None and mode is None):
         return
@@ -82,14 +85,15 @@ def _check_backend(config: ExperimentConfig) -> Iterator[str]:
 
 
 def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unused") -> TrainingArguments:
-    """Build the arguments from the settings `trainer`, `runtime` and `seed`.
+    """Build transformers' `TrainingArguments` from the settings `trainer`, `runtime` and `seed`.
 
     Args:
         config: The validated experiment.
-        checkpoints: Folder of the checkpoints; left out where it is not known yet.
+        checkpoints: Folder of the checkpoints. Omit it if the folder is not known yet.
 
     Raises:
-        ConfigError: If the machine lacks what they need, or transformers refuses a combination in its own words.
+        ConfigError: If the machine lacks something that the settings need, or if transformers rejects their
+            combination.
     """
     check_machine(config)
     reinit_process_group(config.trainer.ddp_backend, config.trainer.ddp_timeout)
@@ -136,7 +140,9 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
 
 
 def choose_precision(trainer: TrainerConfig) -> str:
-    """Return the configured precision; `auto` is `bf16` where the GPU supports it, else `fp16` on a GPU, else `fp32`.
+    """Return the configured precision; resolve `auto` from the device.
+
+    `auto` is `bf16` if the GPU supports it, `fp16` on any other GPU, and `fp32` without a GPU.
 
     Raises:
         ConfigError: If fp16 is configured without a GPU.

@@ -23,16 +23,17 @@ from adadepth.training.extension import Extension
 def cached_states(
     config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
 ) -> Extension | None:
-    """Build the cache of the states; None where no base is frozen, or `features.cache` is off."""
+    """Build the cache of base states, or return None if no base is frozen or `features.cache` is off."""
     if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
         return None
     return CachedStates(config, args, model, data)
 
 
 class CachedStates(Extension):
-    """Cache of the states of a frozen base, which adds to a batch those that its forward pass reads.
+    """Cache of the hidden states of a frozen base, which adds the states that the model reads to each batch.
 
-    The loader does not read them: which states have weight is decided when a step begins.
+    The data loader does not read the states, because the model decides only at the start of a step which layers it
+    needs.
     """
 
     def __init__(self, config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData) -> None:
@@ -41,13 +42,13 @@ class CachedStates(Extension):
         self._reader = FeatureReader(self._stores)
 
     def examples(self, examples: Any) -> Any:
-        """Compute the states of examples, and add their row numbers."""
+        """Compute and cache the states of a set of examples, and add the row number in the cache to each example."""
         first = sum(map(len, self._stores))
         self._stores.append(self._open_store(examples))
         return RowNumbers(examples, first)
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """Add the states to a batch."""
+        """Add the cached states that the model reads to a batch."""
         return self._reader(batch, model.states_to_read())
 
     def _open_store(self, examples: Any) -> FeatureStore:

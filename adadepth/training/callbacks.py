@@ -1,4 +1,4 @@
-"""Callbacks of training: epochs of the sampler, clean stops, early stopping, and writing of results."""
+"""Callbacks of training: set the epoch of the sampler, stop cleanly, stop early, and write results."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Logs = Mapping[str, float] | None  # what transformers tells a callback
 
 
 class EpochCallback(TrainerCallback):
-    """Callback that sets the epoch of the sampler or of the stream.
+    """Callback that passes the number of the epoch to the sampler or to the streamed data set.
 
-    transformers does not always reach them: after a resume the wrappers of accelerate hide the sampler, and a stream
-    has a loader of its own.
+    transformers does not always do this: after a resume the wrappers of accelerate hide the sampler, and a streamed
+    data set has a separate loader.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class EpochCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start from the epoch of a resumed run."""
+        """Set the epoch in which a resumed run continues."""
         self.epoch = int(state.epoch or 0) - 1
 
     def on_epoch_begin(
@@ -66,23 +66,24 @@ class EpochCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Callback that tells the model the number of the optimiser step, for schedules of the model."""
+    """Callback that passes the number of the optimiser step to the model, for schedules inside the model."""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the number of the step that begins."""
+        """Pass the number of the step that begins to the model."""
         kwargs["model"].set_step(state.global_step, state.max_steps)
 
 
 class StopCallback(TrainerCallback):
-    """Clean stop with a checkpoint: on Ctrl-C, SIGTERM, a closed terminal, or a spent time budget.
+    """Callback that stops with a checkpoint after Ctrl-C, SIGTERM, a closed terminal, or a spent time budget.
 
-    Schedulers send SIGUSR1 or SIGUSR2 when the time of a job is nearly over; both stop the run, too. Several processes
-    must stop at the same step: they agree on it when they log, where they wait for each other anyway.
+    Schedulers send SIGUSR1 or SIGUSR2 when the time of a job is nearly over; both also stop the run. All processes of a
+    distributed run must stop at the same step. They agree on it at logging steps, at which they wait for each other
+    anyway.
 
     Args:
-        time_budget_minutes: Time budget of the training; None: unlimited.
+        time_budget_minutes: Time budget of the training in minutes, or None for no limit.
     """
 
     def __init__(self, time_budget_minutes: float | None = None) -> None:
@@ -95,7 +96,7 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals that end a run within the context; a second one ends the program at once."""
+        """Handle the signals that stop a run within the context; a second signal ends the program at once."""
         previous = {number: signal.signal(number, self._remember) for number in list_stop_signals()}
         try:
             yield
@@ -112,7 +113,7 @@ class StopCallback(TrainerCallback):
         self._has_own_signal |= not may_repeat(number)
 
     def why(self) -> str | None:
-        """Return why the run stops, also after a signal at its last step; None: it does not stop early."""
+        """Return why the run stops early, or None if it does not; a signal during the last step counts, too."""
         return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
 
     def exit(self) -> NoReturn:
@@ -128,7 +129,10 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop with a checkpoint after a signal or a spent time budget; defer a save at the end of an epoch."""
+        """Stop with a checkpoint after a signal or a spent time budget.
+
+        A save that is due at the end of an epoch, or when the run stops, is deferred to `on_epoch_end`.
+        """
         self._check_stop(args, state, control)
         if control.should_save and (control.should_training_stop or _is_epoch_end(state)):
             control.should_save, self._has_deferred_save = False, True
@@ -154,9 +158,9 @@ class StopCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Make the deferred save: a run resumed from that checkpoint does not repeat the end of the epoch.
+        """Save the deferred checkpoint, so that a run that resumes from it does not repeat the end of the epoch.
 
-        Where the run stops in the middle of an epoch, nothing is logged or evaluated.
+        If the run stops in the middle of an epoch, nothing is logged or evaluated.
         """
         if self.reason and state.global_step < state.max_steps and not _is_epoch_end(state):
             control.should_log = control.should_evaluate = False
@@ -173,19 +177,22 @@ def _is_epoch_end(state: TrainerState) -> bool:
 
 
 def build_early_stopping(settings: TrainerConfig) -> list[TrainerCallback]:
-    """Build the callback that stops after evaluations without improvement, where one is configured."""
+    """Build the early-stopping callback if one is configured; otherwise return an empty list."""
     if settings.early_stopping_patience is None:
         return []
     return [EarlyStoppingCallback(settings.early_stopping_patience, settings.early_stopping_threshold)]
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """Early stopping of transformers whose count a resumed run continues, stored under this class name."""
+    """Early stopping of transformers with a patience count that is stored in checkpoints and resumed.
+
+    Checkpoints store the count under the name of this class.
+    """
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the number of evaluations without improvement, and stop if it has reached the patience.
+        """Restore the number of evaluations without improvement, and stop if it has reached the patience limit.
 
         Raises:
             CheckpointError: If the stored state has another structure than the live one.
@@ -213,12 +220,12 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
 
 
 class TrackingCallback(TrainerCallback):
-    """Callback that writes results: scalars to the tracker, halting statistics to files and tracker.
+    """Callback that sends scalars to the tracker, and halting statistics to files and to the tracker.
 
     Args:
         tracker: Tracker of the run.
         directory: Folder of the run.
-        has_target: Whether a budget sets the depth, so that advice about budgets is left out.
+        has_target: Whether a depth budget is configured; advice to set one is then omitted.
     """
 
     def __init__(self, tracker: Tracker, directory: Path, *, has_target: bool = False) -> None:
@@ -232,7 +239,10 @@ class TrackingCallback(TrainerCallback):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Track nothing within the context, but write files: the evaluation repeats that of an earlier step."""
+        """Write files but send nothing to the tracker within the context.
+
+        It is used for an evaluation that repeats the evaluation of an earlier step.
+        """
         self._is_muted = True
         try:
             yield
@@ -240,13 +250,13 @@ class TrackingCallback(TrainerCallback):
             self._is_muted = False
 
     def needs_final_evaluation(self, state: TrainerState) -> bool:
-        """Return whether the last evaluation was of another model than that at the end of training."""
+        """Return whether the final model, or the best model if one is selected, was not the last one evaluated."""
         return self.evaluated_step != (state.best_global_step or state.global_step)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
     ) -> None:
-        """Track scalars under `train/` and `eval/`."""
+        """Send the logged scalars to the tracker, under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
         self.last_metrics |= metrics
         if metrics and not self._is_muted:
@@ -255,7 +265,7 @@ class TrackingCallback(TrainerCallback):
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write and track the statistics of the evaluation that has just ended.
 
-        Depth by class is written for the set that selects the model; exits are written for every set.
+        Depth by class is written only for the set that selects the model. Exit statistics are written for every set.
         """
         self.evaluated_step = state.global_step
         reports = {} if self.trainer is None else self.trainer.last_reports
@@ -281,19 +291,22 @@ class TrackingCallback(TrainerCallback):
             write_exits(self.directory, exits, state.global_step)
 
     def _has_one_depth(self) -> bool:
-        """Return whether halting is disabled: depth is fixed, or still grows."""
+        """Return whether all units have the same depth, because the depth is fixed or still grows."""
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
-        """Draw the supernet gates as a picture; dashboards show those of all evaluations as a film."""
+        """Draw the supernet gates as an image; dashboards show the images of all evaluations as an animation."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
         export.save_panel(build_frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
-        """Track the figures of a set; `owner` is its name and a slash, empty for the first set."""
+        """Track the figures of an evaluation set.
+
+        `owner` is the prefix of their names: the name of the set and a slash, or an empty string for the first set.
+        """
         is_architecture = report.statistics["unit"] == "architecture"
         adaptation = report.statistics.get("adaptation", {})
         if adaptation and self._has_one_depth():

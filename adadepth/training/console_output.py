@@ -1,4 +1,4 @@
-"""Console output of a training: a line per log with the remaining time, and the results of evaluations."""
+"""Console output of training: one line per log entry with the remaining time, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class ProgressBarCallback(ProgressCallback):
 class ConsoleCallback(TrainerCallback):
     """Console lines of losses, learning rate, speed and remaining time, and results of evaluations.
 
-    The remaining time follows from the duration of the steps so far, with their evaluations. The first step is left
-    out, since it allocates memory.
+    The remaining time is estimated from the duration of the steps so far, including their evaluations. The first step
+    is excluded, because it allocates memory.
 
     Args:
-        budget_minutes: Time budget of the training in minutes; None: unlimited.
+        budget_minutes: Time budget of the training in minutes, or None for no limit.
         is_averaged: Whether a moving average of the weights is evaluated in place of the weights in training.
     """
 
@@ -56,20 +56,20 @@ class ConsoleCallback(TrainerCallback):
         self._begun, self._first = time.monotonic(), None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Note when the first step ended."""
+        """Store the time at which the first step ended."""
         if self._first is None:
             self._first = state.global_step, time.monotonic()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Store the step of the best weights if they were loaded: later evaluations are of them."""
+        """Store the step of the best weights if they were loaded, because later evaluations use these weights."""
         self._best = state.best_global_step if args.load_best_model_at_end else None
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
     ) -> None:
-        """Print the line, above the progress bar where there is one."""
+        """Print the log entry as a line, above the progress bar if there is one."""
         if not state.is_world_process_zero or not logs:
             return
         prefix = "eval_" if "eval_loss" in logs else ""
@@ -89,7 +89,7 @@ class ConsoleCallback(TrainerCallback):
         say(f"{label}: " + ", ".join(values))
 
     def seconds_left(self, state: TrainerState) -> float | None:
-        """Return the time until the last step, or until the time budget is spent; None: not known yet."""
+        """Return the seconds until the last step or the end of the time budget, or None if they are not known yet."""
         first, begun = self._first or (state.global_step, 0.0)
         if state.global_step <= first:
             return None
@@ -98,13 +98,13 @@ class ConsoleCallback(TrainerCallback):
         return min(needed, max(0.0, self._budget - (now - self._begun)))
 
     def _describe_weights(self, state: TrainerState) -> str:
-        """Describe the evaluated weights; empty without a training."""
+        """Describe the evaluated weights; return an empty string if no training took place."""
         if self._best is not None:
             return f" best checkpoint, step {self._best}"
         return f" {_format_step(state)}" if state.max_steps else ""
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Print the results of an evaluation by set; a training prints its tables only at its end."""
+        """Print the results of each evaluation set; tables are printed only after the end of training."""
         if not state.is_world_process_zero:
             return
         format_report = _format_summary if state.max_steps > 0 else _format_tables
@@ -138,5 +138,5 @@ def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
 
 
 def _sort_key(name: str) -> tuple[bool, bool]:
-    """Return a key that sorts losses first, the total before its parts."""
+    """Return a sort key that puts losses first, with the total loss before its parts."""
     return not name.endswith("_loss") and name != "loss", name not in ("loss", "eval_loss")

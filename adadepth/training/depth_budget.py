@@ -1,7 +1,7 @@
-"""Depth budgets in training: units of measured depth, and the extension that holds the mean depth at a target.
+"""Depth budgets in training: measures of depth, and the extension that holds the mean depth at a target.
 
-The measured depth is hard; its smooth counterpart carries the gradient. A reading is a sum and a count, so that it adds
-up over micro-batches and processes. The quotient is the mean depth.
+The measured depth is discrete; a smooth version of it carries the gradient. Each measurement consists of a sum and a
+count, which can be added over micro-batches and processes. Their quotient is the mean depth.
 """
 
 from __future__ import annotations
@@ -29,25 +29,28 @@ from adadepth.training.extension import Batch, Extension
 
 
 class DepthReading(NamedTuple):
-    """Sum of the depths of a batch, and the number of units (or the full compute) that divides it; float64 scalars."""
+    """Sum of the depths of a batch and its divisor, the number of units or the full-depth compute; float64 scalars."""
 
     total: Tensor
     units: Tensor
 
 
 def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
-    """Read the updates of all units; of a task that mixes layers, the deepest state with weight."""
+    """Measure the mean number of updates of all units.
+
+    If a task mixes the states of several layers, its depth is that of the deepest state with a positive weight.
+    """
     return DepthReading(trace.updates.double().sum(), trace.valid.double().sum())
 
 
 def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
-    """Read the multiply-accumulates of the traced depths, over those of full depth."""
+    """Measure the multiply-accumulates at the traced depths as a share of those at full depth."""
     work = model.price(trace)
     return DepthReading(work.adaptive.double(), work.full.double())
 
 
 def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
-    """Read sum_n w_n n, the mean depth of the mixed states, once per sequence."""
+    """Measure sum_n w_n n, the mean depth of the mixed states with weights w_n, once per sequence."""
     assert trace.layer_weights is not None
     states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
     units = trace.valid.double().sum()
@@ -55,7 +58,7 @@ def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
-    """Read the milliseconds of the most probable operations of all blocks, once per batch."""
+    """Measure the latency of the most probable operations of all blocks in milliseconds, once per batch."""
     latency: Tensor = model.latency()
     return DepthReading(latency.double(), torch.ones_like(latency, dtype=torch.float64))
 
@@ -67,13 +70,13 @@ _GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
 
 @dataclass(frozen=True)
 class Measure:
-    """Unit of a depth budget.
+    """Measure of depth that a budget can limit.
 
     Attributes:
-        read: Function from model and trace to the hard depth of a batch.
-        smooth: Function from model and outputs to the smooth depth, a `LossTerm`.
-        response: Response of the controller. The mean over the units of a batch is noisy; a depth that is read from
-            the model itself is exact.
+        read: Function that takes the model and a trace and returns the measured depth of a batch.
+        smooth: Function that takes the model and its outputs and returns the smooth depth as a `LossTerm`.
+        response: Response of the controller. It smooths the mean over the units of a batch, which is noisy, but not a
+            depth that is computed exactly from the model itself.
     """
 
     read: Callable[[Any, DepthTrace], DepthReading]
@@ -95,7 +98,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def full_depth(unit: str, model: Any) -> float:
-    """Return the full depth of a model in the unit of a budget."""
+    """Return the full depth of a model, measured in the unit of the budget."""
     depth = get_full_depth(unit, model.max_updates)
     return float(model.config.full_latency if depth is None else depth)
 
@@ -112,23 +115,23 @@ def shift_bias(bias: Tensor | None, shift: Tensor) -> None:
 
 
 class _ControllerState(TypedDict):
-    """Multiplier, smoothed and last measured depth, and whether a depth was measured."""
+    """State of the controller: multiplier, smoothed depth, last measured depth, and whether a depth was measured."""
 
     state: tuple[float, float, float]
     begun: bool
 
 
 class TrainingBudget(Extension, TrainerCallback):
-    """Controller of the mean depth in training.
+    """Extension that controls the mean depth during training.
 
-    The multiplier is constant within an optimiser step and a function of earlier steps only, so that micro-batches and
-    processes cannot change it.
+    The multiplier is constant within an optimiser step and depends only on earlier steps. It is therefore the same for
+    all micro-batches and processes.
 
     Args:
         settings: Settings of the budget, with a `target`.
-        model: Model with the hard and the smooth depth of the unit.
+        model: Model that provides the measured and the smooth depth in the unit of the budget.
         device: Device of training.
-        teaches_depth: Predicate of a batch: whether training on it can change the depth.
+        teaches_depth: Function that returns whether training on a batch can change the depth.
     """
 
     def __init__(
@@ -159,14 +162,18 @@ class TrainingBudget(Extension, TrainerCallback):
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Count the units of a micro-batch; 0 where training on it cannot change the depth."""
+        """Count the units of a micro-batch; return 0 if training on it cannot change the depth."""
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Advance the schedule; force the depth while it grows, limit it at the target, and shift the halting bias."""
+        """Advance the schedule, set the depth of the model, and shift its halting bias.
+
+        While the depth grows, all units are forced to one depth. Once the target is reached, it is the maximum depth if
+        the unit of the budget allows a ceiling.
+        """
         self.progress = state.global_step / max(state.max_steps, 1)
         if self.controller.schedule.grow > 0:
             self.model.force_depth(self.controller.schedule.compute_forced_depth(self.progress))
@@ -178,17 +185,17 @@ class TrainingBudget(Extension, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop forcing a depth, also where training ends before the growth does."""
+        """Stop forcing a depth, even if training ends before the depth has finished growing."""
         if self.controller.schedule.grow > 0:
             self.model.force_depth(None)
 
     @property
     def is_growing(self) -> bool:
-        """Whether the schedule still forces one depth on every unit."""
+        """Whether the schedule is in the growth phase, in which it forces all units to one depth."""
         return self.controller.schedule.compute_forced_depth(self.progress) is not None
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute multiplier times smooth depth, averaged over the units of the optimiser step."""
+        """Compute the penalty: the multiplier times the smooth depth, averaged over the units of the optimiser step."""
         return {"budget": self._compute_penalty(outputs, counts["budget"])}
 
     def _compute_penalty(self, outputs: Any, units: Tensor) -> Tensor:
@@ -202,7 +209,7 @@ class TrainingBudget(Extension, TrainerCallback):
         return weigh(self.progress).to(depth.device) * depth
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass the measured depth of an optimiser step, over all micro-batches and processes, to the controller."""
+        """Pass the measured depth of the optimiser step, summed over micro-batches and processes, to the controller."""
         all_reduce_sum([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
@@ -215,35 +222,35 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def _has_ceiling(self) -> bool:
-        """Whether the depth is limited to the target: only units that are too shallow are corrected then."""
+        """Whether the target is also the maximum depth, so that only units that are too shallow need correction."""
         return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
-        """Allow only models that hold the budget: an earlier, deeper one would win by its depth."""
+        """Allow only models that hold the budget; an earlier, deeper model could win only because it is deeper."""
         return self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether the schedule has reached the target, and the measured depth holds it."""
+        """Whether the schedule has reached the target and the measured depth is within its tolerance."""
         if not self._has_arrived:
             return False
         measured = self.controller.figures(self.progress)["measured"]
         return is_held(measured, self.controller.schedule.target, self.unit)
 
     def logs(self) -> dict[str, float]:
-        """Return target, measured depth and multiplier by their names in the log."""
+        """Return the target, the measured depth and the multiplier under their names in the log."""
         return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Yield the measured depth and its target."""
+        """Yield the measured depth and its target as text for the console."""
         if f"{BUDGET_PREFIX}measured" in logs:
             yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the state of the controller, which is the same in all processes."""
+        """Write the state of the controller to a checkpoint; it is the same in all processes."""
         if process == 0:
             write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the state of the controller."""
+        """Read the state of the controller from a checkpoint."""
         self.controller.load_state_dict(read_json(checkpoint / STATE, _ControllerState))

@@ -1,6 +1,6 @@
-"""Batches of distributed runs, in which every process takes part in every step.
+"""Batches of distributed runs in which every process must take part in every step.
 
-A process that has no examples left continues with examples that are not counted.
+A process that has no examples left continues with placeholder examples, which do not count in losses or metrics.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ STAND_IN = "collate_or_stand_in"  # key of a batch whose examples are not counte
 def shared_loader(
     train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
 ) -> DataLoader:
-    """Return the loader of the micro-batches of this process in an epoch, see `collate_with_placeholder`."""
+    """Return the data loader of this process's micro-batches in an epoch; see `collate_with_placeholder`."""
     shares = ProcessBatches(
         sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
     )
@@ -41,30 +41,30 @@ def shared_loader(
 def collate_with_placeholder(
     collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]
 ) -> dict[str, Any]:
-    """Collate examples, or, where there are none, a single example whose batch is marked as `STAND_IN`.
+    """Collate examples; if there are none, collate the placeholder `example` and mark the batch as `STAND_IN`.
 
-    At the end of an epoch a process may have no examples left, but takes part in the optimiser step of the others.
+    At the end of an epoch a process may have no examples left, but must still take part in the optimiser step.
     """
     return collate(examples) if examples else {**collate([example]), STAND_IN: True}
 
 
 def is_counted_batch(batch: Mapping[str, Any]) -> bool:
-    """Return whether the examples of a batch are counted."""
+    """Return whether a batch counts, that is, whether it is not a placeholder."""
     return STAND_IN not in batch
 
 
 def pad_batches_across_processes(
     batches: Iterable[Any], count: int, spare: Callable[[], Any]
 ) -> Iterator[tuple[Any, bool]]:
-    """Yield as many batches as every other process does, and whether each is counted.
+    """Yield the same number of batches on every process, each with a flag that says whether it counts.
 
-    Processes may differ by one batch, yet sharded models need all of them in every forward pass. A process that has run
-    out repeats its last batch, or uses the spare one if it had none; these are not counted.
+    Processes may differ by one batch, but sharded models need all processes in every forward pass. A process that runs
+    out of batches repeats its last batch, or uses the spare batch if it had none. These batches do not count.
 
     Args:
         batches: Batches of this process.
-        count: Number of batches of the process with the most.
-        spare: Function that makes a batch for a process without any.
+        count: Largest number of batches of any process.
+        spare: Function that makes a batch for a process that has none.
     """
     remaining, batch = iter(batches), None
     for _ in range(count):
@@ -78,13 +78,14 @@ def pad_batches_across_processes(
 def sum_over_update(
     counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the divisor of each loss part in an optimiser step, and the tokens that all processes read in it.
+    """Return the divisor of each loss part in an optimiser step, and the number of tokens of all processes.
 
     Args:
-        counts: Targets of each loss part, one mapping per micro-batch of this process.
-        tokens: Tokens that this process reads in the step.
+        counts: Number of targets of each loss part, one mapping per micro-batch of this process.
+        tokens: Number of tokens that this process reads in the step.
         device: Device of the results.
-        world_size: Number of processes; divides the summed counts, because gradients are averaged over processes.
+        world_size: Number of processes. The summed counts are divided by it, because gradients are averaged over
+            processes.
     """
     sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
     totals = torch.stack([*sums, tokens]).float().to(device)

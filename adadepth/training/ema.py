@@ -25,14 +25,14 @@ _WEIGHTS = "weights_in_training.safetensors"
 
 
 class WeightAverageExtension(Extension, TrainerCallback):
-    """Average beside the weights in training.
+    """Extension that maintains an exponential moving average of the weights during training.
 
-    In a checkpoint the file of the model holds the average, which was evaluated. The weights in training, from which
-    a resumed run continues, are in a file beside it.
+    In a checkpoint, the model file holds the averaged weights, which were evaluated. A separate file holds the weights
+    in training, from which a resumed run continues.
 
     Args:
         model: Model in training.
-        decay: Decay d.
+        decay: Decay rate d of the average.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -47,26 +47,26 @@ class WeightAverageExtension(Extension, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start from the weights, unless a checkpoint had an average."""
+        """Initialise the average with the weights, unless a checkpoint provided an average."""
         if self._average is None:
             self._average = [weight.clone() for weight in self._weights.values()]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Update the average."""
+        """Update the average with the weights after an optimiser step."""
         assert self._average is not None
         self._update(self._average, list(self._weights.values()), None)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Put the average into the model, unless the best checkpoint was loaded, which holds an average."""
+        """Copy the average into the model, unless the best checkpoint was loaded, which holds an average already."""
         if not (args.load_best_model_at_end and state.best_model_checkpoint):
             self._exchange()
         self._average = None
 
     @contextmanager
     def use_evaluated_weights(self) -> Iterator[None]:
-        """Use the average within the context."""
+        """Replace the weights of the model by the average within the context."""
         if self._average is None:
             yield
             return
@@ -84,13 +84,13 @@ class WeightAverageExtension(Extension, TrainerCallback):
             average.copy_(previous)
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the weights in training, gathered over processes; the main process writes."""
+        """Gather the weights in training from all processes; the main process writes them."""
         weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
         if process == 0:
             save_file(weights, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Take the average from the model, and read the weights in training."""
+        """Copy the average from the loaded model, and then read the weights in training into the model."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
         stored = load_file(checkpoint / _WEIGHTS)

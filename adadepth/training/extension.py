@@ -1,8 +1,9 @@
-"""Hooks that some runs add to training, such as recurrent memory, cached states, supernet gates or a depth budget.
+"""Hooks of optional features of training, such as recurrent memory, cached states, supernet gates or a depth budget.
 
-A family and a kind of data name their extensions in `extensions` of their descriptors. The trainer calls every hook of
-every extension, whatever its class. The order in an optimiser step is: `counts` of all micro-batches; then for each of
-them `prepare`, `forward_options`, the forward pass, `after_forward`, `loss_parts`, the backward pass, `after_backward`.
+A model family and a dataset type list their extensions in the field `extensions` of their descriptors. The trainer
+calls every hook of every extension. In an optimiser step it first calls `counts` for all micro-batches. Then it calls,
+for each micro-batch, `prepare`, `forward_options`, the forward pass, `after_forward`, `loss_parts`, the backward pass
+and `after_backward`.
 """
 
 from __future__ import annotations
@@ -23,20 +24,26 @@ Batch = Mapping[str, Any]
 
 
 class Extension:
-    """Base class that adds nothing; a subclass that is a `TrainerCallback`, too, sees every event."""
+    """Base class of training extensions; all its hooks do nothing.
+
+    A subclass that also inherits from `TrainerCallback` receives every event of the trainer.
+    """
 
     described_logs: tuple[str, ...] = ()  # logs that `format_logs` describes, which the console does not print by name
 
     def examples(self, examples: Any) -> Any:
-        """Wrap a set of examples with what `prepare` needs, e.g. row numbers; called for the training set first."""
+        """Wrap a set of examples to add what `prepare` needs, e.g. row numbers.
+
+        The trainer calls it for the training set first.
+        """
         return examples
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the divisors of its loss parts of a micro-batch; see `DepthModel.count_targets`."""
+        """Return the divisors of this extension's loss parts for a micro-batch; see `DepthModel.count_targets`."""
         return {}
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """Complete a batch of training or evaluation before it moves to the device."""
+        """Add what this extension provides to a batch of training or evaluation before it moves to the device."""
         return batch
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
@@ -44,17 +51,17 @@ class Extension:
         return {}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store results of the forward pass of a training step."""
+        """Store results of the forward pass of a training step for later steps."""
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute its loss parts, weighted, and divided by the `counts` of the optimiser step."""
+        """Compute the weighted loss parts of this extension, divided by the `counts` of the optimiser step."""
         return {}
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
         """Modify the gradients of a micro-batch."""
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """Return optimiser groups of parameters that it configures; others are in the default groups."""
+        """Return optimiser groups for the parameters that this extension configures; others use the default groups."""
         return ()
 
     def use_evaluated_weights(self) -> AbstractContextManager[None]:
@@ -62,11 +69,14 @@ class Extension:
         return nullcontext()
 
     def logs(self) -> dict[str, float]:
-        """Return values for a line of the training log; `group/name` keeps its name, other names go under `train/`."""
+        """Return values to add to an entry of the training log.
+
+        A name of the form `group/name` is kept; other names are prefixed with `train/`.
+        """
         return {}
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Yield descriptions of a line of the training log for the console."""
+        """Yield texts that describe an entry of the training log on the console."""
         yield from ()
 
     def teaches_depth(self, batch: Batch) -> bool:
@@ -78,20 +88,20 @@ class Extension:
         return True
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write its state into a checkpoint; every process calls it."""
+        """Write the state of this extension into a checkpoint; every process calls it."""
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Restore its state from a checkpoint of any number of processes; every process calls it."""
+        """Restore the state of this extension from a checkpoint of any world size; every process calls it."""
 
 
 class RecurrentMemory(Extension):
-    """The memory of every stream and row group of this process.
+    """Extension that carries the recurrent memory of a language model from one batch of a stream to the next.
 
-    Batches of different streams, and the micro-batches of one optimiser step, hold different rows of text and have
-    separate memories. A batch that begins a stream has none.
+    Different streams, and the micro-batches of one optimiser step, hold different rows of text and have separate
+    memories. The first batch of a stream has no memory.
 
     Args:
-        args: Number of processes and micro-batches of a step.
+        args: Training arguments with the number of processes and of micro-batches per step.
     """
 
     def __init__(self, args: TrainingArguments) -> None:
@@ -99,11 +109,11 @@ class RecurrentMemory(Extension):
         self._memories: dict[str, Tensor] = {}
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """Return the memory of the rows of a batch; None where they begin."""
+        """Return the memory of the rows of a batch, or None if the batch begins a stream."""
         return {"memory": None if batch["is_start"] else self._memories.get(_memory_key(batch))}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store the memory of the rows of a batch until their next batch."""
+        """Store the memory of the rows of a batch for the next batch of the same rows."""
         self._memories[_memory_key(batch)] = outputs.memory
 
     def save(self, checkpoint: Path, process: int) -> None:
@@ -113,7 +123,7 @@ class RecurrentMemory(Extension):
         )
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the memories of the rows of this process from a checkpoint of any number of processes."""
+        """Read the memories of this process's rows from a checkpoint of any world size."""
         by_stream: dict[str, dict[tuple[int, int], Tensor]] = {}
         for (key, owner), memory in read_process_files(checkpoint, _memory_file).items():
             stream, _, slot = key.rpartition("/")
@@ -137,11 +147,11 @@ def _memory_file(process: int) -> str:
 
 
 def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
-    """Read the tensors that all processes wrote, by name and process.
+    """Read the tensors that all processes wrote; the keys are (name, rank).
 
     Args:
         checkpoint: Folder of the checkpoint.
-        file: Name of the safetensors file of a process.
+        file: Function that returns the name of the safetensors file of a rank.
     """
     pieces: dict[tuple[str, int], Tensor] = {}
     process = 0
@@ -154,14 +164,16 @@ def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tup
 def select_process_rows(
     pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int
 ) -> dict[int, Tensor]:
-    """Return the rows of this process by micro-batch, from those of any number of processes and micro-batches.
+    """Return the rows of this process for each micro-batch.
 
-    Rows are ordered by micro-batch, and within a micro-batch by process, as `ProcessBatches` and `RowShare` do it.
+    The input may come from any number of processes and micro-batches.
+
+    Rows are ordered by micro-batch, and within a micro-batch by process, as in `ProcessBatches` and `RowShare`.
 
     Args:
-        pieces: Rows by number of the micro-batch and of the process.
-        args: Number of processes and micro-batches that share the rows now.
-        dim: Dimension of the rows.
+        pieces: Rows by (number of the micro-batch, rank).
+        args: Training arguments with the number of processes and micro-batches that share the rows now.
+        dim: Dimension along which the rows are concatenated and split.
     """
     rows = torch.cat([pieces[numbers] for numbers in sorted(pieces)], dim=dim)
     shares = rows.chunk(args.gradient_accumulation_steps * args.world_size, dim=dim)

@@ -1,7 +1,7 @@
-"""LAMB (You et al. 2020, arXiv 1904.00962) of `pytorch_optimizer`, on whole or sharded parameters.
+"""LAMB (You et al. 2020, arXiv 1904.00962) from `pytorch_optimizer`, for whole or sharded parameters.
 
 The trust ratio is a quotient of norms of whole matrices. torch represents the norm of a sharded tensor as a pending
-sum, which the library would change in place; so norms are reduced before the library uses them.
+sum, which the library would change in place. Norms are therefore reduced over processes before the library uses them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NORMS = (torch.linalg.norm, torch._foreach_norm)
 
 
 class WholeNorms(TorchFunctionMode):
-    """Mode in which norms of sharded tensors are reduced over all processes."""
+    """Torch function mode that reduces norms of sharded tensors over all processes."""
 
     def __torch_function__(
         self,
@@ -38,9 +38,9 @@ def _reduce(value: Any) -> Any:
 
 
 class ShardableLamb(Lamb):
-    """LAMB of the library, with norms of whole parameters also where these are sharded."""
+    """LAMB of the library, which uses the norm of the whole parameter even if the parameter is sharded."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make an optimiser step; `closure` recomputes the loss, which is returned."""
+        """Make an optimiser step; if `closure` is given, call it to recompute the loss, and return the loss."""
         with WholeNorms():
             return super().step(closure)

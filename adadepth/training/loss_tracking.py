@@ -1,8 +1,8 @@
-"""Running loss sums, throughput, and detection of divergence: losses or weights that are not finite, or explode.
+"""Running loss sums, throughput, and detection of divergence (losses or weights that explode or are not finite).
 
-A loss has exploded when it was above `FACTOR` times that of the first optimiser step for `UPDATES` steps in a row, or
-above `FACTOR` nats where the first loss was below 1. An untrained model stays near its first loss, and peaks of
-a warm-up are short. Only the loss of the model counts: the penalty of a budget may grow without a limit.
+A loss has exploded if it was above `FACTOR` times the loss of the first optimiser step for `UPDATES` steps in a row. If
+the first loss was below 1, the limit is `FACTOR` nats. An untrained model stays near its first loss, and peaks of a
+warm-up are short. Only the loss of the model counts, because the penalty of a budget may grow without limit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FACTOR, UPDATES = 10.0, 10
 
 
 class DivergedError(UserError):
-    """Training whose losses or weights are not finite or have exploded."""
+    """Error of a training run with losses or weights that are not finite, or with losses that have exploded."""
 
 
 class ExplosionDetector:
-    """Counter, on the device, of successive optimiser steps whose loss is far above the first one."""
+    """Counter of successive optimiser steps with a loss far above that of the first step; it stays on the device."""
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
@@ -37,12 +37,12 @@ class ExplosionDetector:
         self._update: Tensor | None = None
 
     def add(self, loss: Tensor) -> None:
-        """Add the loss of a micro-batch, its share of that of the optimiser step."""
+        """Add the loss of a micro-batch to the loss of the current optimiser step."""
         loss = loss.detach().float()
         self._update = loss if self._update is None else self._update + loss
 
     def end_step(self) -> None:
-        """Evaluate the optimiser step whose micro-batches were added; nothing where there were none."""
+        """Compare the loss of the current optimiser step with the first one; do nothing if no micro-batch was added."""
         if self._update is None:
             return
         loss, self._update = self._update, None
@@ -52,7 +52,7 @@ class ExplosionDetector:
         self._above = torch.where(loss > limit, self._above + 1, torch.zeros_like(loss))
 
     def updates(self, world_size: int = 1) -> int:
-        """Count the successive steps, up to the last one, whose loss was far above the first, on any process."""
+        """Return how many of the latest steps in a row had an exploded loss; the maximum over processes counts."""
         self.end_step()
         if self._above is None:
             return 0
@@ -61,20 +61,20 @@ class ExplosionDetector:
         return int(self._above)
 
     def state(self) -> list[float] | None:
-        """Return first loss and count for a checkpoint."""
+        """Return the first loss and the count, for a checkpoint."""
         return None if self._first is None or self._above is None else [float(self._first), float(self._above)]
 
     def load(self, state: list[float] | None, device: torch.device) -> None:
-        """Restore first loss and count from a checkpoint."""
+        """Restore the first loss and the count from a checkpoint."""
         if state is not None:
             self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
 
 
 def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
-    """Stop the training if there is a problem.
+    """Raise an error if there is a problem.
 
     Raises:
-        DivergedError: Naming the problem and the last good checkpoint.
+        DivergedError: If there is a problem; the message names it and the last good checkpoint.
     """
     if problem is not None:
         raise DivergedError(
@@ -84,12 +84,12 @@ def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
 
 
 def describe_nonfinite_loss(losses: Mapping[str, float]) -> str | None:
-    """Describe the first loss of an evaluation that is not finite; None if all are finite."""
+    """Describe the first loss of an evaluation that is not finite, or return None if all are finite."""
     return next((f"{name} is {value}" for name, value in losses.items() if not math.isfinite(value)), None)
 
 
 def find_nonfinite_parameter(model: nn.Module, world_size: int = 1) -> str | None:
-    """Return the name of the first parameter with an infinite number or NaN, on any process; None if there is none."""
+    """Return the name of the first parameter that has an infinite value or NaN on any process, or None."""
     names, flags = [], []
     for name, parameter in model.named_parameters():
         local: Any = parameter.detach()
@@ -105,7 +105,7 @@ def find_nonfinite_parameter(model: nn.Module, world_size: int = 1) -> str | Non
 
 
 class TrainingProgress:
-    """Sums on the device since the last line of the log; they are synchronised only for the log."""
+    """Sums of losses since the last log entry, which stay on the device and are synchronised only for the log."""
 
     def __init__(self, args: TrainingArguments) -> None:
         self._args = args
@@ -121,11 +121,11 @@ class TrainingProgress:
         self._tokens: Tensor | int = 0
 
     def pause(self, seconds: float) -> None:
-        """Exclude seconds that were not spent on training."""
+        """Exclude a number of seconds that were not spent on training from the throughput."""
         self._clock += seconds
 
     def begin_step(self, tokens: Tensor) -> None:
-        """Count an optimiser step, and the tokens that all processes read in it."""
+        """Count an optimiser step and the tokens that all processes read in it."""
         self._explosion.end_step()
         self._updates += 1
         self._tokens += tokens
@@ -142,11 +142,11 @@ class TrainingProgress:
         self._first_bad_step[name] = torch.minimum(self._first_bad_step.get(name, never), bad_step)
 
     def problem(self) -> str | None:
-        """Describe what is wrong with the losses since the last call, on any process; None if nothing is."""
+        """Describe a problem of the losses since the last call on any process, or return None if there is none."""
         return self._describe_nonfinite() or self._describe_explosion()
 
     def is_exploding(self) -> bool:
-        """Return whether the last loss was far above the first: a checkpoint of it would not be worth keeping."""
+        """Return whether the last loss was far above the first, so that no checkpoint should be kept."""
         return self._explosion.updates(self._args.world_size) > 0
 
     def _describe_explosion(self) -> str | None:
@@ -172,7 +172,7 @@ class TrainingProgress:
         )
 
     def drain(self) -> dict[str, float]:
-        """Return means of the loss parts over optimiser steps, and the speed, since the last log; then reset both."""
+        """Return the mean loss parts and the speed since the last log entry, and reset both."""
         seconds = time.perf_counter() - self._clock
         totals = torch.stack(list(self._parts.values()))
         if self._args.world_size > 1:
@@ -187,7 +187,10 @@ class TrainingProgress:
         return logs
 
     def state(self) -> dict[str, Any]:
-        """Return the sums since the last log as plain values for a checkpoint; the text of a float is exact."""
+        """Return the sums since the last log entry as plain values for a checkpoint.
+
+        JSON stores a float exactly.
+        """
         return {
             "updates": self._updates,
             "tokens": float(self._tokens),
@@ -199,7 +202,7 @@ class TrainingProgress:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the sums of a checkpoint."""
+        """Restore the sums from a checkpoint."""
         device = self._args.device
         self._updates = state["updates"]
         self._tokens = torch.tensor(state["tokens"], device=device)

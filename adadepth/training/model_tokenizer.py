@@ -15,14 +15,14 @@ def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreT
     """Return a tokenizer with the segment ids and the length limit of a model.
 
     Args:
-        model: Any `DepthModel`.
-        tokenizer: The tokenizer of the data; None where there is no text.
+        model: A `DepthModel`.
+        tokenizer: The tokenizer of the data, or None if the data have no text.
     """
     return None if tokenizer is None else for_model(tokenizer, _limit_length(model), reads_types=_reads_types(model))
 
 
 def _limit_length(model: Any) -> int | None:
-    """Return the length to which texts are cut: that of training, or the number of positions of the model.
+    """Return the smaller of the sequence length in training and the number of positions of the model.
 
     Prompts of a generating language model are not cut to the length of its training sequences.
     """
@@ -34,7 +34,8 @@ def _limit_length(model: Any) -> int | None:
 def _reads_types(model: Any) -> bool:
     """Return whether the model takes segment ids.
 
-    A model of transformers is saved as such, without the additions of this package, so its own forward decides.
+    A model of transformers is saved without the additions of this package, so the signature of its own `forward`
+    decides.
     """
     base = model.base_model
     is_foreign = type(base).__module__.partition(".")[0] == "transformers"

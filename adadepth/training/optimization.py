@@ -45,7 +45,7 @@ class AdamAtan2(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Make an optimiser step; `closure` recomputes the loss, which is returned."""
+        """Make an optimiser step; if `closure` is given, call it to recompute the loss, and return the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -72,14 +72,15 @@ class AdamAtan2(torch.optim.Optimizer):
 def parameter_groups(
     model: Any, trainer: TrainerConfig, extra_groups: Sequence[dict[str, Any]] = ()
 ) -> list[dict[str, Any]]:
-    """Group parameters by decay, sign descent and learning rate.
+    """Group parameters by weight decay, sign descent and learning rate.
 
-    Matrices decay; vectors (biases, norms) decay only with `decay_vectors`; `model.no_weight_decay()` never decays.
+    Weight decay applies to matrices, and to vectors (biases, norms) only with `decay_vectors`. It never applies to the
+    parameters that `model.no_weight_decay()` names.
 
     Args:
         model: A `DepthModel`.
         trainer: Settings of the trainer.
-        extra_groups: Groups that are appended as they are; their parameters are in no other group.
+        extra_groups: Groups to append unchanged. Their parameters are in no other group.
     """
     excluded = {id(parameter) for group in extra_groups for parameter in group["params"]}
     without_decay, multipliers = model.no_weight_decay(), model.learning_rate_multipliers()
@@ -105,13 +106,21 @@ def parameter_groups(
 def build_optimizer(
     model: Any, trainer: TrainerConfig, extra_groups: Sequence[dict[str, Any]] = ()
 ) -> torch.optim.Optimizer:
-    """Build AdamW, Adam, AdamATan2, or LAMB as it trains ALBERT (You et al. 2020, arXiv 1904.00962, version 3).
+    """Build AdamW, Adam, AdamATan2, or LAMB with the recipe for ALBERT (You et al. 2020, arXiv 1904.00962, version 3).
 
-    Adam (Kingma & Ba 2015) adds the decay to the gradient, and so to its moments, as recipes older than AdamW did.
+    Adam (Kingma & Ba 2015) adds the weight decay to the gradient, and so to the moments, as in recipes older than
+    AdamW.
 
-    `lamb` follows the published recipe: decay enters the update before the trust ratio; vectors get neither decay nor
-    layer adaptation; no bias correction; the ratio is ||w|| / ||update|| without a clamp. Arguments are those of
-    `parameter_groups`.
+    `lamb` follows the published recipe. The decay is part of the update before the trust ratio is computed. Vectors get
+    neither decay nor layer adaptation. There is no bias correction, and the ratio
+
+    w
+
+    /
+
+    update
+
+    is not clamped. The arguments are those of `parameter_groups`.
     """
     groups = parameter_groups(model, trainer, extra_groups)
     betas = trainer.adam_beta1, trainer.adam_beta2
@@ -134,7 +143,11 @@ def build_optimizer(
 
 
 def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LRScheduler:
-    """Build the learning-rate schedule over `total_steps` optimiser steps; `plateau` halves the rate instead."""
+    """Build the learning-rate schedule over `total_steps` optimiser steps.
+
+    The schedule `plateau` does not depend on the number of steps. It halves the learning rate when the metric stops
+    improving.
+    """
     if trainer.schedule is Schedule.plateau:
         assert trainer.plateau_patience is not None, "validated"
         return ReduceLROnPlateau(
@@ -160,7 +173,10 @@ def _linear(step: int, warmup: int, total: int) -> float:
 
 
 def _reference_linear(step: int, warmup: int, total: int) -> float:
-    """Return a decay counted from step 0, hence a small drop at the end of the warm-up (Simoulin & Crabbé's code)."""
+    """Return the factor of a linear decay that is counted from step 0, as in Simoulin & Crabbé's code.
+
+    The rate therefore drops slightly at the end of the warm-up.
+    """
     return max(0.0, 1.0 - step / total)
 
 

@@ -25,11 +25,11 @@ _UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels;
 
 @contextmanager
 def profile_training(trainer: Trainer, directory: Path) -> Iterator[None]:
-    """Trace the third to fifth optimiser step within the context, on the CPU and on the accelerator.
+    """Profile the third to the fifth optimiser step within the context, on the CPU and on the accelerator.
 
     Args:
-        trainer: Trainer that runs within the context.
-        directory: Folder of the trace.
+        trainer: Trainer that is run within the context.
+        directory: Folder to which the trace is written.
     """
     path = directory / TRACE
     path.unlink(missing_ok=True)  # from an earlier part of the run
@@ -56,7 +56,7 @@ class _ProfilerStepCallback(TrainerCallback):
         self._tracing = tracing
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Advance the profiler by a step."""
+        """Advance the profiler by one step."""
         self._tracing.step()
 
 
@@ -66,14 +66,14 @@ ForwardPass = tuple[dict[str, Tensor], Any]
 
 
 def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Count the real tokens of a batch, or the values of its vectors; int64, ()."""
+    """Count the tokens of a batch without padding, or the values of its input vectors; int64, ()."""
     if "targets" in batch:
         return (batch["targets"] >= 0).sum()
     return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 class Stopwatch:
-    """Stopwatch of an evaluation: real tokens, and seconds of loading and of forward passes.
+    """Stopwatch of an evaluation, which counts tokens without padding and the seconds of loading and forward passes.
 
     Args:
         device: Device of the model; reading the watch synchronises an accelerator.
@@ -85,7 +85,7 @@ class Stopwatch:
         self._sums[2] = 1
 
     def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
-        """Yield the passes unchanged, and time them without the work of the caller on each."""
+        """Yield the passes unchanged, and time them without the time that the caller spends on each."""
         begun = self._read_clock()
         for batch, outputs in passes:
             self._sums[1] += self._read_clock() - begun
@@ -99,7 +99,7 @@ class Stopwatch:
         return time.perf_counter()
 
     def tokens_per_second(self) -> float:
-        """Return the tokens of all processes over the mean of their seconds; every process calls it once."""
+        """Return the tokens of all processes per second, by the mean time of a process; every process calls it once."""
         all_reduce_sum([self._sums])
         tokens, seconds, processes = self._sums.tolist()
         return tokens * processes / seconds
@@ -110,7 +110,7 @@ class ExecutionSpeed(NamedTuple):
 
     Attributes:
         speedup: Measured speed-up.
-        allowed: Speed-up if time were proportional to multiply-accumulates.
+        allowed: Speed-up that the multiply-accumulates predict, if time were proportional to them.
         sequences: Number of sequences of the largest batch.
     """
 
@@ -120,17 +120,17 @@ class ExecutionSpeed(NamedTuple):
 
 
 def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
-    """Time both executions of a model: medians over alternating rounds.
+    """Compare the speed of ragged and dense execution by the medians of alternating rounds.
 
-    The number of batches follows from the seconds, and is at least one.
+    At least one batch is timed; the time limit determines how many more.
 
     Args:
-        trainer: Trainer of the model, which stays as it is but for dropped gradients.
-        seconds: Limit of the whole timing in seconds.
+        trainer: Trainer of the model. The model is unchanged afterwards, except that its gradients are dropped.
+        seconds: Time limit of the whole comparison in seconds.
         training: Whether to time forward and backward passes on training data instead of evaluation passes.
 
     Returns:
-        Comparison; None for a model with one execution only.
+        Comparison, or None if the model has only one execution.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     executions = model.executions

@@ -1,6 +1,6 @@
-"""State of a checkpoint beside weights and optimizer: progress counters, random numbers, the best checkpoint.
+"""State in a checkpoint besides weights and optimizer: progress counters, random numbers, the best checkpoint.
 
-Libraries raise errors of many kinds over damaged files; `reading` converts them to an error of one line.
+Libraries raise many types of errors on damaged files; `convert_read_errors` converts them to an error of one line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
 
 class _Progress(TypedDict):
-    """Counts of a process since the last line of the log."""
+    """Sums and counts of a process since the last log entry."""
 
     updates: Count
     tokens: float
@@ -39,20 +39,20 @@ class _Progress(TypedDict):
 
 
 def save_progress(checkpoint: Path, process: int, progress: Mapping[str, Any]) -> None:
-    """Write the counts of a process."""
+    """Write the sums and counts of a process to a checkpoint."""
     write_atomic(checkpoint / _PROGRESS.format(process), json.dumps(progress))
 
 
 def read_world_size(checkpoint: Path) -> int:
-    """Return the number of processes that wrote a checkpoint."""
+    """Return the world size with which a checkpoint was written."""
     return max(1, *(len(list(checkpoint.glob(name))) for name in (_PROGRESS.format("*"), "rng_state_*.pth")))
 
 
 def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, Any] | None:
-    """Read the counts of a process; None: an older version wrote the checkpoint.
+    """Read the sums and counts of a process, or return None if an older version wrote the checkpoint.
 
-    If the world size has changed, each process gets the mean over the written processes, since losses are logged as
-    means over processes.
+    If the world size has changed, each process gets the mean over the processes that wrote the checkpoint, because
+    losses are logged as means over processes.
     """
     written = read_world_size(checkpoint)
     paths = [checkpoint / _PROGRESS.format(number) for number in range(written)]
@@ -63,7 +63,10 @@ def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, 
 
 
 def read_stateless(checkpoint: Path) -> list[int] | None:
-    """Read the numbers of parameters without an optimizer state; None: an older version wrote the checkpoint."""
+    """Read the numbers of the parameters that have no optimizer state.
+
+    The result is None if an older version wrote the checkpoint.
+    """
     path = checkpoint / _PROGRESS.format(0)
     numbers: list[int] | None = read_json(path, _Progress).get("stateless") if path.is_file() else None
     return numbers
@@ -83,12 +86,15 @@ def _average_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reseed_for_world_size(seed: int, step: int, process: int) -> None:
-    """Reseed a run that is resumed with another world size, from its seed and step."""
+    """Set new random seeds, derived from seed, step and rank, for a run that resumes with another world size."""
     set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
 
 
 def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
-    """Return the best checkpoint so far in this folder, where a moved run has it; None if it is not there."""
+    """Return the best checkpoint so far, looked up in this folder because a run may have been moved.
+
+    The result is None if the folder does not contain it.
+    """
     best = read_trainer_state(checkpoint)["best_model_checkpoint"]
     if best is None or not (moved := folder / Path(best).name).is_dir():
         return None
@@ -96,14 +102,16 @@ def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
 
 
 def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
-    """Check that whole weights are complete; tied ones are saved once, and a frozen base may be stored elsewhere.
+    """Check that the unsharded weights of a checkpoint are complete.
+
+    Tied weights are saved only once, and a frozen base may be stored elsewhere.
 
     Args:
         model: Model whose weights are loaded.
-        checkpoint: Folder of the checkpoint; one without `model.safetensors` is not checked.
+        checkpoint: Folder of the checkpoint. A checkpoint without `model.safetensors` is not checked.
 
     Raises:
-        KeyError: Naming the first weight that is missing.
+        KeyError: If a weight is missing; the message names the first one.
     """
     path = checkpoint / SAFE_WEIGHTS_NAME
     if not path.is_file():
@@ -116,7 +124,7 @@ def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
 
 @contextmanager
 def convert_read_errors(checkpoint: Path, part: str) -> Iterator[None]:
-    """Convert errors over a part of a checkpoint to a `CheckpointError` of one line, within the context."""
+    """Convert errors in reading a part of a checkpoint to a `CheckpointError` of one line, within the context."""
     try:
         yield
     except CheckpointError:

@@ -1,7 +1,7 @@
-"""Sharded checkpoints of weights and optimizer, a file per process, by torch's distributed checkpointing (DCP).
+"""Sharded checkpoints of weights and optimizer, one file per process, with torch's distributed checkpoints (DCP).
 
-The files are safetensors with the position of every piece in its whole tensor. Any number of processes can read the
-files of any other number, sharded or not, and nothing is unpickled. `_SETTINGS` holds scalars and
+The files are safetensors, with the position of every shard in its whole tensor. A run of any world size, sharded or
+not, can read the files of a run of any other world size. Nothing is unpickled. The file `_SETTINGS` holds scalars and
 options of the optimizer.
 """
 
@@ -29,7 +29,7 @@ _WEIGHTS, _STATE = "model.", "optimizer."  # prefixes of the names of tensors
 
 
 def is_sharded(checkpoint: Path) -> bool:
-    """Return whether weights and optimizer of a checkpoint are in shards."""
+    """Return whether the weights and the optimizer state of a checkpoint are sharded."""
     return (checkpoint / SHARDS).is_dir()
 
 
@@ -37,7 +37,10 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def _name_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the stored tensors of a model: parameters, once each, and buffers; no base that is stored elsewhere."""
+    """Return the tensors of a model that a checkpoint stores: parameters and buffers.
+
+    Each parameter occurs once. A frozen base that is stored elsewhere is excluded.
+    """
     ignored: set[str] = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
     stored = model.state_dict()
     buffers = {name: buffer for name, buffer in model.named_buffers() if name in stored}
@@ -46,10 +49,10 @@ def _name_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
-    """Copy a whole tensor into a weight, which may be sharded, without broadcasting.
+    """Copy a whole tensor into a weight of the same shape, which may be sharded.
 
     Raises:
-        ValueError: Naming the weight, if the shapes differ.
+        ValueError: If the shapes differ; the message names the weight.
     """
     if stored.shape != weight.shape:
         raise ValueError(f"{name} has the shape {tuple(stored.shape)}, needed is {tuple(weight.shape)}")
@@ -57,16 +60,16 @@ def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
 
 
 def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
-    """Return the part of this process of a whole tensor if the weight of its shape is sharded; else the whole."""
+    """Return this process's shard of a whole tensor, or the whole tensor if the weight is not sharded."""
     if not isinstance(weight, DTensor) or value.shape != weight.shape:
         return value
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def gather_weights(model: Any) -> dict[str, Tensor]:
-    """Return the whole weights as `save_pretrained` takes them, on the CPU of the main process; every process calls it.
+    """Gather the whole weights for `save_pretrained` on the CPU of the main process; every process calls it.
 
-    Tied weights occur once.
+    Tied weights occur only once.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 
@@ -84,7 +87,7 @@ def _is_sharded_state(value: Any) -> bool:
 
 
 def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    """Write the part of an optimizer that is the same on all processes; the main process calls it."""
+    """Write the part of the optimizer state that is the same on all processes; only the main process calls it."""
     state = optimizer.state_dict()
     small = {
         number: {name: value for name, value in values.items() if not _is_sharded_state(value)}
@@ -95,23 +98,25 @@ def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
 
 @cache
 def _make_writing_group() -> Any:
-    """Make a second group of all processes, for messages of the writing thread beside those of training."""
+    """Make a second process group of all processes, so that the writing thread does not disturb training messages."""
     return dist.new_group(backend="gloo")
 
 
 def begin_writing(
     model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path, finish: Callable[[Path], None]
 ) -> Future[Any]:
-    """Copy the shards of this process, and write them while training continues; every process calls it.
+    """Copy this process's shards, and write the copy in the background while training continues.
+
+    Every process calls it.
 
     Args:
         model: Model whose weights are written.
         optimizer: Optimizer whose moments are written.
         checkpoint: Folder of the checkpoint.
-        finish: Function of the folder that the main process calls once all shards are on the disk.
+        finish: Function that the main process calls with the folder once all shards are on disk.
 
     Returns:
-        Future that is done when `finish` is, or holds the error.
+        Future that completes when `finish` has returned, or that holds the error.
     """
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -138,7 +143,7 @@ def begin_writing(
 
 
 def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, or this process's parts of them, from the shards of any number of processes."""
+    """Fill whole or sharded tensors from the shards that any number of processes wrote."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -148,7 +153,7 @@ def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
-    """Load the weights of a model; both model and checkpoint may be sharded.
+    """Load the weights of a model from a checkpoint; either of them may be sharded.
 
     Raises:
         RuntimeError: If a weight has another shape.
@@ -166,16 +171,16 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, checkpoint: Path, names: Sequence[str], stateless: Sequence[int] | None
 ) -> None:
-    """Load the state of an optimizer with the same groups; both optimizer and checkpoint may be sharded.
+    """Load the state of an optimizer with the same parameter groups; optimizer and checkpoint may be sharded.
 
     Args:
         optimizer: Optimizer to fill.
         checkpoint: Folder of the checkpoint.
         names: Names of the parameters, in the order of the groups.
-        stateless: Numbers of the parameters that had no state when the checkpoint was written; None: unknown.
+        stateless: Numbers of the parameters that had no state when the checkpoint was written, or None if unknown.
 
     Raises:
-        ValueError: Naming the parameter whose state does not fit it or is missing.
+        ValueError: If the state of a parameter does not fit or is missing; the message names the parameter.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     file = _SETTINGS if is_sharded(checkpoint) else "optimizer.pt"
@@ -194,7 +199,7 @@ def load_optimizer(
 
 
 def _read_moments(checkpoint: Path, weights: Sequence[Tensor]) -> Iterator[tuple[int, str, Tensor]]:
-    """Yield number of the parameter, name and value of each tensor of the optimizer."""
+    """Yield the number of the parameter, the name and the value of each tensor of the optimizer state."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     metadata: Any = HuggingFaceStorageReader(str(checkpoint / SHARDS)).read_metadata().state_dict_metadata

@@ -1,8 +1,7 @@
-"""Sharding of parameters, gradients and optimizer state over processes: torch's FSDP2, as accelerate applies it.
+"""Sharding of parameters, gradients and optimizer state over processes with torch's FSDP2 through accelerate.
 
-accelerate shards where there is an accelerator, and silently runs DDP where there is none. Its code shards on CPUs,
-too, once its state says so. `enable_sharding` sets that state, so that tests on CPUs run the code of a GPU.
-See docs/decisions/0044.
+accelerate shards a model if there is an accelerator, and silently runs DDP on a CPU. `enable_sharding` sets its state
+so that it shards on CPUs, too; tests on CPUs therefore run the same code as a GPU. See docs/decisions/0044.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
 def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
-    """Configure an accelerator of data parallelism to shard the model that it prepares, on any device.
+    """Configure accelerate's `Accelerator` to shard the model that it prepares, on any device.
 
-    Weights stay in float32, and only autocast lowers the precision of products, as without sharding. The policy of
-    accelerate would round every input of a model, among them the counts that divide losses.
+    Weights stay in float32, and only autocast lowers the precision of matrix products, as without sharding. The
+    mixed-precision policy of accelerate would round every input of the model, including the counts that divide losses.
 
     Args:
         accelerator: Accelerator of a distributed run.
-        model: Model that it will prepare.
+        model: Model that the accelerator will prepare.
         settings: Settings of the plugin, as transformers derives them from `trainer.fsdp_config`.
     """
     state: Any = accelerator.state
@@ -44,11 +43,12 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 
 @contextmanager
 def _group_by_blocks(model: Any) -> Iterator[None]:
-    """Let accelerate shard a model by the blocks that it names, with one group of everything else, within the context.
+    """Make accelerate shard a model by its named blocks, with one group for all other parameters, within the context.
 
-    Frozen parts are separate groups: a base with cached states is then never gathered. accelerate would also make
-    groups of the embeddings and of the output layer. But a parameter must not be in two groups, and heads tie biases
-    and matrices, or read the matrix of the embeddings without calling them.
+    Frozen parts form separate groups, so that a base with cached states is never gathered. By default accelerate would
+    also make groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two
+    groups. Heads share biases and matrices with the embeddings, or read the embedding matrix without calling the
+    embedding module.
     """
     for part in model.children():
         if (parameters := list(part.parameters())) and not any(parameter.requires_grad for parameter in parameters):
@@ -64,7 +64,7 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
 
 
 def reshard_model(model: nn.Module) -> None:
-    """Reshard the parameters after a forward pass without a backward pass."""
+    """Reshard the parameters of a model after a forward pass that no backward pass follows."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,8 +1,8 @@
-"""Checks of the stored states of optimizer, schedule and random numbers before they replace the live ones.
+"""Checks of stored states (optimizer, schedule, random numbers) before they replace the live states.
 
-PyTorch replaces a live state by a stored one without checks. Moments of another shape then lead fused kernels beyond
-the end of their memory, and a missing state silently starts from zero. So a state is loaded only if it has the
-structure of the live one.
+PyTorch replaces a live state by a stored one without checks. Fused kernels then access memory out of bounds if the
+moments have another shape, and a missing state silently starts from zero. Therefore a state is loaded only if it has
+the structure of the live one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _POSITIONS = 624  # numbers of a Mersenne twister's state
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: Sequence[str]) -> None:
-    """Check that a stored state belongs to an optimizer, before it is loaded.
+    """Check that a stored state fits the optimizer before it is loaded.
 
     Args:
         optimizer: Live optimizer with its groups of parameters.
@@ -35,7 +35,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
         names: Names of the parameters, in the order of the groups.
 
     Raises:
-        ValueError: Naming the parameter or the option.
+        ValueError: If the state does not fit; the message names the parameter or the option.
     """
     if not isinstance(stored, Mapping) or not all(isinstance(stored.get(key), kind) for key, kind in _PARTS.items()):
         raise ValueError("it holds no optimizer state")
@@ -54,16 +54,18 @@ _PARTS = {"state": Mapping, "param_groups": list}
 
 
 def stateless_parameters(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Return the numbers of the parameters without a state of the optimizer, which had no gradient so far."""
+    """Return the numbers of the parameters that have no optimizer state, because they had no gradient so far."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [number for number, weight in enumerate(weights) if not optimizer.state.get(weight)]
 
 
 def check_completeness(stored: Mapping[str, Any], stateless: Sequence[int], names: Sequence[str]) -> None:
-    """Check that a stored optimizer has a state of every parameter that had one when it was written.
+    """Check that a stored optimizer state is complete.
+
+    Every parameter that had a state when the checkpoint was written must have one.
 
     Raises:
-        ValueError: Naming a parameter whose state is missing.
+        ValueError: If a state is missing; the message names the parameter.
     """
     missing = [number for number in range(len(names)) if not stored["state"].get(number) and number not in stateless]
     if missing:
@@ -92,7 +94,10 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) ->
 
 
 def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
-    """Describe what is wrong with an option of a group; options that no schedule changes are settings of the run."""
+    """Describe the mismatch of a stored option of a parameter group, or return None if there is none.
+
+    An option that no schedule changes must equal the setting of the run.
+    """
     if key == "step":  # LAMB counts its updates in the group
         is_count = type(value) is int and value >= 0
         return None if is_count else f"must be a whole number of at least 0, not {_abbreviate(value)}"
@@ -135,7 +140,7 @@ def _check_state(state: Any, examples: Mapping[str, Any], weight: Tensor) -> str
 
 
 def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
-    """Describe what is wrong with a counter or a moment of a parameter."""
+    """Describe the mismatch of a stored counter or moment of a parameter, or return None if there is none."""
     if not isinstance(example, Tensor):
         is_count = type(value) is type(example) and math.isfinite(value) and value >= 0
         return None if is_count else _abbreviate(value)
@@ -153,14 +158,15 @@ def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
 
 
 def difference(stored: Any, live: Any, name: str = "") -> str | None:
-    """Describe the first structural difference of a stored state from the live one; None if there is none.
+    """Describe the first structural difference of a stored state from the live one, or return None.
 
-    Mappings may lack keys that older versions did not write. Numbers are finite, unless the live one is infinite, too.
+    Mappings may lack keys that older versions did not write. Numbers must be finite, unless the live number is
+    infinite.
 
     Args:
-        stored: Stored state of dictionaries, lists, tuples, tensors, numbers, texts and None.
-        live: Live state that it replaces; None allows any value.
-        name: Name of the compared part.
+        stored: Stored state, nested from dictionaries, lists, tuples, tensors, numbers, texts and None.
+        live: Live state that will be replaced; None allows any value.
+        name: Name of the compared part, for the message.
     """
     return next(_differences(stored, live, name), None)
 
@@ -197,13 +203,13 @@ def _differences(stored: Any, live: Any, name: str) -> Iterator[str]:
 
 
 def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) -> None:
-    """Check the stored state of a schedule, before it is loaded.
+    """Check the stored state of a learning-rate schedule before it is loaded.
 
     Args:
         schedule: Live schedule.
         stored: Stored state, as `state_dict` returns it.
-        updates: Optimiser steps before the checkpoint was written.
-        may_skip: Whether steps whose gradients overflow are left out, as in fp16.
+        updates: Number of optimiser steps before the checkpoint was written.
+        may_skip: Whether steps may be skipped because their gradients overflow, as in fp16.
 
     Raises:
         ValueError: Naming the part.
@@ -221,7 +227,7 @@ def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) 
 
 
 def check_like(stored: Any, live: Any, name: str = "") -> None:
-    """Check that a stored state has the structure of the live one, see `difference`.
+    """Check that a stored state has the structure of the live one; see `difference`.
 
     Raises:
         ValueError: Naming the part.
@@ -231,7 +237,7 @@ def check_like(stored: Any, live: Any, name: str = "") -> None:
 
 
 def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
-    """Check the file of random numbers of this process, if the checkpoint has one."""
+    """Check this process's file of random states, if the checkpoint has one."""
     name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
     if (checkpoint / name).is_file():
         with safe_globals():
@@ -239,10 +245,12 @@ def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
 
 
 def check_random_state(stored: Any) -> None:
-    """Check states of random generators: NumPy would accept and read any position in its 624 numbers.
+    """Check the states of random generators.
+
+    NumPy does not check the position within its 624 numbers, and would read out of bounds.
 
     Raises:
-        ValueError: If a part is missing, or the position is outside.
+        ValueError: If a part is missing, or the position is out of range.
     """
     if not isinstance(stored, Mapping) or not {"python", "numpy", "cpu"} <= stored.keys():
         raise ValueError("no random-generator states")
@@ -255,7 +263,7 @@ def check_random_state(stored: Any) -> None:
 
 
 def _abbreviate(value: Any) -> str:
-    """Return a short text of a value."""
+    """Return a shortened text of a value for messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""Training of supernet gates: jointly with the weights, or in two phases on separate text; and early stopping."""
+"""Training of supernet gates, jointly with the weights or in two phases on separate text, and early stopping."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ STOP = "search_stop.json"
 
 
 def build_gate_learning(config: ExperimentConfig, model: Any) -> Extension | None:
-    """Build the training of supernet gates; None for a network whose architecture is fixed."""
+    """Build the extension that trains supernet gates, or return None if the architecture is fixed."""
     return GateTraining(config.search) if family(config.model.name).searches(model.config) else None
 
 
 def stop_unchanged(config: ExperimentConfig, model: Any) -> Extension | None:
-    """Build the early stopping of a search; None without a search, or without `search.stop_unchanged`."""
+    """Build the early stopping of a search, or return None without a search or without `search.stop_unchanged`."""
     share = config.search.stop_unchanged
     return None if share is None or not family(config.model.name).searches(model.config) else StopUnchanged(share)
 
 
 class GateTraining(Extension):
-    """Separate learning rate of the gates, and alternation of gates and weights in a search in two phases.
+    """Extension with a separate learning rate for the gates, which alternates gates and weights in a two-phase search.
 
     Args:
         search: Settings of the search.
@@ -47,7 +47,10 @@ class GateTraining(Extension):
         self._search = search
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """Return the group of the gates, whose learning rate is constant where `search.gate_learning_rate` sets it."""
+        """Return the parameter group of the gates.
+
+        Their learning rate is constant if `search.gate_learning_rate` sets it.
+        """
         gates = [parameter for name, parameter in model.named_parameters() if name == GATES]
         rate = self._search.gate_learning_rate
         group = {
@@ -61,11 +64,11 @@ class GateTraining(Extension):
         return [group] if gates else []
 
     def teaches_depth(self, batch: Batch) -> bool:
-        """Return whether the gates learn from this batch."""
+        """Return whether the gates are trained on this batch."""
         return self._search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """Drop the gradients of the other phase: an optimiser skips parameters without a gradient."""
+        """Drop the gradients of the parameters that this phase does not train, so that the optimiser skips them."""
         if self._search.method is not SearchMethod.two_phase:
             return
         for name, parameter in model.named_parameters():
@@ -75,7 +78,7 @@ class GateTraining(Extension):
 
 
 class _StopState(TypedDict):
-    """Architecture of the last evaluation, and whether the search ended with it."""
+    """Stored state: the architecture at the last evaluation, and whether that evaluation ended the search."""
 
     architecture: str | None
     ended: NotRequired[bool]
@@ -84,10 +87,10 @@ class _StopState(TypedDict):
 class StopUnchanged(Extension, TrainerCallback):
     """Early stopping of a search once enough blocks keep their most probable operation between two evaluations.
 
-    Untrained gates, all of them zero, are not compared.
+    Untrained gates, which are all zero, are not compared.
 
     Args:
-        share: Share of the blocks that must be unchanged (PAR: 0.75).
+        share: Share of the blocks that must be unchanged (0.75 in PAR).
     """
 
     def __init__(self, share: float) -> None:
@@ -96,7 +99,7 @@ class StopUnchanged(Extension, TrainerCallback):
         self._has_ended = False
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Compare the architecture with that of the previous evaluation."""
+        """Stop if enough blocks have the same operation as at the previous evaluation."""
         if not kwargs["model"].get_parameter(GATES).any():
             return
         model = kwargs["model"]
@@ -120,13 +123,13 @@ class StopUnchanged(Extension, TrainerCallback):
             )
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the architecture of the last evaluation, and whether the search has ended; the main process writes."""
+        """Write the last evaluated architecture, and whether the search has ended, on the main process."""
         if process == 0:
             state = {"architecture": self._architecture, "ended": self._has_ended}
             write_atomic(checkpoint / STOP, json.dumps(state))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the architecture of the last evaluation, and whether the search has ended."""
+        """Read the last evaluated architecture, and whether the search has ended."""
         state = read_json(checkpoint / STOP, _StopState)
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 

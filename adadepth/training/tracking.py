@@ -1,7 +1,7 @@
-"""Sinks of metrics: always ``metrics.jsonl``, and the trackers of ``logger.report_to``.
+"""Logging of metrics to ``metrics.jsonl``, which is always written, and to the trackers of ``logger.report_to``.
 
 ``metrics.jsonl`` holds one JSON object per line, ``{"step": int, "time": seconds of training, "<name>": value, ...}``,
-and is complete: the trackers repeat it.
+and holds every metric. The trackers receive the same values.
 """
 
 import json
@@ -30,16 +30,17 @@ _POSITION = "metrics.json"  # file of a checkpoint
 def open_tracker(
     config: ExperimentConfig, run: Run, resume_step: int | None = None, size: int | None = None
 ) -> Tracker:
-    """Open the configured trackers; processes other than the main one log nothing.
+    """Open the configured trackers on the main process; other processes log nothing.
 
-    A resumed run drops the lines of ``metrics.jsonl`` after its checkpoint, since it writes them again. The identity of
-    the run in every tracker is stored in ``run.json``.
+    A resumed run deletes the lines of ``metrics.jsonl`` that were written after its checkpoint, because it writes them
+    again. The name of the run in every tracker is stored in ``run.json``.
 
     Args:
         config: Configuration of the run.
         run: Open run.
-        resume_step: Step from which training continues; None: it begins.
-        size: Bytes of ``metrics.jsonl`` at that step; None: unknown, lines of later steps are dropped.
+        resume_step: Step from which training continues, or None for a new run.
+        size: Size of ``metrics.jsonl`` in bytes at that step. If it is None (unknown), the lines of later steps are
+            deleted.
     """
     if not run.is_main:
         return cast(Tracker, _FanOut([]))
@@ -55,10 +56,10 @@ def open_tracker(
 
 
 def check_trackers(config: ExperimentConfig) -> None:
-    """Check that the trackers of a run can be opened, before it has a folder.
+    """Check that the trackers of a run can be opened, before the run directory is created.
 
     Raises:
-        ConfigError: Naming the setting.
+        ConfigError: If a tracker cannot be opened; the message names the setting.
     """
     for name in config.logger.report_to:
         if (check := getattr(load(trackers()[name].place), "check", None)) is not None:
@@ -77,13 +78,13 @@ def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
 
 
 class _Position(TypedDict):
-    """The size of the log when a checkpoint was written."""
+    """Size of the log at the time when a checkpoint was written."""
 
     bytes: Count
 
 
 class _Line(TypedDict):
-    """Line of the log; other keys are names of metrics."""
+    """Required fields of a line of the log; all other fields are metrics."""
 
     step: Count
     time: float
@@ -100,22 +101,21 @@ class LogPosition(Extension):
         self._log = directory / METRICS_FILE
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the size of the log, whose every line is flushed."""
+        """Write the size of the log, which is exact because every line is flushed."""
         if process == 0:
             write_atomic(checkpoint / _POSITION, json.dumps({"bytes": measure_log_size(self._log.parent)}))
 
 
 def measure_log_size(directory: Path) -> int:
-    """Return the bytes of the log of a run, 0 if there is none."""
+    """Return the size of a run's log in bytes, or 0 if there is none."""
     log = directory / METRICS_FILE
     return log.stat().st_size if log.is_file() else 0
 
 
 def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
-    """Return the step of a checkpoint and the size of the log then, for `open_tracker`.
+    """Return the step of a checkpoint and the size that the log had then, for `open_tracker`.
 
-    The size is None if an older version wrote the checkpoint. Without a checkpoint a log begins: there is no step, and
-    the size is 0.
+    The size is None if an older version wrote the checkpoint. Without a checkpoint, the step is None and the size is 0.
     """
     if checkpoint is None:
         return None, 0
@@ -125,7 +125,7 @@ def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
 
 
 def read_last_scalars(directory: Path) -> dict[str, float]:
-    """Read the last value of every number in the log of a run; histograms and tables have separate lines."""
+    """Read the last value of every scalar in the log of a run, without histograms and tables."""
     lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if name not in ("step", "time")}
@@ -136,10 +136,10 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Dispatcher of every call of a `Tracker` to all sinks.
+    """Tracker that passes every call on to all open trackers.
 
-    A tracker that fails within a run, e.g. without its server or with a full disk, is removed after one warning: the
-    run is worth more, and `metrics.jsonl` is complete.
+    A tracker that fails during a run, e.g. without its server or with a full disk, is removed after one warning. The
+    run continues, and `metrics.jsonl` is complete.
     """
 
     def __init__(self, sinks: Sequence[Tracker]) -> None:
@@ -167,7 +167,10 @@ class _FanOut:
 
 
 class _JsonLines(Tracker):
-    """Writer of ``metrics.jsonl``, one flushed line per call; a resumed run continues file and clock."""
+    """Tracker that writes ``metrics.jsonl``, one flushed line per call.
+
+    A resumed run continues the file and its clock.
+    """
 
     def __init__(self, path: Path, resume_step: int | None = None, size: int | None = None) -> None:
         if size is not None and path.is_file():
@@ -201,16 +204,16 @@ class _JsonLines(Tracker):
 
 
 def _truncate(path: Path, size: int) -> None:
-    """Drop the bytes after the first `size`, if a line ends there; in an edited file none may."""
+    """Truncate a log to `size` bytes, but only if a line ends there, which may not hold for an edited file."""
     text = path.read_bytes()[:size]
     if not text or text.endswith(b"\n"):
         os.truncate(path, len(text))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Read ``metrics.jsonl``; a last line cut short by a killed run is left out.
+    """Read ``metrics.jsonl``; ignore a last line that is incomplete because the run was killed.
 
     Raises:
-        CheckpointError: Naming a line that is damaged.
+        CheckpointError: If a line is damaged; the message names it.
     """
     return read_json_lines(path, _Line) if os.path.lexists(path) else []

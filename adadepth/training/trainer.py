@@ -1,9 +1,9 @@
-"""The training loop: transformers' Trainer, with losses normalised over the optimiser step and streaming evaluation.
+"""Training loop: transformers' Trainer with losses normalised over the optimiser step and streaming evaluation.
 
 transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. This class adds loss parts
-that are normalised by the counts of the whole optimiser step, over micro-batches and processes, and their logging and
-finiteness checks. It also adds evaluation of several sets, the optimizer and the schedule. Features that only some runs
-have are an `Extension`.
+that are normalised by the counts of the whole optimiser step, over micro-batches and processes. It logs them and checks
+that they are finite. It also adds evaluation of several sets, the optimizer and the schedule. Features that only some
+runs use are implemented as an `Extension`.
 """
 
 from __future__ import annotations
@@ -93,14 +93,17 @@ from adadepth.training.stored_states import (
 
 
 class PendingCheckpoint(NamedTuple):
-    """Checkpoint in writing; `written` is done when the checkpoint is whole, None: it is whole already."""
+    """Checkpoint that may still be being written.
+
+    `written` completes when the checkpoint is complete. It is None if the checkpoint is complete already.
+    """
 
     checkpoint: Path
     written: Future[Any] | None
 
 
 class TrainingData(Protocol):
-    """Data of a task, as far as the trainer reads them."""
+    """Interface of the data that the trainer reads."""
 
     train: Any
     tokenizer: Any
@@ -113,12 +116,13 @@ class DepthTrainer(Trainer):
     Args:
         model: Model to train.
         args: Arguments from `training_arguments`.
-        data: Training examples, collator and tokenizer. Items of `StreamBatches` are whole batches, in order.
-        evaluation_sets: Evaluation sets by name; the first one selects the best model, and the metrics of the others
-            carry their names.
-        start_evaluation: Function that starts the evaluation of a set by its name.
+        data: Training examples, collator and tokenizer. Items of `StreamBatches` are whole batches, which are read in
+            order.
+        evaluation_sets: Evaluation sets by name. The first one selects the best model; the metrics of the others are
+            prefixed by their names.
+        start_evaluation: Function that takes the name of a set and starts its evaluation.
         settings: Settings of the trainer that transformers does not have.
-        callbacks: Callbacks beside those of the extensions.
+        callbacks: Callbacks in addition to those of the extensions.
         extensions: Extensions of the run.
     """
 
@@ -165,7 +169,7 @@ class DepthTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create the accelerator, which shards the model with `trainer.fsdp`; see `enable_sharding`."""
+        """Create accelerate's `Accelerator`, which shards the model if `trainer.fsdp` is set; see `enable_sharding`."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp:
             enable_sharding(self.accelerator, self.model, self.args.fsdp_plugin_args)
@@ -173,12 +177,12 @@ class DepthTrainer(Trainer):
 
     @property
     def unwrapped_model(self) -> Any:
-        """The model without wrappers of precision and distribution."""
+        """The model without the wrappers for mixed precision and distribution."""
         return self.accelerator.unwrap_model(self.model)
 
     @property
     def _checkpoints(self) -> Path:
-        """The folder of this run's checkpoints."""
+        """The folder of the checkpoints of this run."""
         return Path(str(self.args.output_dir))
 
     # ---- data
@@ -186,8 +190,8 @@ class DepthTrainer(Trainer):
     def get_train_dataloader(self) -> DataLoader:
         """Return the batches of one epoch.
 
-        accelerate would fill up the last batches of several processes with repeated examples, and would distribute a
-        stream that is distributed already.
+        The loader is not prepared by accelerate. With several processes accelerate would fill up the last batches with
+        repeated examples, and would distribute a stream that is distributed already.
         """
         if isinstance(self.train_dataset, IterableDataset):
             return self._loader(self.train_dataset, self.args.train_batch_size, drop_last=True)
@@ -198,7 +202,7 @@ class DepthTrainer(Trainer):
         return shared_loader(self.data.train, self.data.collate, self.train_sampler, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the share of this process in an evaluation set, by length; every example is in one share."""
+        """Return the batches of this process in an evaluation set, sorted by length; no example is evaluated twice."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._has_whole_batches:
             return self._loader(dataset, 1)
@@ -216,13 +220,13 @@ class DepthTrainer(Trainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Let the extensions complete a batch, and move it to the device."""
+        """Call the extensions to complete a batch, and move it to the device."""
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
         return self._prepare_inputs(batch)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select the inputs of the forward pass from a batch; other columns are for statistics."""
+        """Select the inputs of the forward pass from a batch; other columns are used for statistics only."""
         return {name: value for name, value in batch.items() if name in self._forward_names}
 
     # ---- an optimiser step
@@ -232,7 +236,8 @@ class DepthTrainer(Trainer):
     ) -> tuple[list, dict[str, Tensor]]:
         """Return the micro-batches of an optimiser step, and the target counts that normalise its loss parts.
 
-        A resumed run that was at its end reads nothing: transformers would make a step before its check.
+        A resumed run that had reached its end reads no batch. transformers would otherwise make a step before it checks
+        this.
         """
         batches = [] if self.control.should_training_stop else list(islice(epoch_iterator, num_batches))
         if not batches:
@@ -244,7 +249,7 @@ class DepthTrainer(Trainer):
         return batches, totals
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the targets of each loss part of a micro-batch, which divide the part."""
+        """Count the targets of each loss part of a micro-batch, the divisors of the loss parts."""
         counts = dict(self.unwrapped_model.count_targets(batch))
         for extension in self.extensions:
             counts |= extension.counts(batch)
@@ -257,7 +262,7 @@ class DepthTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
-        """Compute the loss of a micro-batch, its share of that of the optimiser step, and record its parts.
+        """Compute the contribution of a micro-batch to the loss of the optimiser step, and record its parts.
 
         The loss of a batch that is marked as `STAND_IN` is 0.
         """
@@ -279,7 +284,7 @@ class DepthTrainer(Trainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def _check_first_output(self, name: str, outputs: Any) -> None:
-        """Check that the output on the first batch of a set has the fields of its kind of head."""
+        """Check that the output on the first batch of a set has the fields that its type of head requires."""
         if name not in self._checked:
             check_output(self.unwrapped_model, outputs)
             self._checked.add(name)
@@ -294,7 +299,7 @@ class DepthTrainer(Trainer):
         return loss
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Create the optimizer of `build_optimizer` with the groups of extensions."""
+        """Create the optimizer with `build_optimizer`, including the parameter groups of extensions."""
         if self.optimizer is None:
             trained: Any = self.model if model is None else model
             groups = [group for one in self.extensions for group in one.parameter_groups(trained, self.settings)]
@@ -302,7 +307,7 @@ class DepthTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Create the schedule of `build_schedule` if there is none."""
+        """Create the schedule with `build_schedule` if there is none yet."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
             scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)
@@ -313,10 +318,10 @@ class DepthTrainer(Trainer):
     # ---- the log
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train, and start the clock of the throughput; half-written checkpoints of a killed process are removed.
+        """Train the model, start the throughput clock, and remove the incomplete checkpoints of a killed process.
 
-        transformers warns of a resumed run whose settings differ from its checkpoint, or that reads no batch at its
-        end; both are intended.
+        transformers warns if the settings of a resumed run differ from its checkpoint, or if it reads no batch because
+        it had ended. Both are intended, so the warnings are suppressed.
         """
         self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
         if self.is_world_process_zero():
@@ -328,7 +333,7 @@ class DepthTrainer(Trainer):
             return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values, with the mean of every loss part since the last training log."""
+        """Log values together with the mean of every loss part since the last log entry of training."""
         if "loss" in logs:
             raise_if_diverged(self.progress.problem(), self._checkpoints)
             logs |= self.progress.drain()
@@ -338,7 +343,10 @@ class DepthTrainer(Trainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate, unless training has diverged; the throughput of training excludes its time."""
+        """Evaluate the model unless training has diverged.
+
+        The throughput of training excludes the time of the evaluation.
+        """
         begun = time.perf_counter()
         if self.is_in_train:
             raise_if_diverged(self.progress.problem(), self._checkpoints)
@@ -357,7 +365,7 @@ class DepthTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate every set in one pass over its batches."""
+        """Evaluate every set, each in one pass over its batches."""
         self.last_reports = {}
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
@@ -376,7 +384,7 @@ class DepthTrainer(Trainer):
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
     def _refuse_evaluation(self, evaluation: Evaluation) -> None:
-        """Raise an error if a loss of a whole set is not finite."""
+        """Raise an error if a loss over a whole set is not finite."""
         if (problem := describe_nonfinite_loss(evaluation.losses())) is None:
             return
         if self.is_in_train:
@@ -394,7 +402,7 @@ class DepthTrainer(Trainer):
             yield
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
-        """Evaluate a set; return its evaluation, merged over processes, and tokens per second."""
+        """Evaluate a set, and return its evaluation, merged over processes, and the tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
             if outputs.loss is not None:  # sentences without targets have none
@@ -404,7 +412,7 @@ class DepthTrainer(Trainer):
         return evaluation, watch.tokens_per_second()
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
-        """Record the outputs of every example of a set; `options` are arguments of the forward pass."""
+        """Record the outputs for every example of a set; `options` are additional arguments of the forward pass."""
         recorder, options = StepRecorder(), make_exit_kwargs(self.unwrapped_model) | options
         for batch, outputs in self.forward_passes(dataset, lambda _: options):
             recorder.add(batch, outputs)
@@ -413,11 +421,11 @@ class DepthTrainer(Trainer):
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
-        """Yield the batches of this process in a set with their outputs, without gradients.
+        """Yield this process's batches of a set together with their outputs, computed without gradients.
 
         Args:
             dataset: Set of examples.
-            options: Function from a batch to additional arguments of its forward pass.
+            options: Function that takes a batch and returns additional arguments of its forward pass.
         """
         is_sharded = self.is_fsdp_enabled or self.is_deepspeed_enabled
         model = self.model_wrapped if is_sharded else self.unwrapped_model
@@ -435,7 +443,10 @@ class DepthTrainer(Trainer):
             reshard_model(model)
 
     def _iterate_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """Iterate over the batches of this process, and whether each is counted; see `pad_batches_across_processes`."""
+        """Yield this process's batches, each with a flag that says whether it counts.
+
+        See `pad_batches_across_processes`.
+        """
         batches = self.get_eval_dataloader(dataset)
         if self._has_whole_batches:  # every process has rows in every batch
             return ((batch, True) for batch in batches)
@@ -450,9 +461,10 @@ class DepthTrainer(Trainer):
     # ---- checkpoints
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint, which its manifest completes, and delete the oldest ones beyond the limit.
+        """Write a checkpoint and its manifest, and delete the oldest checkpoints beyond the limit.
 
-        transformers does not know the limit: it would delete the newest checkpoint where only the best may stay.
+        The limit is not passed to transformers, because it would delete the newest checkpoint if only the best one may
+        stay.
         """
         raise_if_diverged(self.progress.problem(), self._checkpoints)
         self.refuse_weights()
@@ -476,7 +488,7 @@ class DepthTrainer(Trainer):
             self.finish_saving()
 
     def _save_process_state(self, checkpoint: Path) -> None:
-        """Save the state of a process: sums for the log, and the state of the extensions."""
+        """Save the state of this process: the sums for the log and the state of the extensions."""
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
         if not self.is_deepspeed_enabled:
             progress["stateless"] = stateless_parameters(self._own_optimizer)
@@ -485,7 +497,10 @@ class DepthTrainer(Trainer):
             extension.save(checkpoint, self.args.process_index)
 
     def _begin_sealing(self, checkpoint: Path) -> None:
-        """Seal a checkpoint; a sharded one is sealed when all shards are written, while training continues."""
+        """Seal a checkpoint by writing its manifest.
+
+        A sharded checkpoint is sealed in the background when all shards are written, while training continues.
+        """
         written = None
         if self.is_fsdp_enabled:
             with self._use_evaluated_weights():
@@ -495,10 +510,10 @@ class DepthTrainer(Trainer):
         self._saving = PendingCheckpoint(checkpoint, written)
 
     def finish_saving(self) -> None:
-        """Wait until the last checkpoint is whole, and delete the oldest ones beyond the limit.
+        """Wait until the last checkpoint is complete, and delete the oldest checkpoints beyond the limit.
 
         Raises:
-            DiskFullError: If there was no room for its shards; the partial checkpoint is deleted.
+            DiskFullError: If the disk was full while shards were written; the partial checkpoint is deleted.
         """
         if self._saving is None:
             return
@@ -512,17 +527,20 @@ class DepthTrainer(Trainer):
             rotate(self._checkpoints, self.settings.save_total_limit, keep)
 
     def refuse_weights(self) -> None:
-        """Stop the training if a weight is not finite.
+        """Raise an error if a weight is not finite.
 
         Raises:
-            DivergedError: Naming the parameter and the last good checkpoint.
+            DivergedError: If a weight is not finite; the message names the parameter and the last good checkpoint.
         """
         name = find_nonfinite_parameter(self.unwrapped_model, self.args.world_size)
         problem = None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}"
         raise_if_diverged(problem, self._checkpoints)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save weights, configuration and tokenizer; the pickle of training arguments only in checkpoints."""
+        """Save weights, configuration and tokenizer.
+
+        The pickled training arguments are saved in checkpoints only.
+        """
         with self._use_evaluated_weights():
             if not self.is_fsdp_enabled:
                 super().save_model(output_dir, _internal_call)
@@ -537,12 +555,15 @@ class DepthTrainer(Trainer):
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer without the wrapper of accelerate."""
+        """The optimizer without the wrapper that accelerate adds."""
         optimizer: Any = self.optimizer
         return getattr(optimizer, "optimizer", optimizer)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save both; of a sharded optimizer only what all processes share, `_begin_sealing` writes the shards."""
+        """Save the optimizer and the schedule.
+
+        For a sharded optimizer, save only the part that all processes share; `_begin_sealing` writes the shards.
+        """
         if not self.is_fsdp_enabled:
             super()._save_optimizer_and_scheduler(output_dir)
         elif self.args.should_save:
@@ -552,17 +573,20 @@ class DepthTrainer(Trainer):
     # ---- resuming
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint to resume."""
+        """Load the weights of the checkpoint from which the run resumes."""
         load = partial(super()._load_from_checkpoint, resume_from_checkpoint, model)
         self._load_weights(Path(resume_from_checkpoint), load)
 
     def _load_best_model(self) -> None:
-        """Load the weights of the best checkpoint when it is whole."""
+        """Wait until the best checkpoint is complete, and load its weights."""
         self.finish_saving()
         self._load_weights(Path(str(self.state.best_model_checkpoint)), super()._load_best_model)
 
     def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
-        """Load complete weights; `load` is the method of transformers for unsharded weights and models."""
+        """Load the weights of a complete checkpoint.
+
+        `load` is the method of transformers, which is used if neither weights nor model are sharded.
+        """
         with convert_read_errors(checkpoint, "the weights"):
             refuse_missing_weights(self.unwrapped_model, checkpoint)
             if self.is_fsdp_enabled or is_sharded(checkpoint):
@@ -572,7 +596,7 @@ class DepthTrainer(Trainer):
                 load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both, and check the scale of the loss, which transformers loads afterwards."""
+        """Load the optimizer and the schedule, and check the loss scale, which transformers loads afterwards."""
         if checkpoint is None:
             return
         folder = Path(checkpoint)
@@ -592,10 +616,12 @@ class DepthTrainer(Trainer):
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
 
     def restore_progress(self, checkpoint: Path) -> None:
-        """Restore what transformers does not, after everything else; settings stay the current ones.
+        """Restore the state that transformers does not restore, after everything else.
+
+        Settings keep their current values.
 
         Raises:
-            CheckpointError: Naming the part that cannot be read.
+            CheckpointError: If a part cannot be read; the message names it.
         """
         self.state.compute_steps(self.args, self.state.max_steps)
         with convert_read_errors(checkpoint, "the state of the run"):
@@ -612,7 +638,7 @@ class DepthTrainer(Trainer):
         """Restore the random states of this process, or reseed if the world size has changed.
 
         Raises:
-            CheckpointError: If they cannot be read.
+            CheckpointError: If the random states cannot be read.
         """
         with convert_read_errors(checkpoint, "the random-generator states"):
             if read_world_size(checkpoint) != self.args.world_size:
@@ -623,7 +649,7 @@ class DepthTrainer(Trainer):
 
 
 class ResumeCallback(TrainerCallback):
-    """Callback that restores the state that transformers does not, in resumed runs only.
+    """Callback that restores, in resumed runs, the state that transformers does not restore.
 
     Args:
         trainer: Trainer of the run.
@@ -636,7 +662,7 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore progress and random numbers; stop a run that was at its end."""
+        """Restore progress and random states, and stop a run that had already reached its end."""
         trainer = self._trainer
         if trainer.resumed_from is None:
             return
@@ -653,7 +679,7 @@ class ResumeCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the random numbers again if transformers has set those of another world size."""
+        """Restore the random states again if transformers has set those of another world size."""
         checkpoint = self._trainer.resumed_from
         if checkpoint is None or state.global_step != self._first_step:
             return
@@ -663,12 +689,12 @@ class ResumeCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Log, evaluate and save nothing in an epoch without an optimiser step."""
+        """Prevent logging, evaluation and saving in an epoch without an optimiser step."""
         if state.global_step == self._first_step:
             control.should_log = control.should_evaluate = control.should_save = False
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Wait for the last checkpoint."""
+        """Wait until the last checkpoint is complete."""
         self._trainer.finish_saving()

@@ -1,6 +1,6 @@
-"""Trackers beside `metrics.jsonl` by their name in `logger.report_to`; none is imported here.
+"""Registry of the trackers that `logger.report_to` can name; trackers are imported only when they are used.
 
-Installed packages add trackers by the entry point group `adadepth.loggers`.
+Installed packages add trackers through the entry point group `adadepth.loggers`.
 """
 
 from collections.abc import Mapping
@@ -19,10 +19,10 @@ class TrackerKind:
     """Descriptor of a tracker.
 
     Attributes:
-        place: Class of the tracker, `module:name`; see `adadepth.training.trackers.base.Tracker`.
-        library: Module that it needs.
-        needs: Requirement that pip installs where the library is missing.
-        keeps_files: Whether it stores reports and models.
+        place: Import path of the tracker's class, `module:name`; see `adadepth.training.trackers.base.Tracker`.
+        library: Name of the Python module that the tracker needs.
+        needs: Requirement to install with pip if the library is missing.
+        keeps_files: Whether the tracker can store reports and models.
     """
 
     place: str
@@ -32,7 +32,7 @@ class TrackerKind:
 
     @property
     def is_installed(self) -> bool:
-        """Whether its library is installed."""
+        """Whether the library of the tracker is installed."""
         return find_spec(self.library) is not None
 
 
@@ -53,7 +53,7 @@ def trackers() -> Mapping[str, TrackerKind]:
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
-    """Describe why an object is no descriptor of a tracker; None if it is one."""
+    """Describe why an object is not a valid descriptor of a tracker, or return None if it is one."""
     if not isinstance(descriptor, TrackerKind):
         return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
     return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"

@@ -1,4 +1,4 @@
-"""Interface of trackers, and conversions of their values."""
+"""Interface of trackers, and conversions of the values that they log."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,20 +10,21 @@ Value = float | int | str | list[Any]
 
 
 class Tracker:
-    """Sink of metrics; a tracker ignores what it cannot show, since `metrics.jsonl` has it.
+    """Base class of trackers. A tracker ignores values that it cannot show, because `metrics.jsonl` holds all of them.
 
     Attributes:
-        identity: Name of the run in the tracker, stored in `run.json` for a resumed run. None: it needs none.
+        identity: Name of the run in the tracker, stored in `run.json` for a resumed run, or None if the tracker needs
+            no name.
     """
 
     identity: str | None = None
 
     @classmethod
     def check(cls, config: ExperimentConfig) -> None:
-        """Check that the tracker can be opened, before anything is written and without network access.
+        """Check that the tracker can be opened; write nothing, and do not access the network.
 
         Raises:
-            ConfigError: Naming the setting.
+            ConfigError: If it cannot be opened; the message names the setting.
         """
 
     def __init__(
@@ -35,14 +36,14 @@ class Tracker:
             config: Configuration of the run.
             directory: Folder of the run.
             identity: Name of the run in the service, if it was opened before.
-            resume_step: Step from which training continues; None: it begins.
+            resume_step: Step from which training continues, or None for a new run.
         """
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        """Log scalars (and short texts and lists) of one step."""
+        """Log scalars, short texts and lists of one step."""
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
-        """Log counts, or weights, of the whole numbers ``first_bin, first_bin + 1, ...``."""
+        """Log a histogram: counts or weights of the integers ``first_bin, first_bin + 1, ...``."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
         """Log a small table under a name."""
@@ -54,13 +55,13 @@ class Tracker:
         """Log a GIF file under a name."""
 
     def artifact(self, kind: str, path: Path) -> None:
-        """Store a file or folder: the `report` or the `model` of the run."""
+        """Store a file or folder as an artifact; `kind` is `report` or `model`."""
 
     def objective(self, value: float) -> None:
-        """Log the objective of the run: the metric named by `optimise`, of the saved model."""
+        """Log the objective of the run: the metric that `optimise` names, measured on the saved model."""
 
     def finish(self, exit_code: int = 0) -> None:
-        """Close; call it in ``finally``, with a code other than 0 after a failure."""
+        """Close the tracker. Call it in ``finally``, with a non-zero code after a failure."""
 
 
 def select_numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
@@ -69,5 +70,5 @@ def select_numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
 
 
 def compute_bin_edges(counts: Sequence[float], first_bin: int) -> list[float]:
-    """Return the edges of bins around whole numbers, one more than there are bins."""
+    """Return the edges of histogram bins that are centred on integers; there is one more edge than bins."""
     return [first_bin - 0.5 + number for number in range(len(counts) + 1)]

@@ -1,4 +1,4 @@
-"""TensorBoard: event files in the run's ``tensorboard`` folder."""
+"""TensorBoard tracker, which writes event files to the ``tensorboard`` folder of the run."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,7 +9,7 @@ from adadepth.training.trackers.base import Tracker, Value
 
 
 class TensorBoardTracker(Tracker):
-    """TensorBoard tracker; a resumed run writes another file, which hides repeated steps of the earlier one."""
+    """TensorBoard tracker. A resumed run writes a new file, which hides the steps of earlier files that it repeats."""
 
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None

@@ -1,4 +1,4 @@
-"""W&B tracker, and the charts of its dashboard."""
+"""Weights & Biases (W&B) tracker, and the charts of its dashboard."""
 
 import os
 import secrets
@@ -15,7 +15,7 @@ from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class Chart(NamedTuple):
-    """Chart of a dashboard: section, title, and metrics, each shown for the runs that have it."""
+    """Chart of a dashboard: section, title, and metrics. A metric is shown for the runs that have it."""
 
     section: str
     title: str
@@ -39,9 +39,10 @@ _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
 
 def choose_summary(name: str, config: ExperimentConfig) -> str | None:
-    """Choose the value of a metric in the W&B table of runs: `min`, `max`, the last (None), or `none`.
+    """Choose how W&B summarises a metric in its table of runs.
 
-    The best value is that of the loss and of the metric that selects the model.
+    `min` and `max` show the best value, for the loss and for the metric that selects the model. None shows the last
+    value, and `none` hides the metric.
     """
     trainer = config.trainer
     if trainer.metric_for_best_model and name == "eval/" + trainer.metric_for_best_model.removeprefix("eval_"):
@@ -57,9 +58,10 @@ _NOT_IN_PROJECTS = "/\\#?%:"
 
 
 class WandbTracker(Tracker):
-    """W&B tracker, offline by default; `wandb sync` joins the parts of a resumed run by their id.
+    """W&B tracker, offline by default. `wandb sync` joins the parts of a resumed run by their common id.
 
-    The axis of metrics is `step`, the optimiser steps, and not the count of calls of W&B, which a resumed run repeats.
+    The x-axis of metrics is `step`, the number of optimiser steps. W&B's own step counts calls, and a resumed run would
+    repeat some of them.
     """
 
     @classmethod
@@ -139,7 +141,10 @@ class WandbTracker(Tracker):
         self.run.finish(exit_code=exit_code)
 
     def _define_media(self, name: str) -> None:
-        """Define a metric without a column: W&B would make metrics of the parts of its value, a mapping."""
+        """Define a metric without a column in the table of runs.
+
+        Otherwise W&B would make a metric of every entry of its value, which is a mapping.
+        """
         self._define(name, summary="none")
         self._define(f"{name}.*", summary="none")
 
@@ -150,7 +155,7 @@ class WandbTracker(Tracker):
 
 
 def _has_key() -> bool:
-    """Return whether there may be a key, in the environment or in the netrc file of W&B."""
+    """Return whether there may be an API key, in the environment or in the netrc file that W&B reads."""
     files = (os.environ.get("NETRC", "~/.netrc"), "~/_netrc")
     is_set = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
     return is_set or any(Path(file).expanduser().is_file() for file in files)
