@@ -1,4 +1,4 @@
-"""Tasks of a run, composed of data, model, trainer and report."""
+"""Tasks of a run. Each task combines data, model, trainer and report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from adadepth.models.registry import family
 
 
 def run(config: ExperimentConfig) -> float | None:
-    """Run a validated experiment and return the metric that `optimise` names; None for modes without metrics."""
+    """Run a validated experiment.
+
+    Return the metric that `optimise` names, or None if the mode has no metrics.
+    """
     mode = modes()[config.mode]
     try:
         if mode.needs_model:  # other modes start faster without these imports
@@ -27,7 +30,7 @@ def run(config: ExperimentConfig) -> float | None:
 
 
 def _prepare_model(config: ExperimentConfig) -> None:
-    """Check installed trackers and the model family, and silence transformers' progress bars."""
+    """Check that the trackers and the model family are installed, and silence transformers' progress bars."""
     from transformers.utils.logging import disable_progress_bar
 
     from adadepth.models.validation import check_family
@@ -39,7 +42,7 @@ def _prepare_model(config: ExperimentConfig) -> None:
 
 
 def train_or_evaluate(config: ExperimentConfig) -> float | None:
-    """Train or evaluate the task of a validated experiment, and return the metric that `optimise` names."""
+    """Train or evaluate a model as the experiment configures it, and return the metric that `optimise` names."""
     from adadepth.models.build import check_on_meta_device
     from adadepth.tasks import multi_seed, report, rivals
 

@@ -41,10 +41,10 @@ from adadepth.training.tracking import finish_tracker_afterwards, measure_log_si
 
 
 def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
-    """Refuse a latency target that no network of the supernet reaches.
+    """Refuse a latency target that is slower than every network of the supernet.
 
     Raises:
-        ConfigError: If the target exceeds the slowest network.
+        ConfigError: If the target exceeds the latency of the slowest network.
     """
     slowest, full = supernet.config.dearest_latency, supernet.config.full_latency
     if budget.target is not None and budget.target > slowest:
@@ -55,25 +55,26 @@ def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
 
 
 def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
-    """Return the most probable architecture within the latency budget; None without a budget.
+    """Return the most probable architecture within the latency budget, or None without a budget.
 
-    The controller brings the most probable operations near the target. If they lie within 5 % of it at the end of the
-    search, they are the result.
+    The controller brings the latency of the most probable operations near the target. If it is within 5 % of the target
+    at the end of the search, these operations are the result.
     """
     return None if budget.target is None else supernet.find_most_probable(budget.target, TOLERANCE)
 
 
 def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
-    """Return the field `latency` of run.json, in milliseconds of all blocks.
+    """Return the field `latency` of run.json; values are the milliseconds of all blocks together.
 
     Args:
         supernet: Supernet with the operation costs of the search.
         architecture: Derived architecture.
-        target: Latency target in milliseconds.
+        target: Target for the latency in milliseconds.
 
     Returns:
-        `target`; `derived`; `most_probable`, for the most probable operation of every block, which `string` lists; and
-        `is_held`, whether `derived` is within 5 % of the target. Otherwise it is the nearest possible latency.
+        `target` is the target. `derived` is the latency of the derived network. `most_probable` is the latency of the
+        most probable operation of every block; `string` lists these operations. `is_held` says whether `derived` is
+        within 5 % of the target; if not, `derived` is the nearest possible latency.
     """
     derived, string = supernet.config.compute_latency(architecture), supernet.architecture()
     return {
@@ -86,7 +87,7 @@ def describe_latency(supernet: LearnsGates, architecture: str, target: float) ->
 
 
 def format_latency(latency: Mapping[str, Any]) -> str:
-    """Format the result of `describe_latency` as a line."""
+    """Format the result of `describe_latency` as one line."""
     derived, target, probable = (f"{latency[name]:.3g} ms" for name in ("derived", "target", "most_probable"))
     line = f"latency: the blocks take {derived} for a target of {target}"
     if not latency["is_held"]:
@@ -102,7 +103,7 @@ _SEARCH_METRICS = "search_metrics"  # in the record of a run whose supernet is t
 
 @dataclass(frozen=True)
 class SearchRun:
-    """Experiment, arguments of the trainer and run directory that all stages share."""
+    """Experiment, training arguments and run directory, which all stages of a search share."""
 
     config: ExperimentConfig
     args: TrainingArguments
@@ -110,30 +111,36 @@ class SearchRun:
 
     @cached_property
     def data(self) -> LanguageData:
-        """Data with all training text, for networks of a fixed architecture."""
+        """Data in which all training text is used for weights, for networks of a fixed architecture."""
         return load_data(self.config, self.args, choose_training_tokenizer(self.config, self.args), searches=False)
 
     @property
     def family(self) -> Family:
-        """Family of the supernet."""
+        """Model family of the supernet."""
         return family(self.config.model.name)
 
 
 def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
-    """Return [length, memory, batch] of every shape with costs; the first one defines equal costs."""
+    """Return [length, memory, batch size] of every shape for which costs are compared.
+
+    Networks of equal compute are those with equal costs at the first shape.
+    """
     memory, rows = getattr(config.model, _get_search_space(config).memory), config.trainer.per_device_train_batch_size
     return config.search.shapes or [[config.dataset.sequence_length, memory, rows]]
 
 
 def _get_search_space(config: ExperimentConfig) -> Searching:
-    """Return the search functions of the experiment's family."""
+    """Return the search functions of the experiment's model family."""
     space = family(config.model.name).search
     assert space is not None, "validated"
     return space
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Run the unfinished stages; return the metrics of derived network and search, and the run directory."""
+    """Run all unfinished stages of the search.
+
+    Return the metrics of the derived network and of the search, and the run directory.
+    """
     args = training_arguments(config)
     data = load_data(config, args, choose_training_tokenizer(config, args))
     config = resume_after_restart(settle_model_config(config, args, data), args)
@@ -166,7 +173,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _is_searched(search: SearchRun) -> bool:
-    """Return whether the supernet is trained, as the main process reads it."""
+    """Return whether the supernet is trained; only the main process reads the files."""
     return decide(search.args, lambda: _SEARCH_METRICS in read_record(search.directory))
 
 
@@ -206,7 +213,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 
 
 def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
-    """Train the supernet, whose gates learn the architecture."""
+    """Train the supernet, including the gates that select the architecture."""
     config, directory = search.config, search.directory
     _announce("search: training the supernet")
     if config.resume is not None:  # with the costs of the interrupted search
@@ -223,7 +230,10 @@ def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> No
 
 
 def _rename_supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the quality of the supernet as `search/<evaluation>/<metric>`; `eval/` is for the derived network."""
+    """Rename the metrics of the supernet to `search/<evaluation>/<metric>`.
+
+    The prefix `eval/` is reserved for the derived network.
+    """
     renamed = {}
     for name, value in metrics.items():
         kind, _, rest = name.partition("/")
@@ -236,7 +246,9 @@ def _rename_supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _set_costs(
     config: ExperimentConfig, args: TrainingArguments, supernet: Any, costs: list[float] | None = None
 ) -> None:
-    """Set the operation costs of a supernet if the search uses them; without `costs` the main process measures them.
+    """Set the operation costs of a supernet if the search uses them.
+
+    If `costs` is None, the main process measures them.
 
     Raises:
         ConfigError: If no architecture reaches the latency target.
@@ -248,7 +260,10 @@ def _set_costs(
 
 
 def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet: Any) -> list[float]:
-    """Measure the cost of each operation at the first shape; a budget, in milliseconds, needs seconds."""
+    """Measure the cost of each operation at the first shape.
+
+    The cost is in seconds if the run has a latency budget.
+    """
     by_macs, in_seconds = config.search.latency_costs is Costs.macs, config.budget.target is not None
     repeats, costs = config.search.timing_repeats, load(_get_search_space(config).costs)
     return costs(supernet.config, _list_shapes(config)[0], args.device, repeats, by_macs=by_macs, in_seconds=in_seconds)
@@ -258,7 +273,7 @@ def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, 
 
 
 def _derive(search: SearchRun, run: Run) -> None:
-    """Derive the network from the supernet, evaluate it, and choose baselines of equal compute."""
+    """Derive a network from the supernet, evaluate it, and choose its baselines of equal compute."""
     if "architectures" in run.record:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
@@ -277,7 +292,10 @@ def _derive(search: SearchRun, run: Run) -> None:
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
-    """Return the configured baselines of equal compute at the first shape; none for a network without operations."""
+    """Return the configured baselines with the compute of the derived network at the first shape.
+
+    The result is empty if the derived network has no operations.
+    """
     space, (length, memory, batch) = _get_search_space(search.config), _list_shapes(search.config)[0]
     macs = partial(load(space.macs), widths, length=length, memory=memory, batch=batch)
     if macs(architecture) == 0:
@@ -300,7 +318,7 @@ def _evaluate_derived(search: SearchRun, derived: PreTrainedModel, architecture:
 
 
 def _retrain(search: SearchRun, name: str, architecture: str) -> None:
-    """Train or resume one network of a fixed architecture."""
+    """Train one network of a fixed architecture, or resume its training."""
     folder = _get_model_folder(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
@@ -318,7 +336,7 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
 
 
 def _build_fixed_config(search: SearchRun, architecture: str) -> ExperimentConfig:
-    """Return the configuration for the training of one network, which is valid by itself."""
+    """Return a complete configuration for training one network of a fixed architecture."""
     config, setting = search.config, {_get_search_space(search.config).setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
@@ -346,7 +364,7 @@ def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
-    """Write and print quality, multiply-accumulates and measured time of every network; return the rows."""
+    """Write, print and return the table of quality, multiply-accumulates and measured time of every network."""
     _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
@@ -407,7 +425,7 @@ def _compare(
 
 
 def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
-    """Return the compared metrics; None if one is not finite."""
+    """Return the compared metrics, or None if one of them is not finite."""
     scores = {key: float(metrics[prefix + key]) for key in _QUALITY}
     return scores if all(map(math.isfinite, scores.values())) else None
 
@@ -418,7 +436,7 @@ def _get_model_folder(search: SearchRun, name: str) -> Path:
 
 
 def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
-    """Track table and figures of the comparison, at the last step of the search."""
+    """Send the table and figures of the comparison to the trackers, at the last step of the search."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with finish_tracker_afterwards(tracker):

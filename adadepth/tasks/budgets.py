@@ -1,6 +1,6 @@
-"""Depth budgets of a trained model: fit its depth to targets, and measure quality and compute there.
+"""Depth budgets of a trained model: fit its depth to each target, and measure quality and compute.
 
-The fit reads one half of the first evaluation set, and the reported figures are of the other half.
+The fit uses one half of the first evaluation set; the reported figures are measured on the other half.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shift
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
-    """Fit a model to every target, evaluate it there, and write, print, track and return the table.
+    """Fit a model to every target depth, evaluate it, and write, print, track and return the table of results.
 
-    The model stays at the last target.
+    Afterwards the model keeps the last target.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -63,7 +63,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
 
 def settle(settings: BudgetConfig, session: Session) -> None:
-    """Fit a trained model to its target, and log its depth or compute on examples outside of the fit."""
+    """Fit a trained model to its target, and log its depth or compute on examples that the fit did not use."""
     assert settings.target is not None
     comparison = compare_budgets(replace(settings, targets=[settings.target]), session)
     row = comparison["rows"][-1]
@@ -80,14 +80,14 @@ def settle(settings: BudgetConfig, session: Session) -> None:
 
 
 def correct_depth(settings: BudgetConfig, session: Session) -> bool:
-    """Shift the halting bias of a trained model that missed its target until it holds the target.
+    """Shift the halting bias of a trained model that missed its depth target until the model meets the target.
 
-    In a short run the controller leaves an error. The fit removes it on held-out examples from their depths, without
-    their labels. The order of units by depth stays as learned.
+    In a short run the controller leaves an error. The fit removes it on held-out examples; it uses their depths but not
+    their labels. The order of units by depth does not change.
 
     Returns:
-        Whether the model was changed. It is not if it holds its target to within half of the tolerance, has no such
-        bias, or is that of a small run.
+        Whether the model was changed. It is not changed if its depth is within half of the tolerance of the target, if
+        it has no halting bias, or if the run is small.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -114,14 +114,16 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
 
 
 def _sample_examples(dataset: Any) -> Subset[Any]:
-    """Return evenly spread examples, enough to measure a mean depth."""
+    """Return evenly spaced examples of a data set, enough to measure a mean depth."""
     return Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
 
 
 def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
-    """Split examples at random into halves, equal for every seed and model; examples of one owner stay together.
+    """Split examples into random halves, which are the same for every seed and model.
 
-    The split is random because data sets are ordered: every second example may be of one class.
+    Examples with the same owner (such as windows of one question) stay together.
+
+    The split is random because data sets may be ordered. For example, every second example may be of one class.
     """
     owners = np.asarray(getattr(dataset, "owners", range(len(dataset))))
     unique_owners = np.unique(owners)
@@ -137,7 +139,7 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
 
 
 def _evaluate_row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
-    """Evaluate quality, depth and compute of the model at its current setting."""
+    """Evaluate quality, depth and compute of the model at its current depth setting."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget needs the halting statistics"
@@ -145,7 +147,7 @@ def _evaluate_row(session: Session, name: str, examples: Any, target: float | No
 
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
-    """Measure the mean depth of examples at the current setting of the model, over all processes."""
+    """Measure the mean depth of examples over all processes, at the current depth setting of the model."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
     options = trainer.model_inputs({"logits_to_keep": 1})  # predictions of language models are not needed
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):

@@ -1,4 +1,4 @@
-"""Checks before a run is opened: batch size, memory, positions and depth."""
+"""Checks of batch size, memory, positions and depth before a run is opened."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from adadepth.training.depth_budget import full_depth
 
 
 def check_batches(train: Any, args: TrainingArguments) -> None:
-    """Refuse training data smaller than one batch where only full batches are read.
+    """Refuse training data that are smaller than one batch if only full batches are read.
 
     Raises:
-        ConfigError: With both numbers.
+        ConfigError: If they are smaller; the message has both numbers.
     """
     rows = args.train_batch_size * args.world_size
     counts_examples = isinstance(train, Sized) and not isinstance(train, StreamBatches)
@@ -38,11 +38,11 @@ def check_batches(train: Any, args: TrainingArguments) -> None:
 
 
 def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, train: Any) -> None:
-    """Refuse a training whose micro-batch of the shortest examples exceeds the memory.
+    """Refuse a training run if even a micro-batch of the shortest examples does not fit into memory.
 
     Raises:
-        ConfigError: With the needed memory by parts, and a batch size that fits if an installed mode estimates one; or
-            if gradient checkpointing is not supported by the model.
+        ConfigError: If the memory is too small, or if the model does not support gradient checkpointing. The message
+            lists the needed memory by part, and a batch size that fits if an installed mode can estimate one.
     """
     if args.gradient_checkpointing and not model.supports_gradient_checkpointing:
         name = model.config.model_type
@@ -58,7 +58,7 @@ def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, 
 
 
 def _advise_batch_size(config: ExperimentConfig) -> str:
-    """Return the batch size of the longest examples that fits the memory, if an installed mode estimates it."""
+    """Return advice about the largest batch of the longest examples that fits, if an installed mode estimates it."""
     advisers = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
         arguments = (config, total_memory(), choose_precision(config.trainer))
@@ -68,7 +68,7 @@ def _advise_batch_size(config: ExperimentConfig) -> str:
 
 
 def estimate_least_memory(model: Any, train: Any, args: TrainingArguments) -> int | None:
-    """Return the least memory of an optimiser step in bytes; None if the lengths of examples are unknown."""
+    """Return the minimum memory of an optimiser step in bytes, or None if the lengths of examples are unknown."""
     if (batch := _find_shortest_batch(train, args)) is None:
         return None
     lengths, options = batch
@@ -89,10 +89,10 @@ def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
-    """Refuse sequences longer than the positions of a model.
+    """Refuse sequences that are longer than the number of positions of a model.
 
     Raises:
-        CheckpointError: With both numbers.
+        CheckpointError: If they are longer; the message has both numbers.
     """
     positions = model.longest_sequence
     key, needed = get_positions_setting(config.dataset)
@@ -101,10 +101,12 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
 
 
 def check_depth(config: ExperimentConfig, model: Any) -> None:
-    """Refuse a budget beyond the full depth of a model, which its configuration alone may not tell.
+    """Refuse a depth budget beyond the full depth of a model.
+
+    The full depth may not be known before the model is built.
 
     Raises:
-        ConfigError: With the full depth.
+        ConfigError: If the budget exceeds the full depth, which the message states.
     """
     budget = config.budget
     if budget.unit is BudgetUnit.milliseconds:

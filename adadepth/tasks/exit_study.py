@@ -1,4 +1,4 @@
-"""Study of exit rules on an evaluated model: replay, runs, timing, tables, and the recommended rule."""
+"""Comparison of early-exit rules on a trained model: replay, evaluation, timing, tables, and the recommended rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WARM_UP = 1
 
 
 def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
-    """Parse `exit_rules`; `all` stands for a small grid of every rule that the model supports.
+    """Parse `exit_rules`; expand `all` to a small grid of settings of every exit rule that the model supports.
 
     Raises:
         ConfigError: If a rule does not exist or is not supported by the model.
@@ -65,10 +65,12 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
 
 
 def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Study rules on every evaluation set; write exit_rules.json and pareto.csv, and print tables and advice.
+    """Compare exit rules on every evaluation set.
 
-    Where tokens halt, the evaluation ran no unit through all steps, and this function writes exits.json. With
-    `adopt_rule` the model is saved with the rule that is advised on the first set.
+    Write exit_rules.json and pareto.csv, and print tables and the recommended rule.
+
+    If tokens halt, the evaluation before did not run all steps, so this function also writes exits.json. With
+    `adopt_rule`, the model is saved with the rule that is recommended for the first set.
     """
     exits: dict[str, Any] = {}
     trainer = session.trainer
@@ -87,16 +89,20 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
 
 
 def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
-    """Study rules on a random part of the tokens of every text, by their loss; see `compare_exit_rules`.
+    """Compare exit rules by their loss on a random sample of the tokens of every text; see `compare_exit_rules`.
 
-    Without a cache, the exit of a token does not change the states that others attend to, so a replay is exact.
+    Without a key-value cache, the exit of a token does not change the states that other tokens attend to. A replay of
+    recorded outputs is therefore exact.
     """
     studies = {name: _study_text(rules, blocks, session) for name, blocks in session.evaluation_sets.items()}
     _report_studies(studies, session)
 
 
 def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
-    """Write and print studies, and with `adopt_rule` save the model with the first one's advice."""
+    """Write and print the comparisons of all sets.
+
+    With `adopt_rule`, save the model with the rule that is recommended for the first set.
+    """
     has_setting = hasattr(session.config.model, "exit_rule")
     studies = {name: {**result, "has_setting": has_setting} for name, result in studies.items()}
     if session.trainer.is_world_process_zero():
@@ -108,10 +114,10 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
 
 
 def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
-    """Save the model with the advised rule as its default.
+    """Save the model with the recommended exit rule as its default.
 
     Raises:
-        ConfigError: If there is no advice.
+        ConfigError: If no rule is recommended.
     """
     if not advice:
         raise ConfigError(
@@ -128,7 +134,10 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
 
 
 def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
-    """Return problem and metrics of single units: those of the task, or the accuracy of labelled tokens."""
+    """Return the problem type and the metrics of single units.
+
+    These are the metrics of the task, or accuracy for labelled tokens.
+    """
     if data.problem == "tagging":
         return {"problem": "classification", "metrics": ("accuracy",)}
     return {"problem": data.problem, "metrics": data.metrics}
@@ -154,7 +163,7 @@ def _study_set(
 
 
 def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session) -> dict[str, Any]:
-    """Study rules, controls, oracles and advice by loss at random positions; time the first blocks."""
+    """Compare rules, controls and oracles by their loss at random positions of a text, and time the first blocks."""
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
@@ -172,7 +181,7 @@ def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session)
 def _build_advice(
     records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the recommended operating point, and all operating points."""
+    """Return the recommended operating point together with all operating points."""
     return {
         "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
         "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
@@ -180,7 +189,7 @@ def _build_advice(
 
 
 def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
-    """Return the conditions of measured times."""
+    """Return the conditions under which times were measured."""
     return {
         "device": name_device(session.trainer.args.device),
         "torch": torch.__version__,
@@ -192,7 +201,7 @@ def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
 
 
 def _run_rules(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
-    """Evaluate a set under every rule, and return the records by rule."""
+    """Evaluate a set with every rule, and return the records by the name of the rule."""
     records = {}
     trainer = session.trainer
     with progress(f"running {len(rules)} exit rules", len(rules), shown=trainer.is_world_process_zero()) as advance:
@@ -209,10 +218,12 @@ def measure(
     first: int = TIMED_EXAMPLES,
     sizes: Sequence[int] = BATCHES,
 ) -> dict[str, dict[int, float]]:
-    """Return median seconds an example by rule and batch size, over repetitions in which the rules take turns.
+    """Return the median seconds per example by rule and batch size.
 
-    The first examples of the set come in batches by length, as in an evaluation. A model that refills freed slots gets
-    all of them at once, with as many slots as a batch has rows.
+    The median is over repetitions in which the rules take turns.
+
+    The first `first` examples of the set are batched by length, as in an evaluation. A model with continuous batching
+    gets all of them at once, with as many slots as a batch has rows.
     """
     examples = [dataset[int(index)] for index in order_for_evaluation(dataset) if index < first]
     refills = trainer.accelerator.unwrap_model(trainer.model).refills

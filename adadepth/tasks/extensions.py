@@ -1,4 +1,4 @@
-"""Extensions of a training loop: those of the kind of data, of the family, and of the settings."""
+"""Extensions of the training loop, collected from the dataset type, the model family and the settings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.training.extension import Batch, Extension
 def build_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
 ) -> tuple[Extension, ...]:
-    """Build the extensions that the kind of data, the family and the settings add to the training loop."""
+    """Build the extensions that the dataset type, the model family and the settings add to the training loop."""
     builders = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)
     arguments = {"config": config, "args": args, "model": model, "data": data, "seed": config.seed}
     extensions: list[Extension] = [

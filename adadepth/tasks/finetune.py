@@ -1,4 +1,4 @@
-"""Fine-tuning: train and evaluate classifiers, taggers and readers on labelled data."""
+"""Fine-tuning: train and evaluate classifiers, taggers and question-answering models on labelled data."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
     """Freeze all weights of a pretrained model except its halting head.
 
     Raises:
-        CheckpointError: If the weights are of another family, whose steps were not trained to predict.
-        ConfigError: If the model has a single step, and nothing to decide.
+        CheckpointError: If the weights are of another family, in which intermediate steps were not trained to predict.
+        ConfigError: If the model has a single step, so that there is no halting decision.
     """
     path = str(config.model.pretrained)
     name = read_config("model.pretrained", path).model_type
@@ -67,7 +67,7 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save the model, write submissions and report; see `Session.train`."""
+    """Train, evaluate the best checkpoint, save the model, and write submissions and report; see `Session.train`."""
     started, args = time.monotonic(), training_arguments(config)
     tokenizer, classes = choose_training_tokenizer(config, args), choose_training_classes(config, args)
     options = cls_options(config.model.name, config.model)
@@ -96,7 +96,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
-    """Build a classifier for the data, with the weights of `model.pretrained` if that is set."""
+    """Build a model with a head for the data, and load the weights of `model.pretrained` if that is set."""
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
@@ -107,7 +107,7 @@ def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
 
 
 def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
-    """Return the scores of a bag of words on the evaluation sets of a local table."""
+    """Return the scores of a bag-of-words baseline on the evaluation sets, if the data are a local table."""
     if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
         return {}
     if (scored := score_bag_of_words(data)) is None:
@@ -116,7 +116,7 @@ def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: La
 
 
 def _log_baselines(session: Session) -> None:
-    """Log the scores of a bag of words beside those of the trained model."""
+    """Log the scores of the bag-of-words baseline next to those of the trained model."""
     if (scored := session.baselines.get("bag_of_words")) is None:
         return
     metrics = session.tracking.last_metrics
@@ -129,7 +129,10 @@ def _log_baselines(session: Session) -> None:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint, also under `exit_rules` and `budget.targets`; return the metrics of its own rule."""
+    """Evaluate a checkpoint with its own exit rule, and then with `exit_rules` and `budget.targets`.
+
+    Return the metrics with its own exit rule.
+    """
     args = training_arguments(config)
     path = resolve_model_path(config)
     problem = get_problem(config.dataset)
@@ -161,7 +164,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def build_finetuning_session(
     config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any
 ) -> Session:
-    """Build a session that evaluates every evaluation set by the task's metrics and the depths of its examples."""
+    """Build a session that evaluates every evaluation set with the metrics of the task and depth statistics."""
     problem = PREDICTED[data.problem]
     scorer_of_data = get_kind(config.dataset).scorer or problem.scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
@@ -200,17 +203,17 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
 
 
 def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
-    """Set the class weights of the loss from the data set or the configuration, not from an earlier run."""
+    """Set the class weights of the loss from the data or the configuration, and ignore those of an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
 
 
 def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
-    """Refuse a checkpoint whose vocabulary, positions, fields or classes do not fit the data.
+    """Refuse a checkpoint if its vocabulary, positions, fields or classes do not fit the data.
 
     Raises:
-        CheckpointError: Naming what does not fit.
+        CheckpointError: If something does not fit; the message names it.
     """
     check_vocabulary(config, model, data.tokenizer)
     check_positions(config, model)
@@ -238,7 +241,10 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
 
 
 def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
-    """Predict every test set, and write a submission for the GLUE server or a file with a line an example."""
+    """Predict every test set.
+
+    Write a submission for the GLUE server, or a file with one line per example.
+    """
     dataset: Any = config.dataset
     names = dict(zip(dataset.test_splits, dataset.submission, strict=True)) if data.test and dataset.submission else {}
     for split, examples in data.test.items():

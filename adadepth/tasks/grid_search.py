@@ -1,7 +1,7 @@
-"""Grid search over settings and seeds: missing and finished runs, their scores, and the best cell.
+"""Grid search over settings and seeds: lists missing and finished runs, their scores, and the best cell.
 
-A run belongs to a cell and a seed if its settings have the same hash. A repeated command therefore finds its finished
-runs, and ignores runs with other settings in the same folder.
+A run belongs to a cell and a seed if the hash of its settings is the same. A repeated command therefore finds its
+finished runs, and ignores runs with other settings in the same folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EPOCH = "train/epoch"
 
 
 class Job(NamedTuple):
-    """Overrides of a job, and the seeds of its runs."""
+    """Job of a sweep: its overrides, and the seeds of its runs."""
 
     overrides: list[str]
     seeds: range
@@ -44,8 +44,8 @@ class GridCell:
 
     Attributes:
         settings: Values of the swept keys, without the seed.
-        jobs: Jobs that train the cell.
-        hashes: Hash of the run with each seed.
+        jobs: Jobs that train the runs of the cell.
+        hashes: Hash of the settings of the run with each seed.
     """
 
     settings: Mapping[str, str]
@@ -62,7 +62,7 @@ def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: 
 
     Args:
         jobs: Overrides and configuration of every job.
-        swept: Keys with several values.
+        swept: Keys that have several values.
     """
     keys, cells = [key for key in swept if key != "seed"], dict[tuple[str, ...], GridCell]()
     for overrides, config in jobs:
@@ -76,10 +76,10 @@ def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: 
 
 
 def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
-    """Refuse a training that does not evaluate and save every epoch.
+    """Refuse a configuration that does not evaluate and save after every epoch.
 
     Raises:
-        ConfigError: Naming the setting.
+        ConfigError: If it does not; the message names the setting.
     """
     trainer = config.trainer
     if config.mode is not Mode.train:
@@ -98,7 +98,7 @@ def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
 def list_missing_jobs(cells: Sequence[GridCell], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
     """Return the cell number and the overrides of every missing job.
 
-    A job without any run is returned whole; otherwise every missing seed is a job.
+    A job without any finished run is returned unchanged. Otherwise every missing seed is returned as a separate job.
     """
     todo = []
     for number, cell in enumerate(cells):
@@ -110,7 +110,7 @@ def list_missing_jobs(cells: Sequence[GridCell], runs: Mapping[str, Path]) -> li
 
 
 def find_finished_runs(folder: Path) -> dict[str, Path]:
-    """Return the newest finished run in the folder of a sweep for every hash.
+    """Return the newest finished run for every settings hash in the folder of a sweep.
 
     A damaged run counts as missing, with a warning.
     """
@@ -132,12 +132,15 @@ def read_sound_record(run: Path) -> dict[str, Any]:
 
 @cache
 def log_warning_once(text: str) -> None:
-    """Log a warning the first time."""
+    """Log a warning, but only the first time it occurs."""
     say(f"warning: {text}")
 
 
 def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
-    """Return score and checkpoint path of every whole epoch of a run; the checkpoint may be deleted."""
+    """Return the score and the checkpoint path of every complete epoch of a run.
+
+    The checkpoint may have been deleted.
+    """
     from adadepth.report.run_files import read_run  # imports torch, which `--help` does not need
 
     lines = [line for line in read_run(run).metrics if is_number(line.get(_EPOCH)) and is_number(line.get(metric))]
@@ -151,9 +154,9 @@ def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
 def choose(
     cells: Sequence[GridCell], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
 ) -> dict[str, Any]:
-    """Summarise a grid with `summarise_grid`, which gets the `options`.
+    """Summarise a grid with `summarise_grid`, to which the `options` are passed.
 
-    The field `chosen` also has `run` and `checkpoint`.
+    In the summary, the field `chosen` also has `run` and `checkpoint`.
     """
     reached = [
         {seed: read_epochs(runs[name], metric) for seed, name in cell.hashes.items() if name in runs} for cell in cells
@@ -187,7 +190,7 @@ def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
 
 
 def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[Path]) -> Path:
-    """Write the page of a grid with its summary and the comparison of its runs; return its path."""
+    """Write a report page with the summary of a grid and the comparison of its runs, and return its path."""
     from adadepth.report.comparison import build_comparison_sections
     from adadepth.report.pages import draw
     from adadepth.report.run_files import read_run
@@ -210,7 +213,7 @@ def take_submissions(evaluation: Path, folder: Path) -> list[str]:
 
 
 def delete_checkpoints(runs: Iterable[Path], excluded: Path) -> None:
-    """Delete the checkpoints of finished runs, except one."""
+    """Delete the checkpoints of finished runs, except for the checkpoint `excluded`."""
     for run in runs:
         for checkpoint in (run / "checkpoints").glob("checkpoint-*"):
             if checkpoint != excluded:

@@ -1,7 +1,7 @@
-"""Comparison of data and tokenizer with those that a model was trained on; see `runs.data_identity`.
+"""Comparison of data and tokenizer with those of a model's training; see `runs.data_identity`.
 
-A difference that invalidates a model's predictions is refused unless `allow_changed_data` is set; other differences are
-logged. The record of the run lists both under `data.changed`.
+A difference that invalidates the predictions of a model is an error unless `allow_changed_data` is set. Other
+differences are logged. The record of the run lists both under `data.changed`.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from adadepth.tasks.stored_models import find_resumable_checkpoint
 
 
 def get_class_names(config: Any) -> list[str] | None:
-    """Return the names of a model's classes in order; None for classes without names, or without classes."""
+    """Return the names of a model's classes in order, or None if it has no classes or they have no names."""
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
     return None if not ordered or are_numbered(ordered) else ordered
 
 
 def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any:
-    """Compare the data of an evaluation with those of training.
+    """Compare the data of an evaluation with the training data of the model.
 
     Args:
-        config: Experiment with the checkpoint.
+        config: Experiment, which names the checkpoint.
         data: Loaded data with `summary` and `tokenizer`.
         model: Loaded model.
 
     Returns:
-        The data with the differences in their summary.
+        The data, with a summary that lists the differences.
 
     Raises:
-        CheckpointError: If tokenizer or problem differ from those of training.
+        CheckpointError: If the tokenizer or the problem type differs from that of training.
     """
     path = model_path(config)
     now = DataIdentity.from_data(config.dataset, data)
@@ -81,13 +81,13 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
 
 
 def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
-    """Store the identity of the training data in a model, after a comparison with the checkpoint to resume.
+    """Store the identity of the training data in a model, after comparing them with the checkpoint to resume.
 
     Returns:
-        The data with the differences in their summary.
+        The data, with a summary that lists the differences.
 
     Raises:
-        CheckpointError: See `check_resumed_data`.
+        CheckpointError: If the data differ; see `check_resumed_data`.
     """
     if checkpoint is not None:
         data = check_resumed_data(config, data, model, checkpoint)
@@ -102,7 +102,7 @@ def _log_unknown_data(config: ExperimentConfig) -> None:
 
 
 def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
-    """Refuse a rival that is trained on other data than the run that `rival_of` names.
+    """Refuse a rival (a baseline of equal compute) with other training data than the run that `rival_of` names.
 
     Raises:
         CheckpointError: If sources, tokenizer or classes differ.
@@ -119,7 +119,7 @@ def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
 
 
 def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
-    """Compare the tokenizer with that of the pretrained weights or base model.
+    """Compare the tokenizer of the data with that of the pretrained weights or of the base model.
 
     Raises:
         CheckpointError: If they differ.
@@ -136,15 +136,18 @@ def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
 
 
 def choose_training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
-    """Return the tokenizer of a training: that of the checkpoint if a run resumes with changed data."""
+    """Return the tokenizer settings of a training run.
+
+    If a run resumes with changed data, the tokenizer of its checkpoint is used.
+    """
     checkpoint = _find_changed_checkpoint(config, args)
     return config.tokenizer if checkpoint is None else TokenizerConfig(path=str(checkpoint))
 
 
 def choose_training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
-    """Return the order of classes in which a training numbers labels; None: the order of the data.
+    """Return the order in which a training run numbers its classes, or None for the order of the data.
 
-    The order is fixed if a run resumes with changed data, or if only the halting head is trained.
+    The order of the checkpoint is used if a run resumes with changed data, or if only the halting head is trained.
     """
     checkpoint = _find_changed_checkpoint(config, args)
     if checkpoint is not None:
@@ -153,9 +156,10 @@ def choose_training_classes(config: ExperimentConfig, args: TrainingArguments) -
 
 
 def find_reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
-    """Return the classes of the pretrained head if they are those of the data in another order, else None.
+    """Return the classes of the pretrained head if the data have the same classes in another order, else None.
 
-    A head with other classes of the same number is logged, since it goes on learning under the names of the data.
+    If the head has the same number of classes but other names, this is logged. The head is then trained further under
+    the names of the data.
     """
     classes = _read_pretrained_classes(config)
     if classes is None or not labels or family(config.model.name).build is not None or classes == list(labels):
@@ -168,7 +172,7 @@ def find_reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> l
 
 
 def _read_pretrained_classes(config: ExperimentConfig) -> list[str] | None:
-    """Return the names of the classes of `model.pretrained`; None: it has none."""
+    """Return the names of the classes of `model.pretrained`, or None if it has none."""
     path = config.model.pretrained
     if path is None:
         return None
@@ -176,7 +180,7 @@ def _read_pretrained_classes(config: ExperimentConfig) -> list[str] | None:
 
 
 def _find_changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """Return the checkpoint of a run that resumes with `allow_changed_data`; None: no run does."""
+    """Return the checkpoint to resume if `allow_changed_data` is set; otherwise, or without `resume`, return None."""
     if config.resume is None or not config.allow_changed_data:
         return None
     return find_resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
@@ -204,7 +208,7 @@ def _compare_classes(before: Sequence[str] | None, now: Sequence[str] | None) ->
 
 
 def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
-    """Return the allowed differences of an evaluation from training, a line each."""
+    """Return the allowed differences between evaluation and training data, one line each."""
     lines = []
     if before.dataset != now.dataset:
         lines.append(f"trained on {before.dataset}, evaluated on {now.dataset}")
@@ -223,7 +227,7 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
 def _apply_differences(
     config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]
 ) -> Any:
-    """Refuse or log differences, and return the data with a summary that lists them."""
+    """Raise an error for refused differences, log the others, and return the data with a summary that lists them."""
     if refused and not config.allow_changed_data:
         raise CheckpointError(f"{source}: {'; '.join(refused)}; to allow this, add {OVERRIDE}")
     changed = [*refused, *differing]

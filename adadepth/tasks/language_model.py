@@ -1,4 +1,4 @@
-"""Language modelling: networks and supernets on streams of text, and causal models on blocks."""
+"""Language modelling: networks and supernets on contiguous streams of text, and causal models on packed blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,10 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
+    """Train, evaluate the best checkpoint, and save model and report.
+
+    Return the final metrics and the run directory.
+    """
     args = training_arguments(config)
     data = load_data(config, args, choose_training_tokenizer(config, args))
     config = settle_model_config(config, args, data)
@@ -47,7 +50,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint with the configured memory, write a report, and return the metrics."""
+    """Evaluate a checkpoint with the configured memory length, write a report, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = load_language_model(path, config.model, list_overridden_model_settings())
@@ -69,13 +72,15 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def load_data(
     config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
 ) -> LanguageData:
-    """Load the text of a run; a search in two phases sets a part of the training text aside for the gates.
+    """Load the text of a run.
+
+    A two-phase search reserves a part of the training text for the gates.
 
     Args:
         config: Experiment.
-        args: Arguments of the trainer, with batch sizes and world size.
-        tokenizer: Tokenizer, see `load_language_data`.
-        searches: Whether gates are trained; None: as the configuration of the model says.
+        args: Training arguments with batch sizes and world size.
+        tokenizer: Settings of the tokenizer; see `load_language_data`.
+        searches: Whether gates are trained, or None to follow the configuration of the model.
     """
     model = config.model
     searches = family(model.name).searches(model) if searches is None else searches
@@ -96,9 +101,9 @@ def load_data(
 
 
 def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
-    """Return when the gates learn, and from which share of the text.
+    """Return the schedule of a two-phase search: first step, interval and text share of the gate training.
 
-    Source: FBNet, Wu et al. 2019, section 3.3, as PAR uses it.
+    Source: FBNet (Wu et al. 2019, section 3.3), as used by PAR.
     """
     first = search.weights_only if search.weights_only >= 1 else search.weights_only * steps
     return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
@@ -133,9 +138,9 @@ def build_configured_model(config: ExperimentConfig, data: LanguageData) -> PreT
 
 
 def set_text_ends(model: PreTrainedModel, end: int) -> None:
-    """Set the tokenizer's end of text as the only start and end token of a new model.
+    """Set the tokenizer's end-of-text token as the only start and end token of a new model.
 
-    Otherwise the trainer would keep the default id of the family, which is a word of another vocabulary.
+    Otherwise the trainer would keep the default id of the family, which stands for another token here.
     """
     for config in filter(None, (model.config, getattr(model, "generation_config", None))):
         config.eos_token_id = config.bos_token_id = end
@@ -144,9 +149,11 @@ def set_text_ends(model: PreTrainedModel, end: int) -> None:
 def build_language_session(
     config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any
 ) -> Session:
-    """Build a session with the held-out text, several times for a supernet, and the test text.
+    """Build a session that evaluates the held-out text and the test text.
 
-    The soft mean of a supernet comes first, and selects checkpoints.
+    For a supernet, the held-out text is evaluated once with each type of gates.
+
+    The evaluation with the soft mean of all operations comes first, and selects checkpoints.
     """
     if get_kind(config.dataset).scorer is not None:
         return _build_block_session(config, args, data, model)
@@ -179,7 +186,7 @@ def build_language_session(
 
 
 def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
-    """Build a session with the held-out text, which selects checkpoints, and the test text, in blocks."""
+    """Build a session that evaluates held-out and test text in packed blocks; the held-out text selects checkpoints."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
     scorer_of_data = get_kind(config.dataset).scorer
     assert scorer_of_data is not None

@@ -20,7 +20,7 @@ _GIB = 2**30
 
 
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: Any) -> str:
-    """Describe model, data, device, length and directory of a run at its start."""
+    """Describe the model, data, device, length and directory of a run at its start."""
     record, summary, is_training = run.record, data.summary, config.mode is Mode.train
     counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
@@ -38,7 +38,7 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
 
 
 def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
-    """Format the steps, epochs or minutes after which a training ends."""
+    """Format the number of steps, epochs or minutes after which a training run ends."""
     epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes
@@ -65,7 +65,7 @@ def describe_interruption(stop: StopCallback, state: TrainerState, run: Path) ->
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:
-    """Describe why a training without interruption ended, and its best step if one was selected."""
+    """Describe why a training run that was not interrupted ended, and its best step if one was selected."""
     return "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
 
 
@@ -85,7 +85,7 @@ def _format_step(state: TrainerState) -> str:
 
 
 def _format_best_step(args: TrainingArguments, state: TrainerState) -> str | None:
-    """Format the best step and its metric; None: none was selected."""
+    """Format the best step and its metric, or return None if no step was selected."""
     if not state.best_global_step or state.best_metric is None or args.metric_for_best_model is None:
         return None
     (name,) = rename_metrics({f"eval_{args.metric_for_best_model.removeprefix('eval_')}": state.best_metric})

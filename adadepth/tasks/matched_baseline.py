@@ -1,13 +1,13 @@
 """The matched baseline at the end of a training, which shows whether adaptive depth helped.
 
-A model whose units halt is evaluated again without retraining: at its mean depth for all units, and with its own depths
-permuted at random among the units. A model with one distribution over layers for a task is compared with a network of
-one layer, which is trained on the cached states of the run. `adadepth.tasks.rivals` trains
-fixed-depth networks of equal compute in separate runs.
+If units (tokens or sequences) halt, the model is evaluated again without retraining: once with its mean depth for all
+units, and with its own depths randomly permuted among the units. A model with one distribution over layers per task is
+compared with a network on a single layer, which is trained on the cached states of the run. `adadepth.tasks.rivals`
+trains fixed-depth networks of equal compute in separate runs.
 
-All of it takes at most a third of the run's time. Training on an example takes about three times as long as a forward
-pass. Half as many passes as trained sequences are a sixth of the training, and with all statistics less than a third.
-The training of a baseline stops at its share.
+The comparison takes at most a third of the time of the run. Training on an example takes about three times as long as a
+forward pass. Half as many forward passes as trained sequences therefore take a sixth of the training time, and less
+than a third with all statistics. The training of a baseline stops at its time limit.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class BaselineUnavailable(Exception):
 def compare_with_matched_baseline(
     session: Session, build_session: BuildSession | None = None, started: float = 0.0
 ) -> None:
-    """Compare a trained model with its matched baseline, if it has one; write and print the comparison.
+    """Compare a trained model with its matched baseline if it has one, and write and print the comparison.
 
     Args:
-        session: Session of a finished training.
-        build_session: Function that builds the session of a trained baseline.
-        started: Start of the run on the monotonic clock in seconds; only trained baselines need it.
+        session: Session after training.
+        build_session: Function that builds the session in which a baseline is trained.
+        started: Start time of the run in seconds of the monotonic clock; used only if a baseline is trained.
     """
     if not session.config.matched_baseline:
         return
@@ -97,7 +97,7 @@ def compare_with_matched_baseline(
 
 
 def _format_comparison(comparison: Mapping[str, Any]) -> str:
-    """Format a comparison as a line."""
+    """Format a comparison as one line."""
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
@@ -112,7 +112,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
 
 
 def _compare(session: Session, model: Any, build_session: BuildSession | None, started: float) -> dict[str, Any] | None:
-    """Return the content of the file; None for a model of fixed depth, or without depths to replay."""
+    """Return the comparison, or None if the model has a fixed depth or no depths that can be replayed."""
     if isinstance(model, MixesLayers):
         baseline = family(session.config.model.name).matched_baseline
         if baseline is None or build_session is None or not model.learns_distribution:
@@ -145,15 +145,15 @@ def _is_fixed(model: DepthModel) -> bool:
 
 
 def _choose_examples(session: Session, dataset: Any, passes: int) -> Subset[Any]:
-    """Return evenly spread examples of a set, as many as `passes` passes may read."""
+    """Return evenly spaced examples of a set, as many as the time limit allows for `passes` passes."""
     return Subset(dataset, spread_rows(len(dataset), _count_examples(session, dataset, passes)).tolist())
 
 
 def _count_examples(session: Session, dataset: Any, passes: int) -> int:
-    """Return how many examples `passes` passes may read within the share of time.
+    """Return the number of examples that `passes` passes can read within the time limit.
 
     Raises:
-        BaselineUnavailable: If they are too few for a comparison.
+        BaselineUnavailable: If there are too few examples for a comparison.
     """
     args, steps = session.trainer.args, session.trainer.state.global_step
     trained = steps * args.train_batch_size * args.gradient_accumulation_steps * args.world_size
@@ -169,7 +169,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
 
 
 def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[str, Any]:
-    """Record the predictions of labelled examples after every step, and compare their exits."""
+    """Record the predictions for labelled examples after every step, and compare exit steps on these records."""
     data: LabelledData = trainer.data  # type: ignore[assignment]
     if not PREDICTED[data.problem].studies_exits:
         raise BaselineUnavailable(
@@ -181,7 +181,7 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
 
 
 def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: int) -> StepRecords:
-    """Record random positions of the first blocks of a text after every step."""
+    """Record the outputs after every step at random positions of the first blocks of a text."""
     options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
     positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
     positions = positions[positions < count * POSITIONS]
@@ -190,7 +190,10 @@ def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: i
 
 
 def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    """Compare recorded exits; a model without an exit rule uses that of its family, at half of its depth."""
+    """Compare recorded exits with those of a fixed and a permuted depth.
+
+    A model without an exit rule uses the rule of its family, fitted to half of the depth.
+    """
     exits, rule = records.exit_steps, None
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
@@ -202,7 +205,10 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 
 
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
-    """Return exits by the family's rule, fitted to half of the steps on average, and the label of the rule."""
+    """Return the exit steps of the family's exit rule, and the label of the rule.
+
+    Its threshold is fitted so that units exit after half of the steps on average.
+    """
 
     def build_rule(level: float) -> ExitRule:
         rule = parse_rule(model.level_rule).with_level(level)
@@ -222,7 +228,7 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
 
 @dataclasses.dataclass
 class _EvaluationPass:
-    """Pass over the examples: its metrics, and for every batch the halting masses of tokens, (B, T, N)."""
+    """Result of a pass over the examples: metrics, and the halting masses of tokens per batch, (B, T, N)."""
 
     metrics: dict[str, float]
     masses: list[Tensor]
@@ -232,7 +238,7 @@ class _EvaluationPass:
 
 
 def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any) -> dict[str, Any]:
-    """Compare the halting masses of the model with their mean at one depth, and with random permutations."""
+    """Compare the model's own halting with its mean depth for all units, and with random permutations of its depths."""
     adaptive = _run_pass(trainer, model, name, examples, None)
     tokens = torch.cat([masses[valid] for masses, valid in zip(adaptive.masses, adaptive.valid, strict=True)])
     depths = torch.cat([updates[valid] for updates, valid in zip(adaptive.updates, adaptive.valid, strict=True)])
@@ -250,7 +256,7 @@ def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any)
 
 
 def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator: torch.Generator) -> list[Tensor]:
-    """Permute the halting masses among tokens, or among sequences where these halt as a whole."""
+    """Permute the halting masses among tokens, or among sequences if sequences halt as a whole."""
     if not model.halts_by_sequence:
         return permute_masses(adaptive.masses, adaptive.valid, generator)
     rows = [masses.amax(dim=1, keepdim=True) for masses in adaptive.masses]
@@ -261,7 +267,7 @@ def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator:
 def _run_pass(
     trainer: DepthTrainer, model: ReplaysHalting, name: str, examples: Any, masses: Sequence[Tensor] | None
 ) -> _EvaluationPass:
-    """Evaluate the examples with halting masses for every batch, (B, T, N); None: as the model halts."""
+    """Evaluate the examples with given halting masses per batch, (B, T, N); None lets the model decide."""
     evaluation = trainer.start_evaluation(name)
     following: Iterator[Tensor] = iter(masses or ())
     done = _EvaluationPass({}, [], [], [], 0)
@@ -286,7 +292,7 @@ def _run_pass(
 
 
 def _count_predictions(batch: Mapping[str, Tensor]) -> int:
-    """Count the labels of a batch, or its rows where labels are values or spans."""
+    """Count the labels of a batch, or its rows if labels are values or spans."""
     labels = batch.get("labels")
     if labels is None or labels.is_floating_point():
         return len(next(iter(batch.values())))
@@ -299,10 +305,10 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 def _train_baseline(
     session: Session, settings: Mapping[str, Any], description: str, build_session: BuildSession, started: float
 ) -> dict[str, Any]:
-    """Train the baseline on the cached states of the run, within half of the time of the run so far.
+    """Train a baseline on the cached states of the run, for at most half of the time that the run has taken so far.
 
     Raises:
-        BaselineUnavailable: If that time is too short, or no states are cached.
+        BaselineUnavailable: If this time is too short, or if no states are cached.
     """
     begin = time.monotonic()
     limit = (begin - started) / 2

@@ -1,4 +1,4 @@
-"""Fields of a model's configuration that data decide, and options of a data loader that a family decides."""
+"""Fields of a model's configuration that follow from data, and data-loader options that follow from a family."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label"
 
 
 def cls_options(name: str, model: Any) -> dict[str, Any]:
-    """Return the loader option for the number of leading [CLS] of a family; 0 leaves it to the tokenizer.
+    """Return the data-loader option with the number of leading [CLS] tokens that a family needs.
+
+    With 0 the tokenizer decides.
 
     Args:
         name: Name of the family.
-        model: Settings or configuration of the model.
+        model: Settings of the model, or its loaded configuration.
     """
     first_tokens = family(name).first_tokens
     return {} if first_tokens is None else load(first_tokens)(model)
 
 
 def head_fields(data: LabelledData) -> dict[str, Any]:
-    """Return the fields of the model that the data decide, such as classes and the size of input vectors."""
+    """Return the configuration fields that the data determine, such as classes and the size of input vectors."""
     return {**data.model_fields, **data.least_fields, **class_fields(data.problem, data.labels)}
 
 
 def class_fields(problem: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of the model for a kind of prediction and its class names."""
+    """Return the configuration fields for a problem type and its class names."""
     if not PREDICTED[problem].has_classes:
         return {}
     if problem == "regression":

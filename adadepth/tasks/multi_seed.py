@@ -1,4 +1,4 @@
-"""Runs of one experiment with several seeds, summarised as mean and standard deviation."""
+"""Training of one experiment with several seeds, summarised by mean and standard deviation."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ Train = Callable[[ExperimentConfig], tuple[dict[str, float], Path]]  # returns f
 
 
 def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]:
-    """Train with the seeds `seed`, `seed + 1`, ..., each in a run directory, and summarise them in one more.
+    """Train with the seeds `seed`, `seed + 1`, ..., and summarise the runs.
+
+    Each run has its own run directory; the summary is written to another one.
 
     Returns:
-        Means of the final metrics that all runs have.
+        Means of the final metrics that are present in all runs.
     """
     args = training_arguments(config, "unused: each run creates its own")
     directory = decide(args, lambda: run_directory(config))

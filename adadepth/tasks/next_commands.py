@@ -1,4 +1,4 @@
-"""Commands to run after a training, ready to copy."""
+"""Suggested commands to run after training, ready to copy."""
 
 from __future__ import annotations
 
@@ -23,12 +23,14 @@ Command = list[str]
 
 
 def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
-    """Return up to three commands, as words, for a finished training; those that answer open questions come first.
+    """Return up to three suggested commands, as lists of words, after training.
+
+    Commands that answer open questions about the run come first.
 
     Args:
-        config: Experiment of the training.
-        directory: Run directory; without a model in it there are no commands.
-        model: Trained model; None: no study of exit rules is suggested.
+        config: Experiment that was trained.
+        directory: Run directory. If it contains no model, no commands are returned.
+        model: Trained model. If it is None, no evaluation of exit rules is suggested.
     """
     if not (directory / MODEL).is_dir():
         return []
@@ -51,7 +53,7 @@ def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = N
 
 
 def _name_run(config: ExperimentConfig, directory: Path) -> str:
-    """Return `latest` if that names the run, and its directory otherwise."""
+    """Return `latest` if that refers to the run, and the run directory otherwise."""
     try:
         is_latest = not is_given("name") and resolve_run("latest", config, needs=MODEL) == directory
     except CheckpointError:
@@ -60,7 +62,7 @@ def _name_run(config: ExperimentConfig, directory: Path) -> str:
 
 
 def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
-    """Return the command that the verdict advises where depth does not adapt."""
+    """Return the training command that the report recommends if depth does not adapt."""
     if config.seeds > 1 or config.budget.target is not None:  # with a budget the advice is more updates
         return None
     advice = str(files.halting.get("adaptation", {}).get("advice", ""))
@@ -69,7 +71,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
 
 
 def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
-    """Return the command that trains a rival of equal compute, if the run has none."""
+    """Return the command that trains a rival (a fixed-depth network of equal compute), if the run has none yet."""
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
     if descriptor.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
         return None
@@ -86,7 +88,10 @@ def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
 
 
 def _set_depths(config: ExperimentConfig, descriptor: Family, files: RunFiles) -> list[str]:
-    """Return overrides that set the trained model to two other depths; empty if its depth cannot be set."""
+    """Return overrides that evaluate the trained model at two other depths.
+
+    The list is empty if the depth of the model cannot be set.
+    """
     layers = files.halting.get("layers")
     most = len(layers["weights"]) - 1 if layers else files.halting.get("max_depth")
     if BudgetUnit.updates not in descriptor.budget.fitted or not most:
@@ -104,5 +109,5 @@ def _reads_one_text(config: ExperimentConfig) -> bool:
 
 
 def _train_seeds(config: ExperimentConfig) -> Command | None:
-    """Return the command that trains with three seeds, unless the run had several."""
+    """Return the command that trains with three seeds, or None if the run had several seeds."""
     return None if config.seeds > 1 else build_training_command("seeds=3")

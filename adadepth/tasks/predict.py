@@ -1,4 +1,4 @@
-"""`mode=predict`: predictions of a checkpoint for texts or a table, with the depth spent on each."""
+"""Mode `predict`: predictions of a checkpoint for texts or for a table, with the depth of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ _MAX_BYTES = 2**25  # of a file of texts, which are read at once and appear on a
 
 
 def predict(config: ExperimentConfig) -> None:
-    """Predict texts, and write texts.json and a page into a new run directory; or predict a table."""
+    """Predict the texts, or the table, that the configuration names.
+
+    Predictions of texts go to texts.json and a page in a new run directory.
+    """
     texts = None if config.text is None else read_texts(config.text)
     source = None if config.input is None else resolve_input_file(config.input)
     output = None if config.output is None or source is None else check_output_file(config.output, source)
@@ -75,7 +78,10 @@ def predict(config: ExperimentConfig) -> None:
 
 
 def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:
-    """Predict a table; return the mean updates of a unit and the share of full-depth compute."""
+    """Predict a table.
+
+    Return the mean updates per unit, and the compute as a share of full-depth compute.
+    """
     total = predict_table(pipeline, source, columns, path)
     mean, work, max_updates = total.depths / total.units, total.needed / total.full, pipeline.model.max_updates
     rows = f"{total.rows:,} row{'s' * (total.rows != 1)}"
@@ -85,13 +91,13 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
 
 
 def get_trained_columns(model: Any) -> list[str]:
-    """Return the columns of texts that a model was trained on; empty: unknown."""
+    """Return the text columns on which a model was trained; the list is empty if they are unknown."""
     identity = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     return [] if identity is None else list(identity.columns)
 
 
 def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
-    """Load the pipeline of the model that `checkpoint` names; also return the path of the model."""
+    """Load the pipeline of the model that `checkpoint` names, and return it with the path of the model."""
     path = resolve_model_path(config)
     stored = read_config("checkpoint", path)
     model_class = resolve_model_class("checkpoint", path, stored)
@@ -112,7 +118,7 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
 
 
 def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
-    """Join lines until they have the cells of a puzzle, and return the puzzles."""
+    """Join lines of text until they have as many cells as a puzzle, and return the puzzles."""
     puzzles: list[str | tuple[str, str]] = []
     cells = ""
     for text in texts:
@@ -126,10 +132,11 @@ def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> lis
 def read_texts(value: Any) -> list[str | tuple[str, str]]:
     """Return the texts that `text` names.
 
-    A line of a file holds one text, or a pair with a tab between. Blank lines are skipped.
+    If `text` names a file, each of its lines holds one text, or a pair of texts separated by a tab. Blank lines are
+    skipped.
 
     Raises:
-        DataError: If the file cannot be read, holds no text, or more than two texts in a line.
+        DataError: If the file cannot be read, has no text, or has more than two texts in a line.
     """
     if isinstance(value, str) and value.startswith(_FILE):
         return _read_lines(Path(value.removeprefix(_FILE)).expanduser())
@@ -156,16 +163,16 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
 
 
 def _load_tokenizer(config: ExperimentConfig, path: str) -> Any:
-    """Load the tokenizer of the checkpoint, unless the configuration names another."""
+    """Load the tokenizer of the checkpoint, or the one that the configuration names."""
     tokenizer_path = choose_checkpoint_tokenizer(config, path).path
     assert tokenizer_path is not None
     return load_tokenizer(tokenizer_path, ())
 
 
 def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int | None:
-    """Return the maximum number of tokens of a text; None: the length of training, as the model records it.
+    """Return the maximum number of tokens per text, or None to use the training length stored with the model.
 
-    Models of older versions do not record it; the configurations of their runs do.
+    Models of older versions do not store it; their length is read from the configuration of their run.
     """
     length, is_overridden = get_text_length(config.dataset), "dataset.sequence_length" in list_overridden_keys()
     is_recorded = DataIdentity.from_config("checkpoint", path, model.config) is not None
@@ -178,7 +185,10 @@ def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int |
 
 
 def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
-    """Return the columns to read of a table: those of settings or run, or else those of training."""
+    """Return the columns of a table to read.
+
+    They are those of the settings or of the run, or else those of training.
+    """
     trained = get_trained_columns(model)
     is_set = any(key.partition(".")[0] == "dataset" for key in list_overridden_keys())
     is_of_run = run_of_checkpoint(config) is not None
@@ -187,6 +197,9 @@ def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[
 
 
 def _read_segment_length(config: ExperimentConfig, model: Any) -> int | None:
-    """Return the segment length of the run's evaluations; None: no memory, or no run."""
+    """Return the segment length in the evaluations of the model's run.
+
+    The result is None if the model has no memory, or if there is no run.
+    """
     run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
     return None if run is None else int(read_settings(run).dataset.sequence_length)

@@ -1,4 +1,4 @@
-"""Pretraining: masked language model and sentence order, with the ponder cost."""
+"""Pretraining: masked language modelling and sentence-order prediction, with the ponder cost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save model and report; return final metrics and run directory."""
+    """Train, evaluate the best checkpoint, and save model and report.
+
+    Return the final metrics and the run directory.
+    """
     args = training_arguments(config)
     data = _load_data(config, args, choose_training_tokenizer(config, args))
     set_seed(config.seed)
@@ -58,7 +61,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def build_pretraining_session(
     config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
 ) -> Session:
-    """Build a session with one held-out set, evaluated with statistics of every token's depth."""
+    """Build a session that evaluates one held-out set with depth statistics of every token."""
 
     def start(name: str) -> Evaluation:
         scorer = PretrainingScorer(data.tokenizer, args.device)
@@ -70,7 +73,10 @@ def build_pretraining_session(
 
 
 def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
-    """Score a unigram baseline; streamed training data have no known word frequencies."""
+    """Return the score of a unigram baseline.
+
+    It is not available for streamed training data, for which word frequencies are unknown.
+    """
     is_known = args.process_index == 0 and "streamed" not in data.summary["train"]
     return {"unigram": unigram_baseline(data)} if is_known else {}
 

@@ -1,4 +1,4 @@
-"""`mode=probe`: linear probes of the states after each update of a frozen model."""
+"""Mode `probe`: linear probes of the hidden states of a frozen model after each update."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Site = tuple[int, int]  # indices of readout and state
 
 
 def probe(config: ExperimentConfig) -> None:
-    """Probe the states of a checkpoint in a new run directory, and write a report."""
+    """Probe the states of a checkpoint, and write the results and a report into a new run directory."""
     args = training_arguments(config)
     config = add_validation_set(config)
     path = resolve_model_path(config)
@@ -64,7 +64,7 @@ def probe(config: ExperimentConfig) -> None:
 
 
 def add_validation_set(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the configuration with a tenth of the training examples held out if there is one evaluation split."""
+    """Return the configuration with a tenth of the training examples held out if there is only one evaluation split."""
     dataset: Any = config.dataset
     if len(dataset.evaluation_splits) > 1:
         return config
@@ -77,7 +77,10 @@ def _refuse_evaluation(name: str) -> NoReturn:
 
 
 def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
-    """Encode every set: the training set first, then the set that selects the penalty."""
+    """Encode every set.
+
+    The training set comes first, followed by the set that selects the regularisation strength.
+    """
     trainer = session.trainer
     sets = {"train": data.train, **data.evaluation}
     return {
@@ -86,7 +89,7 @@ def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
 
 
 def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
-    """Fit probes, and return the content of probes.json."""
+    """Fit linear probes, and return the content of probes.json."""
     (_, train), (validation_name, validation), *reported = encoded.items()
 
     def score(predicted: np.ndarray, classes: np.ndarray) -> float:
@@ -112,7 +115,10 @@ def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[
 
 
 def _list_sites(train: EncodedSet) -> list[_Site]:
-    """List every readout of every state, without the final state if it is that of the last update."""
+    """List every pair of state and readout to probe.
+
+    The final state is excluded if it equals the state after the last update.
+    """
     states = train.states.shape[1]
     is_last = bool((train.states[:, -1] == train.states[:, -2]).all())
     return [(readout, state) for readout in range(len(READOUTS)) for state in range(states - is_last)]

@@ -1,4 +1,4 @@
-"""Reports and figures of runs, their last screen, and comparisons of several runs."""
+"""Reports and figures of runs, the summary printed at their end, and comparisons of several runs."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from adadepth.runtime.files import refuse_links
 
 
 def judge(directory: Path) -> Verdict:
-    """Return the verdict on the depth of a run, from its files."""
+    """Return the verdict on whether adaptive depth helped a run, based on the files of the run."""
     return build_or_leave_out(verdict, read_run(directory), {})
 
 
 def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[str]] = ()) -> None:
-    """Print verdict, table and report path of a run, and commands to run next.
+    """Print the verdict, the table and the report path of a run, and commands to run next.
 
     Args:
         directory: Run directory.
         report: Path of the report.
-        commands: Commands to run next, as words.
+        commands: Commands to run next, as lists of words.
     """
     files = read_run(directory)
     reference = _find_reference_depth(files)
@@ -50,7 +50,7 @@ def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[
 
 
 def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the published depth of a run's model, where its family has one."""
+    """Return the published depth of a run's model, if its family has one."""
     family = _find_family(files)
     if family is None or family.reference_depth is None:
         return None
@@ -59,7 +59,7 @@ def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
 
 
 def _find_family(files: RunFiles) -> Family | None:
-    """Return the family of a run; None if it is not installed."""
+    """Return the model family of a run, or None if it is not installed."""
     return families().get((files.config.get("model") or {}).get("name", ""))
 
 
@@ -74,14 +74,14 @@ def draw_run_figures(directory: Path) -> list[Path]:
 
 
 def family_sections(directory: Path) -> list[SectionOf | SectionEntry]:
-    """Return the report sections of a run's family and kind of data, if they are installed."""
+    """Return the report sections of a run's model family and dataset type, if these are installed."""
     files = read_run(directory)
     owners = (_find_family(files), kinds().get(str(files.run.get("dataset_schema"))))
     return [load(section) for owner in owners if owner is not None for section in owner.sections]
 
 
 def compare_runs(config: ExperimentConfig) -> None:
-    """Compare runs, also those in folders, for `mode=report runs=[...]`.
+    """Compare runs for `mode=report runs=[...]`; an entry may also be a folder of runs.
 
     Raises:
         CheckpointError: If a folder is missing or holds no run, or no run can be read.
@@ -93,7 +93,7 @@ def compare_runs(config: ExperimentConfig) -> None:
 
 
 def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
-    """Return the runs that an entry of `runs` names."""
+    """Return all runs that an entry of `runs` names."""
     folder = resolve_run(value, config) if value == "latest" else Path(value)
     if not os.path.isdir(folder):
         siblings = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
@@ -107,13 +107,13 @@ def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
 def compare_sweep(
     sweep: str, folders: Iterable[str], failures: Mapping[str, str], search: Search | None = None
 ) -> None:
-    """Compare the runs of a sweep that this machine can read; without any, do nothing.
+    """Compare the runs of a sweep that this machine can read; do nothing if there are none.
 
     Args:
-        sweep: Name of the sweep in run.json.
+        sweep: Name of the sweep, as in run.json.
         folders: `output_dir` of every job.
         failures: Reason of every failed job.
-        search: Search whose trials the runs are.
+        search: Hyperparameter search, if the runs are its trials.
     """
     outputs = [Path(folder) for folder in dict.fromkeys(folders)]
     runs = find_sweep_runs(outputs, sweep)
@@ -123,7 +123,7 @@ def compare_sweep(
 
 
 def _report_failures(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[str]:
-    """Yield a sentence for every job that failed before it had a run; other failures stand in their runs."""
+    """Yield a sentence for every job that failed before it created a run; other failures are recorded in the runs."""
     errors = Counter(next(iter(str(run.run.get("error") or "").splitlines()), "") for run in runs)
     for job, why in failures.items():
         error = next((error for error, count in errors.items() if error and count and error in why), None)
@@ -142,16 +142,16 @@ def _write_comparison(comparison: Comparison, output: Path) -> None:
 
 
 def _hash_directories(runs: Sequence[RunFiles]) -> str:
-    """Return eight hexadecimal digits that identify the directories of runs."""
+    """Return a hash of the run directories as eight hexadecimal digits."""
     names = "\n".join(sorted(str(run.directory.resolve()) for run in runs))
     return hashlib.sha256(names.encode()).hexdigest()[:8]
 
 
 def rewrite(config: ExperimentConfig) -> None:
-    """Rewrite report and figures of an earlier run, or compare several runs, for `mode=report`.
+    """Rewrite the report and figures of an earlier run, or compare several runs, for `mode=report`.
 
     Raises:
-        CheckpointError: If there is no such run, its record is damaged, or its directory holds a link.
+        CheckpointError: If there is no such run, its record is damaged, or its directory contains a link.
     """
     if config.runs:
         compare_runs(config)
@@ -168,7 +168,7 @@ def select_objective(config: ExperimentConfig, metrics: Mapping[str, float]) -> 
     """Return the metric that `optimise` names.
 
     Raises:
-        ConfigError: If the run lacks that metric, naming those it has.
+        ConfigError: If the run lacks this metric; the message names the metrics that it has.
     """
     if config.optimise not in metrics:
         kind, _, metric = config.optimise.partition("/")

@@ -33,7 +33,7 @@ _TIMING_S = 4.0  # for evaluation, and again for training; a small run times one
 
 
 def show_grid(trainer: DepthTrainer) -> None:
-    """Print the depth allocation of an example, for tasks with a picture."""
+    """Print the depth of every cell of an example, for tasks with grid-shaped examples."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
         draw = draw_puzzle_text if grids[0][0]["kind"] == PUZZLE else draw_grid_text
@@ -41,7 +41,7 @@ def show_grid(trainer: DepthTrainer) -> None:
 
 
 def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, tracking: TrackingCallback) -> None:
-    """Measure and log the speed-up of ragged over dense execution for evaluation and training."""
+    """Measure and log the speed-up of ragged over dense execution, for evaluation and for training."""
     seconds = 0.0 if config.small else _TIMING_S
     speeds = {}
     for kind, metric in (("evaluation", "cost/speedup_over_dense"), ("training", "cost/training_speedup_over_dense")):
@@ -58,13 +58,13 @@ def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, t
 
 
 def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder: str, **facts: Any) -> None:
-    """Save the trained model in the run directory, and record it with the end of training.
+    """Save the trained model in the run directory, and add it and the end of training to the record of the run.
 
     Args:
         config: Experiment.
         run: Open run.
         trainer: Trainer with the model.
-        folder: Folder in the run directory.
+        folder: Name of the model folder in the run directory.
         facts: Additional entries of the record.
     """
     path, is_main = run.directory / folder, trainer.is_world_process_zero()
@@ -84,14 +84,14 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
 
 
 def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
-    """Upload the model of a run, and print its address."""
+    """Upload the model of a run to the hub, and print its address."""
     if address := push(run.directory / MODEL, repository, f"{config.name}, run {run.directory.name}"):
         run.update(pushed_to=address)
         say(f"model: {address}")
 
 
 def draw_results(run: Run, tracker: Tracker, step: int) -> None:
-    """Record the verdict on the depth of a run, and draw and track its figures."""
+    """Record the verdict on a run's adaptive depth, draw its figures, and send them to the trackers."""
     if verdict := judge(run.directory):
         run.update(verdict=to_json(verdict))
     track_figures(run.directory, tracker, step)
@@ -120,7 +120,7 @@ def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel
 
 
 def track_artifacts(config: ExperimentConfig, directory: Path, tracker: Tracker) -> None:
-    """Upload report and model to the tracker, as `logger.artifacts` says."""
+    """Upload the report and the model to the tracker, as configured by `logger.artifacts`."""
     for kind in config.logger.artifacts:
         if (path := directory / _ARTIFACTS[kind]).exists():  # an evaluation saves no model
             tracker.artifact(str(kind), path)

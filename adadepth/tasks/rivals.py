@@ -1,7 +1,7 @@
-"""Rivals: fixed-depth networks of equal compute, trained like an adaptive run and compared with it.
+"""Rivals: fixed-depth baselines of equal compute, trained like an adaptive run and compared with it.
 
-`rival_of=<run>` is an ordinary run that resumes, reports and sweeps. Its depth follows from the compute of the adaptive
-run, and it adds a row to rivals.json and report of that run.
+`rival_of=<run>` starts an ordinary run, which can be resumed, reported and swept. Its depth follows from the compute of
+the adaptive run. It adds a row to rivals.json and to the report of the adaptive run.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def compare_rival(directory: Path, rival: Path) -> None:
 
 
 def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
-    """Yield an example of the adaptive run, its depth by difficulty, and its measured speed-up."""
+    """Yield lines about the adaptive run: an example, its depth by difficulty, and its measured speed-up."""
     for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
         yield draw_grid_text(grids[0])
     if table := format_rival_difficulty(adaptive.halting, rival.halting):
@@ -103,7 +103,7 @@ def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return a row of rivals.json: kind, depth, compute, and metrics on every evaluation set."""
+    """Return a row of rivals.json: type of network, depth, compute, and metrics on every evaluation set."""
     record, halting = files.run, files.halting
     updates, cost = halting["classes"]["all"], halting["cost"]
     metrics: Mapping[str, Any] = record.get("final_metrics") or {}

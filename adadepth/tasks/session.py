@@ -1,4 +1,4 @@
-"""Session of a run: open it, train or evaluate a model, and write its report; shared by all tasks."""
+"""Session of a run, shared by all tasks: opens the run, trains or evaluates a model, and writes the report."""
 
 from __future__ import annotations
 
@@ -53,21 +53,23 @@ from adadepth.training.trainer import DepthTrainer
 
 @dataclass
 class Session:
-    """Training or evaluation of a model; `run` and the fields after it exist once the session is open.
+    """Training or evaluation of a model.
+
+    `run` and the fields after it are set when the session is open.
 
     Attributes:
         config: Experiment.
-        args: Arguments of the trainer.
+        args: Training arguments.
         data: Data with `train`, `collate`, `tokenizer` and a `summary`.
         model: Model to train or evaluate.
-        evaluation_sets: Examples by the name of their set; the first set selects checkpoints.
-        start_evaluation: Function that starts the evaluation of a set, given its name.
+        evaluation_sets: Evaluation examples by the name of their set; the first set selects checkpoints.
+        start_evaluation: Function that takes the name of a set and starts its evaluation.
         extensions: Extensions of the training loop.
-        baselines: Scores on the sets without the model.
+        baselines: Scores of simple baselines on the evaluation sets.
         run: Open run with its directory and record.
         trainer: Trainer of the run.
-        tracking: Callback with the metrics.
-        stop: Callback with the reason why a training stopped.
+        tracking: Callback that collects the metrics.
+        stop: Callback that holds the reason why training stopped.
     """
 
     config: ExperimentConfig
@@ -86,7 +88,7 @@ class Session:
     def train(
         self, finish: Callable[[Self], Any] | None = None, adjust: Callable[[Self], Any] | None = None
     ) -> tuple[dict[str, float], Path]:
-        """Train in a new run directory, or resume in an earlier one.
+        """Train in a new run directory, or resume an earlier run in its directory.
 
         Args:
             finish: Function called with the session after the model is saved.
@@ -136,7 +138,7 @@ class Session:
             return metrics
 
     def with_extensions(self) -> Self:
-        """Return a copy with the extensions of data, family and settings, and with examples completed by them."""
+        """Return a copy with all extensions of data, family and settings, which also wrap the examples."""
         extensions = (*self.extensions, *build_extensions(self.config, self.args, self.model, self.data))
 
         def complete(examples: Any) -> Any:
@@ -149,7 +151,7 @@ class Session:
 
     @contextmanager
     def open(self, directory: Path, checkpoint: Path | None = None) -> Iterator[None]:
-        """Open run, tracker and trainer; write the report at the end of the block, also after an error.
+        """Open the run, tracker and trainer, and write the report at the end of the block, even after an error.
 
         Args:
             directory: Run directory.
@@ -199,14 +201,14 @@ class Session:
         Args:
             checkpoint: Checkpoint to resume from.
             folder: Folder of the saved model in the run directory.
-            owner: Directory of the run that this one is a part of, which is resumed after an interruption.
+            owner: Directory of the run to resume after an interruption, if this run is a part of another run.
             adjust: See `train`.
 
         Returns:
             The final metrics.
 
         Raises:
-            SystemExit: After Ctrl-C or SIGTERM, when a checkpoint is written.
+            SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
             DivergedError: If the weights or losses are not finite.
         """
         trainer, tracking, stop = self.trainer, self.tracking, self.stop
@@ -270,7 +272,7 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
         owner: Directory of the run to resume after an interruption: that of the session, or one that it is a part of.
 
     Raises:
-        SystemExit: After Ctrl-C or SIGTERM, when a checkpoint is written.
+        SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
         DivergedError: If the weights or losses are not finite.
     """
     trainer, stop, is_main = session.trainer, session.stop, is_main_process()
