@@ -1,1 +1,1 @@
-"""Evaluation: one pass over a set that accumulates losses, depth statistics and the metrics of the task's scorer."""
+"""Evaluation: one pass over a data set that accumulates losses, depth statistics and the task's metrics."""

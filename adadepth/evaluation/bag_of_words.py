@@ -1,6 +1,6 @@
-"""Bag-of-words baselines: a linear model of the pieces of a text, and the most frequent tag of every word.
+"""Bag-of-words baselines: a linear model on the tokens of a text, and the most frequent tag of every word.
 
-They train in seconds on the tokens of a run, and their scores show what reading in context adds.
+They train in seconds on the tokens of a run. Their scores show how much a model gains by reading words in context.
 """
 
 from __future__ import annotations
@@ -23,10 +23,12 @@ Scores = dict[str, dict[str, float]]
 
 
 def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
-    """Return a description of the baseline and its metrics on every evaluation set; None if the data have none.
+    """Return a description of the baseline and its metrics on every evaluation set.
 
-    Sentences and pairs get a logistic regression, or for values a ridge regression, on TF-IDF weights of pieces and of
-    pairs of neighbours. Tagged words get their most frequent tag.
+    The result is None if there is no baseline for the data.
+
+    The baseline of sentences and sentence pairs is a logistic regression, or a ridge regression if labels are values.
+    Its features are TF-IDF weights of tokens and of pairs of adjacent tokens. Tagged words get their most frequent tag.
 
     Args:
         data: Training and evaluation sets of a run.
@@ -68,15 +70,19 @@ def _linear_model(problem: str) -> Any:
 
 
 def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
-    """Return values (rows,) float64, class numbers (rows,) int64, or 1 and 0 for every label, (rows, C) int64."""
+    """Return the labels of rows.
+
+    They are values (rows,) float64, class numbers (rows,) int64, or, with several labels per row, 0 or 1 for every
+    class, (rows, C) int64.
+    """
     labels: np.ndarray = np.asarray(examples.store.classes()[rows])
     return labels if examples.problem == "regression" else labels.astype(np.int64)
 
 
 def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledData) -> Any:
-    """Return the counts of each piece and each pair of neighbours in each row, a sparse (rows, columns) matrix.
+    """Return the counts of tokens and of pairs of adjacent tokens in each row, a sparse (rows, columns) matrix.
 
-    The two texts of a pair have separate columns; pairs of neighbours share theirs by a hash.
+    The two texts of a pair have separate columns. Pairs of adjacent tokens are hashed to columns.
     """
     from scipy.sparse import csr_matrix
 
@@ -115,6 +121,6 @@ def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
 
 
 def _words(examples: TaggingExamples, index: int) -> list[tuple[int, ...]]:
-    """Return the words of a sentence as tuples of the ids of their pieces."""
+    """Return the words of a sentence, each as a tuple of its token ids."""
     pieces, starts = examples.store.pieces(int(examples.rows[index]))
     return [tuple(part.tolist()) for part in np.split(pieces, starts[1:])]

@@ -21,18 +21,18 @@ from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 
 
 class TaskDepthReporter(Scorer):
-    """A reporter for models with one depth per task, whose report describes layers instead of units."""
+    """Reporter for models with one depth per task; its report describes layers instead of tokens or sequences."""
 
     def __init__(self, model: DepthModel) -> None:
         self._model = model
         self._reads_cached_states = False
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Note whether the states of the base came from disk."""
+        """Record whether the states of the base were read from the cache on disk."""
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the distribution over layers, the parameters of head and base, and the source of the states."""
+        """Return the distribution over layers, the parameter counts of head and base, and the source of the states."""
         if "layers" in statistics and isinstance(self._model, MixesLayers):
             statistics["layers"] |= {
                 "added_parameters": self._model.added_parameters(),
@@ -44,19 +44,19 @@ class TaskDepthReporter(Scorer):
 
 
 class LossAccumulator:
-    """An accumulator of loss means over targets, which batch size and world size cannot change."""
+    """Accumulator of mean losses per target, which do not depend on batch size or world size."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}  # (2,) float64 by part: sum of losses, number of targets
 
     def add(self, parts: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
-        """Add the loss parts of a batch, and the counts that normalised them."""
+        """Add the loss parts of a batch, weighted by the target counts that normalised them."""
         for name, part in parts.items():
             added = torch.stack([part.double() * counts[name], counts[name].double()])
             self._sums[name] = self._sums.get(name, torch.zeros_like(added)) + added
 
     def merge(self) -> None:
-        """Add the sums of all processes, some of which may have had no example; every process calls it."""
+        """Sum over all processes, including those without an example; every process calls it."""
         total: dict[str, Tensor] = {}
         for parts in gather_from_processes({name: sums.cpu() for name, sums in self._sums.items()}):
             for name, sums in parts.items():
@@ -64,7 +64,7 @@ class LossAccumulator:
         self._sums = total
 
     def means(self) -> dict[str, float]:
-        """Return `<part>_loss` of every part that has a target."""
+        """Return the mean `<part>_loss` of every loss part that has a target."""
         totals = {name: sums.tolist() for name, sums in self._sums.items()}
         return {f"{name}_loss": total / count for name, (total, count) in totals.items() if count}
 
@@ -75,7 +75,7 @@ class UnitStatistics(HaltingStatistics):
     advice: str | None = None
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the units of a batch to the histograms and sums."""
+        """Add the units (tokens, sequences or tasks) of a batch to the histograms and sums."""
         self.update(
             trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
         )
@@ -90,7 +90,7 @@ class UnitStatistics(HaltingStatistics):
 
 
 class ArchitectureStatistics:
-    """Statistics of an architecture: the operations of every block, equal in all batches, and the cost of a token."""
+    """Statistics of an architecture: the operation of every block, which is the same in all batches, and token cost."""
 
     def __init__(self, model: DepthModel, device: torch.device) -> None:
         self._model = model
@@ -107,11 +107,11 @@ class ArchitectureStatistics:
         self._sums += torch.stack([*work, tokens.sum()]).double()
 
     def tensors(self) -> Sequence[Tensor]:
-        """Return the sums, which processes add in place."""
+        """Return the sums, to be summed over processes in place."""
         return [self._sums]
 
     def summary(self) -> dict[str, Any]:
-        """Return `architecture`, see `describe_architecture`, and the `cost` of a token."""
+        """Return `architecture` (see `describe_architecture`) and the `cost` of a token."""
         temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
         described = describe_architecture(self._operations, temperature)
         *work, tokens = self._sums.tolist()
@@ -127,7 +127,7 @@ Statistics = UnitStatistics | ArchitectureStatistics
 
 
 def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
-    """Return the statistics for the unit of a model: an architecture, or tokens, sequences and tasks."""
+    """Return the statistics for the depth unit of a model: an architecture, or tokens, sequences or tasks."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
     statistics = UnitStatistics(model.max_updates, classes, device, difficulties)
@@ -137,7 +137,7 @@ def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: in
 
 
 class Evaluation:
-    """One pass over one set: batches in, metrics and a report out.
+    """One evaluation pass over one data set, which turns batches into metrics and a report.
 
     Args:
         model: Evaluated model.
@@ -172,7 +172,7 @@ class Evaluation:
             self._options["output_hidden_states"] = True
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of the forward pass of a batch beside its tensors."""
+        """Return the arguments of the forward pass that are added to the tensors of a batch."""
         return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
@@ -190,7 +190,7 @@ class Evaluation:
                 self._words.add(batch, outputs.trace.updates)
 
     def merge(self) -> None:
-        """Add the sums and records of the other processes; every process calls it."""
+        """Merge the sums and records of all processes; every process calls it."""
         self.scorer.merge()
         self._losses.merge()
         all_reduce_sum(self._statistics.tensors())
@@ -205,7 +205,7 @@ class Evaluation:
         return self.scorer.metrics(self.losses())
 
     def report(self) -> EvaluationReport | None:
-        """Return the statistics of depth and the part of the scorer; None without `wants_statistics`."""
+        """Return the depth statistics and the scorer's results, or None without `wants_statistics`."""
         if not self.wants_statistics:
             return None
         words = {} if self._words is None else {"words": self._words.summary()}

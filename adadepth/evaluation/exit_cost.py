@@ -1,6 +1,6 @@
-"""Compute of recorded units at given exit steps: builds their trace, and lets the model count its MACs.
+"""Compute cost of recorded units at given exit steps: builds their trace, of which the model counts the MACs.
 
-Shape legend: M units, S sequences, T tokens.
+Shape legend: M units (tokens or sequences), S sequences, T tokens.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from adadepth.models.contract import DepthModel
 
 @dataclass(frozen=True)
 class ExitCost:
-    """The compute of recorded units under any exit steps.
+    """Compute cost of recorded units for any exit steps.
 
     Attributes:
         model: Model that predicts after every step.
-        by_token: Whether units are tokens.
+        by_token: Whether the units that exit are tokens.
     """
 
     model: DepthModel
@@ -34,9 +34,9 @@ class ExitCost:
 
         Args:
             records: Records of the units.
-            exit_steps: Step after which each exits, int64, (M,).
-            reads: Signals that a rule reads of a unit after every update until its exit. With a rule that reads no
-                predictions, one prediction of every unit counts, at its exit.
+            exit_steps: Step after which each unit exits, int64, (M,).
+            reads: Signals that the exit rule computes for a unit after every update until its exit. If it does not read
+                predictions, only one prediction per unit is counted, at its exit.
         """
         lengths, work = records.lengths, float(self.model.price(self._trace(records, exit_steps)).adaptive)
         for signal in {LOGITS, *reads}:
@@ -53,7 +53,7 @@ class ExitCost:
 
 
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of sequences that exit at these steps, (M,), and are executed one at a time without padding."""
+    """Return the trace of sequences with exit steps (M,), executed one at a time without padding."""
     lengths = records.lengths
     return DepthTrace(
         unit="sequence",
@@ -65,7 +65,7 @@ def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
 
 
 def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of tokens, (M, T), for sequences that exit as a whole at these steps, (M,)."""
+    """Return the trace of tokens, (M, T), for sequences that exit as a whole at the exit steps (M,)."""
     valid = torch.arange(int(records.lengths.max())) < records.lengths.unsqueeze(1)
     return DepthTrace(
         unit="token",
@@ -77,7 +77,7 @@ def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTra
 
 
 def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of recorded tokens, (M,), grouped into a row per sequence: (S, most tokens of a sequence)."""
+    """Return the trace of recorded tokens, (M,), grouped into one row per sequence, (S, longest sequence)."""
     _, rows, counts = get_sequence_numbers(records.index).unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]

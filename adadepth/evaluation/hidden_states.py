@@ -1,7 +1,8 @@
-"""States of sentences after every update of a frozen encoder, the input of probes.
+"""Hidden states of sentences after every update of a frozen encoder, which are the input of probes.
 
-Shape legend: B rows, T tokens, H width, S states: before the first update, after each of the N, and the final one, n
-examples, R readouts.
+Shape legend: B rows, T tokens, H width, n examples, N updates. There are S states: before the first update, after each
+of the N updates, and the final state. R readouts turn each state into a vector: the first token, and the mean over
+tokens.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ class EncodedSet:
     """Encoded examples of a set in the order of their rows, on the CPU.
 
     Attributes:
-        states: States, float32, (n, S, R, H); the final one is the last of S.
+        states: Hidden states, float32, (n, S, R, H); the last of the S states is the final state.
         labels: Class numbers, int64, (n,).
-        difficulty: Difficulty, int64, (n,), if the data have it.
-        changed: Share of the tokens of a readout that each update changed at all, float64, (N, R).
+        difficulty: Difficulty of each example, int64, (n,), or None if the data have none.
+        changed: Share of a readout's tokens with a state that each update changed, float64, (N, R).
     """
 
     states: Tensor
@@ -46,9 +47,9 @@ class EncodedSet:
 
 
 def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> EncodedSet:
-    """Run a set through an encoder and return its states.
+    """Run a data set through an encoder, and return its hidden states.
 
-    If a batch stops early because all its tokens have halted, its last states stand for the remaining updates.
+    If a batch stops early because all its tokens have halted, its last states are repeated for the remaining updates.
     """
     parts: list[dict[str, Tensor]] = []
     changed = torch.zeros(model.max_updates, len(READOUTS), dtype=torch.float64)
@@ -73,17 +74,17 @@ def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> Encode
 
 
 def read_states(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Return first tokens and means over real tokens, (B, S, R, H), of S states (B, T, H) with the mask (B, T)."""
+    """Read out S states, each (B, T, H), as first token and mean over unpadded tokens, (B, S, R, H)."""
     weights = mask.unsqueeze(-1) / mask.sum(dim=1)[:, None, None]
     return torch.stack([torch.stack([state[:, 0], (state * weights).sum(dim=1)], dim=1) for state in states], dim=1)
 
 
 def count_changed_tokens(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Count the first and the real tokens that each of N updates changed, float64, (N, R).
+    """Count the first tokens and the unpadded tokens that each of N updates changed, float64, (N, R).
 
     Args:
-        states: N + 1 states, each (B, T, H).
-        mask: Mask of the real tokens, boolean (B, T).
+        states: Hidden states before the first and after each update, N + 1 tensors (B, T, H).
+        mask: Mask of the unpadded tokens, boolean (B, T).
     """
     moved = torch.stack([(after != before).any(dim=-1) & mask for before, after in pairwise(states)])
     return torch.stack([moved[:, :, 0].sum(dim=1), moved.sum(dim=(1, 2))], dim=-1).double()

@@ -1,4 +1,4 @@
-"""Scorer of a language model with memory: likelihood per token, word and character, under several supernet gates."""
+"""Scorer of a language model with recurrent memory: likelihood per token, word and character, for supernets, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_EXPONENT = 700.0  # exp of more does not fit a float
 
 @dataclass(frozen=True)
 class SampledPaths(Dataset):
-    """A set repeated for every sampled path; `path` of a batch is the number of its path."""
+    """Data set repeated for every sampled path of a supernet; the field `path` of a batch is the number of its path."""
 
     streams: StreamBatches
     paths: int
@@ -37,16 +37,16 @@ class SampledPaths(Dataset):
 
 @dataclass(eq=False)
 class LanguageScorer(Scorer):
-    """A scorer with sums of losses, over streams whose memory is carried from batch to batch.
+    """Scorer that sums losses over streams of text and carries the recurrent memory from batch to batch.
 
     Attributes:
         model: Evaluated language model.
         streams: Evaluated set, with the counts of its words and characters.
-        context: Context that attention sees.
+        context: Context length of attention.
         device: Device of the batches.
         name: Name of this evaluation.
-        qualities: Metrics of all evaluations by `name`, which `metrics` extends for their reports.
-        gates: Supernet gates: `soft`, `argmax`, `sampled` (a path per pass), or `noisy`, with new noise per batch.
+        qualities: Metrics of all evaluations by `name`. `metrics` adds those of this evaluation, and reports read them.
+        gates: Type of supernet gates: `soft`, `argmax`, `sampled` (one path per pass) or `noisy` (new noise per batch).
     """
 
     model: Any
@@ -66,7 +66,7 @@ class LanguageScorer(Scorer):
         self._batches = empty.new_zeros(2)  # sum of the perplexities of batches, number of batches
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the memory of the rows, the context, and the supernet gates."""
+        """Return the memory of the rows, the context length and the supernet gates for the forward pass."""
         if batch["is_start"]:
             self._memory = None
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
@@ -92,11 +92,11 @@ class LanguageScorer(Scorer):
         all_reduce_sum([self._sums, self._batches])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return the mean loss in nats per token, its exponential, and the same per word and per character.
+        """Return the mean loss in nats per token, perplexity, perplexity per word, and bits per character.
 
-        Perplexity is exp(sum of losses / tokens), per word exp(sum of losses / words); bits per character are the sum
-        over characters and ln 2. Several sampled paths give means, and the sample deviation of the perplexity. Only the
-        likelihood counts, not other parts of the loss.
+        Perplexity is exp(sum of losses / tokens), and per word exp(sum of losses / words). Bits per character are the
+        sum of losses / (characters ln 2). With several sampled paths, the metrics are means over paths, with the sample
+        standard deviation of the perplexity. Only the likelihood counts, not the other parts of the loss.
         """
         sizes = (self.streams.words, self.streams.characters)
         passes = [likelihood(float(total), float(count), *sizes) for total, count in self._sums]
@@ -111,9 +111,10 @@ class LanguageScorer(Scorer):
         return metrics
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the architecture, its cost, and the finite metrics of all evaluations so far.
+        """Return a report with the architecture, its cost, and the finite metrics of all evaluations so far.
 
-        The exponential of a large loss is infinite, which a file cannot hold; `missing` has the reason.
+        The perplexity of a large loss may be infinite, which JSON cannot store. The field `missing` then has the
+        reason.
         """
         evaluations: dict[str, dict[str, float]] = {}
         missing: dict[str, str] = {}
@@ -124,7 +125,7 @@ class LanguageScorer(Scorer):
 
 
 def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
-    """Return a sum of cross-entropies in nats per token, word and character; see `LanguageScorer.metrics`."""
+    """Convert a sum of cross-entropies in nats to the metrics of `LanguageScorer.metrics`."""
     loss = total / tokens
     return {
         "loss": loss,
@@ -136,5 +137,5 @@ def likelihood(total: float, tokens: float, words: float, characters: float) -> 
 
 
 def _exponential(value: float) -> float:
-    """Return exp(value), infinite if it exceeds a float."""
+    """Return exp(value), or infinity if it exceeds the range of a float."""
     return math.exp(value) if value < _LARGEST_EXPONENT else math.inf

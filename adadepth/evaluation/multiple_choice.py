@@ -1,4 +1,4 @@
-"""Scorer of multiple choice, where an example has one sequence per choice."""
+"""Scorer of multiple choice, in which an example has one sequence per choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ from adadepth.metrics.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 class ChoiceScorer(RecordingScorer):
-    """A scorer of the accuracy of choices and the depth of their tokens; traces have a row per choice, (B·C, T)."""
+    """Scorer of the accuracy of choices and the depth of their tokens.
+
+    Traces have one row per choice, (B·C, T).
+    """
 
     classes = CHOICE_CLASSES
 
@@ -29,7 +32,7 @@ class ChoiceScorer(RecordingScorer):
         self._recorder.add(flat, SimpleNamespace(logits=outputs.logits, trace=whole))
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens by class: of context and endings, of the right choice and of the predicted one."""
+        """Return the tokens grouped into classes: context, endings, right choice and predicted choice."""
         masks = classify_choice_tokens(
             outputs.logits,
             batch["labels"],

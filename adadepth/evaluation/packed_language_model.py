@@ -1,4 +1,4 @@
-"""Scorer of a causal model on packed blocks: likelihood at the exits of tokens, and after every step.
+"""Scorer of a causal language model on packed blocks: likelihood at the exit step of each token and after every step.
 
 Shape legend: B rows, T positions, P predicted tokens, N steps.
 """
@@ -21,10 +21,10 @@ from adadepth.runtime.distributed import all_reduce_sum
 
 
 class BlockScorer(Scorer):
-    """A scorer with sums of losses on the device, at exits and after every step, and a few example blocks.
+    """Scorer that sums losses at the exit steps and after every step on the device, and collects a few example blocks.
 
     Args:
-        model: Evaluated model. With `exit_signals` all its steps run, and its output has `step_losses` (P, N).
+        model: Evaluated model. If it has `exit_signals`, all steps are run, and its output has `step_losses` (P, N).
         examples: Evaluated set, with the counts of its words and characters.
         data: Data with the tokenizer.
         device: Device of the batches.
@@ -40,7 +40,7 @@ class BlockScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return options that run all steps without keeping their logits; losses read a part of them at a time."""
+        """Return options that run all steps and compute losses in chunks, so that not all logits are kept in memory."""
         return {"logits_to_keep": 1, **({"run_all_steps": True} if self._by_step else {})}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
@@ -57,10 +57,10 @@ class BlockScorer(Scorer):
         all_reduce_sum([self._sums, self._step_sums, self._exits])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return the likelihood at the exits of tokens, see `likelihood`, and `lm_loss_step_n` after every step n.
+        """Return the likelihood at the exit steps (see `likelihood`) and `lm_loss_step_n` after every step n.
 
-        Only the likelihood counts, not other parts of the loss. A part of the text is assumed to have as many words and
-        characters per token as all of it.
+        Only the likelihood counts, not the other parts of the loss. If only a part of the text is evaluated, it is
+        assumed to have as many words and characters per token as the whole text.
         """
         total, count = self._sums.tolist()
         share = count / self._blocks.tokens
@@ -71,24 +71,24 @@ class BlockScorer(Scorer):
         return (self._step_sums / self._sums[1]).tolist() if self._by_step else []
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens, each with the loss of its prediction."""
+        """Return the tokens, each with the loss of the prediction at its position."""
         predicting = _mask_predicting(batch)
         losses = torch.full(predicting.shape, math.nan, device=predicting.device)
         losses = losses.masked_scatter(predicting, outputs.token_losses.float())
         return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add blocks with the depth of every token, and the loss of its prediction, to the examples."""
+        """Add blocks, with the depth and the prediction loss of every token, to the examples."""
         assert units.losses is not None
         following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)
         self._sentences.update({**batch, "labels": following}, outputs.trace, units.losses, following)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth of tokens, example blocks, and the figures of every step."""
+        """Return a report with the depth of tokens, example blocks, and the figures of every step."""
         return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
 
     def _summarise_steps(self) -> dict[str, Any] | None:
-        """Return the fields of `adadepth.metrics.step_summary.summarise_steps` for the predicted tokens."""
+        """Return the fields of `adadepth.metrics.step_summary.summarise_steps` over all predicted tokens."""
         if not self._by_step:
             return None
         total, count = self._sums.tolist()
@@ -118,5 +118,8 @@ class BlockScorer(Scorer):
 
 
 def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the mask of the positions that predict a token, boolean (B, T): those before a label."""
+    """Return the mask of the positions that predict a token, boolean (B, T).
+
+    These are the positions just before a label.
+    """
     return torch.nn.functional.pad(batch["labels"][:, 1:] >= 0, (0, 1), value=False)

@@ -1,4 +1,4 @@
-"""Predictions of all examples of a set: records joined over processes, and rows for files."""
+"""Predictions for all examples of a data set: merges records over processes, and builds the rows of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:
-    """Return arguments of the forward pass whose seeded generator gives every evaluation the same sampled exits."""
+    """Return forward-pass arguments with a seeded generator, so that every evaluation samples the same exits."""
     return {"generator": torch.Generator().manual_seed(0)} if model.exit_signals else {}
 
 
@@ -33,14 +33,14 @@ def build_example_rows(records: StepRecords, labels: Sequence[str], problem: Pro
     """Return one row per example, in the order of their ids.
 
     Args:
-        records: Records of a set.
+        records: Records of a data set.
         labels: Names of the classes, or of the choices, in order; empty for a regression.
-        problem: Kind of prediction; with several labels, `label` and `prediction` are lists of names.
+        problem: Problem type. If an example has several labels, `label` and `prediction` are lists of names.
 
     Returns:
-        `id`, the number of the row in the data; `label` in a labelled set, and `prediction`, names or values;
-        `probabilities` of the classes at the exit, but not for a regression; `updates`, a mean over tokens if those
-        halt; `exit_step`, None if whole examples do not exit.
+        Rows with these fields. `id` is the number of the row in the data. `label` (if the set is labelled) and
+        `prediction` are names or values. `probabilities` are those of the classes at the exit, absent for a regression.
+        `updates` is the mean over tokens if tokens halt. `exit_step` is None if examples do not exit as a whole.
     """
     empty = [None] * len(records)
     exits = empty if records.exit_steps is None else records.exit_steps.tolist()
@@ -82,14 +82,14 @@ def probabilities(logits: Tensor) -> list[Any]:
 
 
 def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
-    """Return the figures of the words of every sentence of a batch: lists over the words that were not truncated.
+    """Return the figures of the words of every sentence of a batch, as lists over the words that were not truncated.
 
     Args:
-        outputs: `logits` (B, T, C), `trace`; if tokens exit `unit_slots` and `exit_steps` (K,).
-        firsts: Position of the first piece of every word, (words,), by sentence.
+        outputs: Output with `logits` (B, T, C) and `trace`, and, if tokens exit, `unit_slots` and `exit_steps` (K,).
+        firsts: Positions of the first token of every word, one array (words,) per sentence.
 
     Returns:
-        For each sentence `probabilities`, `updates`, and if tokens exit `exit_step`.
+        One row per sentence with `probabilities`, `updates` and, if tokens exit, `exit_step`.
     """
     trace, shape = outputs.trace, outputs.logits.shape[:2]
     updates = trace.updates if trace.unit == "token" else trace.updates[:, None].expand(shape)
@@ -105,6 +105,6 @@ def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]
 
 
 def build_word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
-    """Return the row of a sentence: lists over its words, None for words that were truncated."""
+    """Return the row of a sentence, as lists over its words with None for truncated words."""
     padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
     return {"id": number, "label": labels, "prediction": predicted, **padded}

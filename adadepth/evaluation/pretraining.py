@@ -1,4 +1,4 @@
-"""Scorer of pretraining: accuracies of masked words and of sentence order, and the depth of tokens by class."""
+"""Scorer of pretraining: accuracy of masked words and of sentence order, and depth of tokens by class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.runtime.distributed import all_reduce_sum
 
 
 class PretrainingScorer(Scorer):
-    """A scorer with four sums on the device and a few example sentences.
+    """Scorer that counts correct predictions on the device, and collects a few example sentences.
 
     Args:
         tokenizer: Tokenizer of the text.
@@ -32,7 +32,7 @@ class PretrainingScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Count the right predictions of masked words and sentence orders in a batch."""
+        """Count the correct predictions of masked words and of sentence orders in a batch."""
         words = batch["labels"][batch["labels"] >= 0]
         self._sums[:2] += _count_right(outputs.prediction_logits, words)
         if "sop" in outputs.loss_parts:
@@ -44,13 +44,13 @@ class PretrainingScorer(Scorer):
         all_reduce_sum([self._sums])
 
     def quality(self) -> dict[str, float]:
-        """Return `mlm_accuracy` and `sop_accuracy`; one without targets is absent."""
+        """Return `mlm_accuracy` and `sop_accuracy`; a metric without targets is omitted."""
         words, all_words, orders, all_orders = self._sums.tolist()
         counts = {"mlm_accuracy": (words, all_words), "sop_accuracy": (orders, all_orders)}
         return {name: right / count for name, (right, count) in counts.items() if count}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens by class, with the losses of the predicted ones."""
+        """Return the tokens grouped into classes, with the losses of the predicted tokens."""
         masked = batch["labels"] >= 0
         losses = torch.full(masked.shape, math.nan, device=masked.device).masked_scatter(masked, outputs.token_losses)
         return Units(classify_tokens(batch, self._tokenizer), losses)
@@ -63,18 +63,18 @@ class PretrainingScorer(Scorer):
         self._sentences.update(batch, outputs.trace, units.losses, predictions)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth by token class, and example sentences."""
+        """Return a report with the depth by token class and example sentences."""
         return EvaluationReport(statistics, self._sentences.sentences())
 
 
 def _count_right(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the number of right predictions and of all predictions, (2,)."""
+    """Return the number of correct predictions and of all predictions, (2,)."""
     right = (logits.argmax(dim=-1) == targets).sum()
     return torch.stack([right, right.new_tensor(len(targets))])
 
 
 def classify_tokens(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
-    """Return `token_classes` for the special tokens of a tokenizer."""
+    """Return the `token_classes` of a batch, given the special tokens of a tokenizer."""
     return token_classes(
         batch, cls_id=tokenizer.cls_token_id, sep_id=tokenizer.sep_token_id, mask_id=tokenizer.mask_token_id
     )

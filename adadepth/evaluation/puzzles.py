@@ -1,4 +1,4 @@
-"""Scorer of puzzles: accuracy of whole puzzles, depth by attribute, and example puzzles with all their answers."""
+"""Scorer of puzzles: accuracy of whole puzzles, depth by attribute, and examples with the answer of each step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.models.contract import DepthModel
 
 
 class PuzzleScorer(SequenceScorer):
-    """A scorer of puzzles, with a few answers after every step.
+    """Scorer of puzzles that also records, for a few examples, the answer after every step.
 
     Args:
         model: Evaluated model.
@@ -48,7 +48,7 @@ class PuzzleScorer(SequenceScorer):
         self._puzzles.update(batch, outputs)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth by class and attribute, the figures of the exits, and the examples."""
+        """Return a report with the depth by class and by attribute, the exit statistics, and the examples."""
         records = self._records
         assert records is not None
         assert records.labels is not None
@@ -60,8 +60,8 @@ class PuzzleScorer(SequenceScorer):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row per puzzle.
 
-        It has `id`, the number of the row in the data, the symbols of `label` and `prediction` cell by cell, `updates`
-        and `exit_step`, which are equal.
+        Its fields are `id` (the number of the row in the data), `label` and `prediction` (the symbols of all cells),
+        and `updates` and `exit_step`, which are equal.
         """
         assert self._records is not None
         assert self._records.labels is not None

@@ -1,4 +1,4 @@
-"""Scorer of question answering: the best span of every question over all of its windows."""
+"""Scorer of extractive question answering: finds the best answer span of every question over all its windows."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 class AnswerPrediction(NamedTuple):
-    """The prediction of one or more windows for a question.
+    """Predicted answer to a question, from one or more windows of its context.
 
     Attributes:
-        score: Score of the best span, the sum of its two logits; -inf if there is none.
+        score: Score of the best span, the sum of its start and end logits, or -inf if there is no span.
         first: First token of the best span in the context.
         last: Last token of the best span.
-        null: Lowest score of no answer, the sum of the logits of [CLS].
-        updates: Updates of all tokens of the windows.
+        null: Score of "no answer", the sum of the two logits of [CLS]; the lowest over windows.
+        updates: Sum of the updates of all tokens of the windows.
         tokens: Number of tokens of the windows.
     """
 
@@ -40,7 +40,7 @@ class AnswerPrediction(NamedTuple):
     tokens: float
 
     def merge(self, other: AnswerPrediction) -> AnswerPrediction:
-        """Return the prediction of the windows of both; of spans with equal scores the earlier one wins."""
+        """Merge the predictions of two sets of windows; if scores are equal, the earlier span wins."""
         best = min(self, other, key=lambda answer: (-answer.score, answer.first))
         return best._replace(
             null=min(self.null, other.null), updates=self.updates + other.updates, tokens=self.tokens + other.tokens
@@ -48,12 +48,12 @@ class AnswerPrediction(NamedTuple):
 
 
 class QuestionScorer(LabelledScorer):
-    """A scorer of the best span of every question over all of its windows.
+    """Scorer that selects the best answer span of every question over all its windows.
 
     Args:
         data: Data of the task.
         examples: Evaluated windows.
-        dataset: Configuration of the selection of spans.
+        dataset: Dataset settings, which configure the selection of spans.
     """
 
     classes = SPAN_CLASSES
@@ -86,7 +86,7 @@ class QuestionScorer(LabelledScorer):
         self._answers[question] = answer if earlier is None else earlier.merge(answer)
 
     def merge(self) -> None:
-        """Join the spans of all processes, which may have had windows of the same question."""
+        """Merge the spans of all processes, because several processes may have had windows of the same question."""
         parts, self._answers = gather_from_processes(self._answers), {}
         for question, answer in (entry for part in parts for entry in part.items()):
             self._add(question, answer)
@@ -98,7 +98,7 @@ class QuestionScorer(LabelledScorer):
         return score_answers(self.data.metrics, [self.answer(question) for question in questions], answers)
 
     def answer(self, question: int) -> str:
-        """Return the predicted answer to a question of the set; empty if there is none."""
+        """Return the predicted answer to a question of the set, or an empty string if there is none."""
         answer = self._answers[question]
         threshold = self.dataset.null_score_threshold if self.dataset.unanswerable else math.inf
         if not math.isfinite(answer.score) or answer.null - answer.score > threshold:
@@ -106,7 +106,10 @@ class QuestionScorer(LabelledScorer):
         return self.examples.span_text(question, answer.first, answer.last)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per question: its answers, the prediction, and the scores of this and of no answer."""
+        """Return one row per question.
+
+        It has the right answers, the prediction, and the scores of the prediction and of no answer.
+        """
         return [self._build_row(question, answer) for question, answer in sorted(self._answers.items())]
 
     def _build_row(self, question: int, answer: AnswerPrediction) -> dict[str, Any]:
@@ -122,7 +125,7 @@ class QuestionScorer(LabelledScorer):
         }
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens by class: of the question, of the context, and of the answer."""
+        """Return the tokens grouped into classes: question, context and answer."""
         masks = classify_span_tokens(
             (outputs.start_logits, outputs.end_logits),
             (batch["start_positions"], batch["end_positions"]),
@@ -137,6 +140,6 @@ class QuestionScorer(LabelledScorer):
         self.show_texts(batch, outputs.trace)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth by token class, example windows, and the predicted answers by id of the question."""
+        """Return a report with the depth by token class, example windows, and the predicted answers by question id."""
         predictions = {self.examples.text(number).id: self.answer(number) for number in self._answers}
         return replace(super().report(statistics), predictions=predictions)

@@ -1,6 +1,6 @@
 """Base class for task-specific metrics, unit classes and report examples of an evaluation.
 
-Shape legend: U units, in the shape of a trace's `updates`: (B, T) tokens, (B,) sequences or tasks.
+Shape legend: U is the shape of the units in a trace's `updates`: (B, T) for tokens, (B,) for sequences or tasks.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class EvaluationReport:
     Attributes:
         statistics: Content of halting.json.
         sentences: Example sentences.
-        exits: Figures of every step, if the model decides an exit step for every example.
-        grids: Example grids, if tokens are cells.
-        predictions: Predictions by id of the example, if the task has ids.
-        rows: Rows of all examples, if `wants_rows`.
+        exits: Figures of every step, if the model chooses an exit step for every example.
+        grids: Example grids, if tokens are cells of a grid.
+        predictions: Predictions by example id, if the task has ids.
+        rows: Rows of all examples, if `wants_rows` is set.
     """
 
     statistics: dict[str, Any]
@@ -37,14 +37,16 @@ class EvaluationReport:
 
 @dataclass(frozen=True)
 class Units:
-    """Attributes of the units of a batch beside their depth, each (U); see `HaltingStatistics.update`.
+    """Attributes of the units (tokens, sequences or tasks) of a batch besides depth; see `HaltingStatistics.update`.
+
+    Each tensor has the shape (U).
 
     Attributes:
         classes: Boolean masks by the names of the scorer's `classes`.
         losses: Loss of each unit, NaN if it has none.
-        right: 1 for a right prediction, 0 for a wrong one, NaN without a prediction.
-        difficulty: Difficulty, int64, negative if a unit has none.
-        states: Hidden states before the first and after every iteration, each (U, H).
+        right: Correctness of the prediction of each unit: 1 if right, 0 if wrong, NaN if there is no prediction.
+        difficulty: Difficulty of each unit, int64, negative if a unit has none.
+        states: Hidden states before the first and after every update, each (U, H).
     """
 
     classes: Mapping[str, Tensor]
@@ -55,16 +57,16 @@ class Units:
 
 
 class Scorer:
-    """The part of an evaluation that depends on the task: metrics, classes of units, and examples of the report.
+    """Task-specific part of an evaluation: metrics, classes of units, and examples of the report.
 
-    A task overrides the methods it needs. The order of calls is `options`, `record`, `units`, `add_examples` for every
-    batch, the last two only for a report; `merge`; `metrics`; `report`.
+    A task overrides the methods that it needs. For every batch, `options` and `record` are called, and for a report
+    also `units` and `add_examples`. After the last batch, `merge`, `metrics` and `report` are called in this order.
 
     Attributes:
         classes: Names of the classes of units; `all` is one of them.
-        difficulties: Number of difficulties, from 0 on; 0 if there are none.
-        word_tokenizer: Tokenizer of the text, if its words are ranked by their depth.
-        tags: Names of the classes of words, if `labels` has that of each word at its first token.
+        difficulties: Number of difficulty levels, which are numbered from 0, or 0 if there are none.
+        word_tokenizer: Tokenizer of the text, if words are ranked by their depth.
+        tags: Names of the word classes, if `labels` holds the class of each word at its first token.
     """
 
     classes: tuple[str, ...] = ("all",)
@@ -73,14 +75,14 @@ class Scorer:
     tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of the forward pass of a batch beside its tensors."""
+        """Return the arguments of the forward pass that are added to the tensors of a batch."""
         return {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Record the predictions of a batch for the metrics of the whole set."""
 
     def merge(self) -> None:
-        """Join the records of all processes; each of them calls it."""
+        """Merge the records of all processes; every process calls it."""
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
         """Return scalar metrics by name, among them `loss` and the mean loss parts of the set."""
@@ -95,7 +97,7 @@ class Scorer:
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the mask of the first tokens of words, boolean, (B, T); None if the tokenizer decides."""
+        """Return the mask of the first tokens of words, boolean, (B, T), or None if the tokenizer decides."""
         return None
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:

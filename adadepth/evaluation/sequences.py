@@ -1,4 +1,4 @@
-"""Scorers of labelled examples: metrics of whole sets, and depth by class, length and difficulty."""
+"""Scorers of labelled examples: metrics over whole data sets, and depth by class, length and difficulty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
 
 
 class LabelledScorer(Scorer):
-    """A base scorer of labelled examples, with example sentences."""
+    """Base class of scorers of labelled examples, which collects example sentences."""
 
     def __init__(self, data: LabelledData) -> None:
         self.data = data
@@ -45,7 +45,7 @@ class LabelledScorer(Scorer):
         """Add sequences to the example sentences.
 
         Args:
-            batch: `input_ids` and `attention_mask` (B, T), `index` (B,).
+            batch: Batch with `input_ids` and `attention_mask` (B, T), and `index` (B,).
             trace: Depths of tokens or sequences.
             distribution: Halting distribution of every sequence, (B, N), if sequences halt.
         """
@@ -54,12 +54,12 @@ class LabelledScorer(Scorer):
         self.sentences.update({**batch, "labels": ids}, trace, unknown, ids, distribution)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth by class, and example sentences."""
+        """Return a report with the depth by class and example sentences."""
         return EvaluationReport(statistics, self.sentences.sentences())
 
 
 class RecordingScorer(LabelledScorer):
-    """A scorer with a record of every example, for metrics of whole sets."""
+    """Scorer that records every example, for metrics over the whole set."""
 
     def __init__(self, data: LabelledData) -> None:
         super().__init__(data)
@@ -67,7 +67,7 @@ class RecordingScorer(LabelledScorer):
         self._records: StepRecords | None = None
 
     def merge(self) -> None:
-        """Join the examples of all processes."""
+        """Merge the records of all processes."""
         self._records = merge_processes(self._recorder)
 
     def quality(self) -> dict[str, float]:
@@ -78,13 +78,13 @@ class RecordingScorer(LabelledScorer):
         return compute_quality(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per example, see `build_example_rows`."""
+        """Return one row per example; see `build_example_rows`."""
         assert self._records is not None
         return build_example_rows(self._records, self.data.labels, self.data.problem)
 
 
 class SequenceScorer(RecordingScorer):
-    """A scorer of classes and values of sequences.
+    """Scorer of the classes or values of sequences.
 
     Args:
         model: Evaluated model.
@@ -103,13 +103,16 @@ class SequenceScorer(RecordingScorer):
         self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the logits of every example, and of every step if the model has them."""
+        """Record the logits of every example, including those of every step if the model returns them."""
         self._recorder.add(batch, outputs)
         if not self._prior_facts:
             self._prior_facts = self._model.prior_facts(outputs)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the units by label, correctness, length and difficulty, and tokens that halt by their kind."""
+        """Return the units grouped by label, correctness, length and difficulty.
+
+        If tokens halt, they are also grouped by token class.
+        """
         trace, labels, difficulty = outputs.trace, batch.get("labels"), batch.get("difficulty")
         mask = batch.get("attention_mask")
         lengths = mask.sum(dim=1) if mask is not None else torch.full_like(batch["index"], batch["inputs"].shape[1])
@@ -123,11 +126,14 @@ class SequenceScorer(RecordingScorer):
         return Units(masks, losses, self._compute_rightness(trace, outputs.logits, labels), difficulty)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Return the loss of every unit of the trace; None if units are parts of an example."""
+        """Return the loss of every unit of the trace, or None if units are parts of an example."""
         return None if trace.unit == "token" else compute_example_losses(logits, labels, self.data.problem)
 
     def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Return 1 for every right unit, 0 for a wrong one; if tokens halt, the first one stands for its sequence."""
+        """Return 1 for every right unit and 0 for every wrong one.
+
+        If tokens halt, the first token represents its sequence.
+        """
         if labels is None or not self.data.labels:
             return None
         right = compute_rightness(logits, labels, self.data.problem)
@@ -151,7 +157,10 @@ class SequenceScorer(RecordingScorer):
         self.show_texts(batch, outputs.trace, None if logits is None else halting_distribution(logits, "none").pmf)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the depth by class, examples, and the figures of every step if all examples ran all steps."""
+        """Return a report with the depth by class and examples.
+
+        It has the figures of every step if all examples ran all steps.
+        """
         exits = None
         if PREDICTED[self.data.problem].studies_exits and self._records is not None and self._records.ran_every_step:
             task: dict[str, Any] = {
@@ -164,7 +173,7 @@ class SequenceScorer(RecordingScorer):
 
 
 def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
-    """Return the classes of a set: the labels, quartiles of length, and buckets of difficulty if the data have it."""
+    """Return the classes of a set: labels, length quartiles, and difficulty buckets if the data have a difficulty."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)

@@ -1,4 +1,4 @@
-"""Scorer of tagging: the tags of all words, including those of truncated sentences."""
+"""Scorer of tagging: evaluates the tags of all words, including those of truncated sentences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of spe
 
 
 class TaggingScorer(SequenceScorer):
-    """A scorer of the tag of every word; metrics include truncated words.
+    """Scorer of the tag of every word; metrics include words that were truncated.
 
     Args:
         model: Evaluated model.
@@ -52,7 +52,7 @@ class TaggingScorer(SequenceScorer):
         self._columns: dict[int, dict[str, Any]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the tags predicted at the first piece of each word."""
+        """Record the tag that is predicted at the first token of each word."""
         numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
         firsts = [self.examples.find_first_pieces(number) for number in numbers]
         self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
@@ -60,7 +60,7 @@ class TaggingScorer(SequenceScorer):
             self._columns |= zip(numbers, build_word_columns(outputs, firsts), strict=True)
 
     def merge(self) -> None:
-        """Join the tags of all processes."""
+        """Merge the tags of all processes."""
         self._tags = _join_processes(self._tags)
         self._columns = _join_processes(self._columns)
 
@@ -77,14 +77,17 @@ class TaggingScorer(SequenceScorer):
         return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per sentence, with lists over its words; its id is the number of its row in the data."""
+        """Return one row per sentence, with lists over its words.
+
+        The id is the number of the row in the data.
+        """
         return [
             build_word_row(self.examples.row_number(number), *self._name_tags(number), self._columns[number])
             for number in sorted(self._tags)
         ]
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the mask of the first pieces of words, boolean, (B, T)."""
+        """Return the mask of the first tokens of words, boolean, (B, T)."""
         starts = torch.zeros(batch["input_ids"].shape, dtype=torch.bool)
         for row, number in zip(starts, batch["index"].tolist(), strict=True):
             row[torch.from_numpy(self.examples.find_first_pieces(number))] = True
@@ -101,5 +104,5 @@ class TaggingScorer(SequenceScorer):
 
 
 def _join_processes(values: dict[int, _Value]) -> dict[int, _Value]:
-    """Return the values of all processes, by sentence."""
+    """Merge the values of all processes into one mapping by the number of the sentence."""
     return {number: value for part in gather_from_processes(values) for number, value in part.items()}

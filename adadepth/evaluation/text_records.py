@@ -1,6 +1,8 @@
-"""Records of sampled tokens of a text; logits over a whole vocabulary are too large to record every token.
+"""Records of the predictions at a random sample of positions of a text.
 
-Shape legend: B rows, T positions, K recorded positions, N steps, V pieces.
+Logits over the whole vocabulary are too large to record every position.
+
+Shape legend: B rows, T positions, K recorded positions, N steps, V vocabulary entries.
 """
 
 from __future__ import annotations
@@ -22,14 +24,16 @@ NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
 def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
-    """Sample positions of a text to record, sorted, int64: block times `POSITIONS` plus position.
+    """Sample the positions of a text to record, sorted, int64.
 
-    As many as `NUMBERS` allows, drawn without repetition among all positions but the last of each block. They depend on
-    the number of pieces and steps of a model, but not on the batches.
+    A position is encoded as the number of its block times `POSITIONS` plus the position in the block.
+
+    As many positions as `NUMBERS` allows are sampled without replacement, excluding the last position of each block.
+    They depend on the vocabulary size and the number of steps of a model, but not on the batches.
 
     Args:
-        blocks: Packed blocks of the text.
-        logits_per_position: N V.
+        blocks: Packed blocks of text.
+        logits_per_position: Number of logits per position, N V.
     """
     lengths = get_lengths(blocks)
     assert lengths is not None
@@ -42,16 +46,16 @@ def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
 
 
 def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -> dict[str, Tensor]:
-    """Return the records of the positions of a batch that predict a token and are among `positions`.
+    """Return the records of those positions of a batch that are in `positions` and predict a token.
 
     Args:
-        batch: `index` (B,), `attention_mask` and `labels` (B, T).
-        outputs: `step_logits`, read as (B, T, N, V), `exit_steps` (B, T), and if the model has them `halting_logits`
-            (B, T, N) and `state_moves` (B, T, N, 2).
+        batch: Batch with `index` (B,), and `attention_mask` and `labels` (B, T).
+        outputs: Output with `step_logits`, indexed as (B, T, N, V), and `exit_steps` (B, T). If the model returns them,
+            also `halting_logits` (B, T, N) and `state_moves` (B, T, N, 2).
         positions: Sampled positions from `sample_positions`, on any device.
 
     Returns:
-        The columns of `StepRecords`, each (K, ...): the label is the next token, the length that of the block.
+        Columns of `StepRecords`, each (K, ...). The label is the next token; the length is that of the block.
     """
     labels = batch["labels"]
     following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
@@ -74,7 +78,7 @@ def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -
 
 
 def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor) -> StepRecords:
-    """Return the records of sampled positions, of all processes.
+    """Return the records of the sampled positions of all processes.
 
     Args:
         passes: Batches of this process with the outputs of all steps.

@@ -1,4 +1,4 @@
-"""Accumulator of depth per word of the vocabulary, over the batches of an evaluation."""
+"""Accumulator of the depth of each word of the vocabulary over the batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.metrics.words import WordDepths, Words
 
 
 class VocabularyDepths:
-    """Accumulates depth per word of a set, with the tokenizer of a scorer.
+    """Accumulator of the depth per word of a data set.
 
     Args:
         scorer: Scorer of the task.
@@ -33,7 +33,7 @@ class VocabularyDepths:
         self._depths = WordDepths(len(pieces), device, len(scorer.tags))
 
     def add(self, batch: Mapping[str, Tensor], updates: Tensor) -> None:
-        """Add a batch with the depth of every token, (B, T)."""
+        """Add a batch; `updates` is the depth of every token, (B, T)."""
         self._depths.add(self._words(batch, updates), updates)
 
     def _words(self, batch: Mapping[str, Tensor], updates: Tensor) -> Words:
@@ -50,7 +50,7 @@ class VocabularyDepths:
         return Words(pieces, starts, counted, selected, batch["labels"] if self._scorer.tags else None)
 
     def tensors(self) -> list[Tensor]:
-        """Return the sums, which can be added over processes."""
+        """Return the sums, to be summed over processes."""
         return self._depths.tensors()
 
     def summary(self) -> dict[str, Any]:
@@ -58,12 +58,12 @@ class VocabularyDepths:
         return self._depths.summary(self._text, self._scorer.tags)
 
     def _text(self, piece: int) -> str:
-        """Decode a token id; return the vocabulary entry if it is no text (a marker, a part of a character)."""
+        """Decode a token id, or return its vocabulary entry if it is not text (a marker, a part of a character)."""
         text = str(self._tokenizer.decode([piece])).strip()
         return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(piece))
 
 
 def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
-    """Return an accumulator of depth per word; None if depth is not per token or the tokens are not text."""
+    """Return an accumulator of depth per word, or None if depth is not per token or tokens are not text."""
     tokenizer = scorer.word_tokenizer
     return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None

@@ -1,1 +1,1 @@
-"""Run directories: records, checkpoints, locks, inheritance of settings, and upload."""
+"""Run directories: records, checkpoints, locks, inheritance of settings, and upload of models."""

@@ -1,7 +1,8 @@
-"""Checkpoints of a run: writing, rotation and checks. Incomplete ones are ignored; the newest complete one is kept.
+"""Checkpoints of a run: writing, rotation and checks. Incomplete checkpoints are ignored.
 
-A manifest, written last, lists the files of a checkpoint; see `adadepth.runtime.files`. While a checkpoint is being
-written its manifest lists none. A folder without a manifest is of an older version.
+The manifest of a checkpoint lists its files and is written last; see `adadepth.runtime.files`. While a checkpoint is
+being written, its manifest lists no files. A folder without a manifest was written by an older version. The newest
+complete checkpoint is never deleted.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _PARTS = (
 
 
 class _File(TypedDict):
-    """Size and checksum of a file; older manifests have a SHA-256."""
+    """Size and checksum of a file. Manifests of older versions have a SHA-256."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -41,20 +42,20 @@ class _File(TypedDict):
 
 
 class _Manifest(TypedDict):
-    """Files of a checkpoint; None: it is being written."""
+    """Files of a checkpoint, or None while it is being written."""
 
     files: dict[str, _File] | None
 
 
 class _CallbackState(TypedDict):
-    """State of a callback of transformers."""
+    """Stored state of a callback of transformers."""
 
     args: dict[str, Any]
     attributes: dict[str, Any]
 
 
 class _TrainerState(TypedDict, total=False):
-    """Fields of transformers' `TrainerState`."""
+    """Checked fields of transformers' `TrainerState`."""
 
     epoch: Required[float | None]
     global_step: Required[Count]
@@ -79,23 +80,26 @@ class _TrainerState(TypedDict, total=False):
 
 
 def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
-    """Read the trainer's state of a checkpoint.
+    """Read the trainer state of a checkpoint.
 
     Raises:
-        CheckpointError: Naming the file and the field that is damaged.
+        CheckpointError: If it is damaged; the message names the file and the field.
     """
     state: dict[str, Any] = read_json(checkpoint / TRAINER_STATE, _TrainerState, allow_nan=True)
     return state
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """Return the folders `checkpoint-<step>`, oldest first, complete or not; `checkpoint-60.bak` is a user's own."""
+    """Return the folders `checkpoint-<step>`, complete or not, oldest first.
+
+    Folders with other names, such as `checkpoint-60.bak`, belong to the user and are skipped.
+    """
     paths = [path for path in directory.glob("checkpoint-*") if _NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(paths, key=get_checkpoint_step)
 
 
 def get_checkpoint_step(checkpoint: Path) -> int:
-    """Return the optimiser step after which a checkpoint was written, from its name `checkpoint-<step>`."""
+    """Return the optimiser step of a checkpoint, parsed from its name `checkpoint-<step>`."""
     return int(checkpoint.name.rpartition("-")[2])
 
 
@@ -105,7 +109,7 @@ def list_complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def describe_last_checkpoint(directory: Path) -> str:
-    """Return a phrase that names the newest complete checkpoint, for the error of a training that has diverged."""
+    """Return a phrase that names the newest complete checkpoint, for the error message of a diverged run."""
     newest = next((path for path in reversed(checkpoints(directory)) if find_checkpoint_error(path) is None), None)
     return "no checkpoint has been saved yet" if newest is None else f"the last complete checkpoint is {newest}"
 
@@ -115,14 +119,14 @@ def describe_last_checkpoint(directory: Path) -> str:
 
 @contextmanager
 def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
-    """Remove the checkpoint that is written in the block if the disk becomes full.
+    """Remove the checkpoint that the block writes if the disk becomes full.
 
     Args:
-        checkpoint: Folder between `begin_checkpoint` and `seal_checkpoint`.
+        checkpoint: Folder of a checkpoint that is begun but not yet sealed.
         is_main: Whether this process creates, describes and removes the folder.
 
     Raises:
-        DiskFullError: The disk is full; names the checkpoint.
+        DiskFullError: If the disk is full; the message names the checkpoint.
     """
     try:
         with writing(checkpoint):
@@ -134,14 +138,14 @@ def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None
 
 
 def begin_checkpoint(checkpoint: Path) -> None:
-    """Create an empty folder whose manifest marks it as incomplete."""
+    """Create an empty checkpoint folder with a manifest that marks it as incomplete."""
     _delete(checkpoint)
     checkpoint.mkdir(parents=True)
     _write_manifest(checkpoint, None)
 
 
 def seal_checkpoint(checkpoint: Path) -> None:
-    """Write the manifest, which makes the checkpoint complete."""
+    """Write the manifest of a checkpoint, which marks it as complete."""
     _write_manifest(checkpoint, describe_files(checkpoint, but=MANIFEST))
 
 
@@ -150,8 +154,8 @@ def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
 
     Args:
         directory: Folder of the checkpoints.
-        limit: Most checkpoints that remain; None: no limit.
-        keep: Checkpoints that are never deleted, the newest and the best, even beyond the limit.
+        limit: Maximum number of checkpoints that remain, or None for no limit.
+        keep: Checkpoints that are never deleted (the newest and the best), even beyond the limit.
     """
     if limit is None:
         return
@@ -162,14 +166,14 @@ def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
 
 
 def remove_incomplete(directory: Path) -> None:
-    """Remove checkpoints that a killed process was writing or deleting."""
+    """Remove the checkpoints that a killed process was writing or deleting."""
     for path in checkpoints(directory):
         if (path / MANIFEST).is_file() and _is_incomplete(path):
             shutil.rmtree(path)
 
 
 def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint, which is marked as incomplete first, in case the process is killed meanwhile."""
+    """Mark a checkpoint as incomplete, in case the process is killed meanwhile, and delete it."""
     if checkpoint.is_symlink():
         checkpoint.unlink()
     elif checkpoint.is_dir():
@@ -186,7 +190,10 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 
 
 def find_checkpoint_error(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint, for a sentence that names it; None: it is complete."""
+    """Describe the error of a checkpoint, or return None if it is complete and undamaged.
+
+    The text continues a sentence that names the checkpoint.
+    """
     if checkpoint.is_symlink():
         return "it is a link; replace the link by the folder"
     if not (checkpoint / MANIFEST).is_file():
@@ -201,7 +208,10 @@ def find_checkpoint_error(checkpoint: Path) -> str | None:
 
 
 def _find_missing_part(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint without a manifest, whose last file is the trainer's state."""
+    """Describe the error of a checkpoint without a manifest, or return None.
+
+    The trainer state is the last file of such a checkpoint.
+    """
     for patterns in _PARTS:
         if not any(any(checkpoint.glob(pattern)) for pattern in patterns):
             return f"its {patterns[0]} is missing"
@@ -211,7 +221,10 @@ def _find_missing_part(checkpoint: Path) -> str | None:
 
 
 def _find_state_error(checkpoint: Path) -> str | None:
-    """Return what is wrong with the trainer's state of a checkpoint, whose step must be that of the folder's name."""
+    """Describe the error of a checkpoint's trainer state, or return None.
+
+    Its step must be the one in the name of the folder.
+    """
     try:
         state = parse_json(read_regular_file(checkpoint / TRAINER_STATE).decode("utf-8"), _TrainerState, allow_nan=True)
     except ValueError as error:

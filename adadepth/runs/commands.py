@@ -1,4 +1,4 @@
-"""Commands of this program that a user can copy: the present one, and those that continue or evaluate a run."""
+"""Command lines that a user can copy: the current one, and those that resume or evaluate a run."""
 
 import shlex
 import shutil
@@ -24,17 +24,17 @@ _CHOICES: list[str] = []
 
 
 def note_choices(lines: Iterable[str]) -> None:
-    """Store the lines of automatic settings of this process, in place of earlier ones."""
+    """Store the lines that describe automatic settings, replacing any lines stored earlier in this process."""
     _CHOICES[:] = lines
 
 
 def get_choices() -> list[str]:
-    """Return the lines that `note_choices` stored."""
+    """Return the lines that `note_choices` has stored."""
     return list(_CHOICES)
 
 
 def program() -> list[str]:
-    """Return the words that started this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
+    """Return the words that start this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
     path = Path(sys.argv[0])
     if path.name == "run.py":
         return ["python", str(path)]
@@ -45,7 +45,10 @@ def program() -> list[str]:
 
 
 def format_command() -> str:
-    """Return the command that repeats this run; for a job of a sweep, that job alone."""
+    """Return the command that repeats this run.
+
+    For a job of a sweep, it repeats only that job.
+    """
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
         return shlex.join([*program(), *sys.argv[1:]])
     overrides = (override for override in _read_overrides() if _get_key(override) != "sweep")
@@ -53,7 +56,9 @@ def format_command() -> str:
 
 
 def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
-    """Return the words of a command that reads the best checkpoint of a training, from the same working directory.
+    """Return the words of a command that reads the best checkpoint of a run.
+
+    The command must be started in the same working directory.
 
     Args:
         config: Configuration of the training.
@@ -71,7 +76,7 @@ def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *ov
 
 
 def build_training_command(*overrides: str) -> list[str] | None:
-    """Return the words of a command that trains like the present one with other overrides; None without a command.
+    """Return the words of the current training command with other overrides, or None if there is no command.
 
     Args:
         overrides: Overrides that replace those of the same keys. The command starts a new run.
@@ -102,7 +107,9 @@ def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
 
 
 def format_resume_command(run: Path) -> str:
-    """Return the command that resumes a training, from the same working directory; its settings are in its directory.
+    """Return the command that resumes a training run from the same working directory.
+
+    It needs no other settings, because the run directory contains them.
 
     Args:
         run: Run directory.
@@ -125,7 +132,7 @@ def _get_key(override: str) -> str:
 
 
 def _start_command(name: str) -> list[str]:
-    """Return the program with a configuration, and with the user's folder of YAML files if there is one."""
+    """Return the start of a command: the program, the user's folder of YAML files if any, and the configuration."""
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     folders = [source.path for source in sources if source.provider == "command-line"]
     return [*program(), *(word for folder in folders for word in ("--config-dir", folder)), "--config-name", name]

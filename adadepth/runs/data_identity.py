@@ -1,4 +1,4 @@
-"""Identity of a model's training data: stored in its configuration, compared with later data and tokenizers."""
+"""Identity of a model's training data, which is stored in its configuration and compared with later data."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _SAMPLE = (
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """Training data of a model, without its classes, which its configuration has in `id2label`.
+    """Identity of the training data of a model. The classes are stored separately, in `id2label` of the configuration.
 
     Attributes:
         dataset: Name of the data set.
-        problem: Kind of prediction; None: the data are not labelled.
-        sources: Digest of the data of every split, by its name; empty for data that settings generate.
-        tokenizer: `digest_tokenizer` of the model's tokenizer; None: the model reads no tokens.
-        sequence_length: Most tokens of a sequence in training; None: a number that the task fixes.
-        columns: Columns of a table that the model reads, in order.
+        problem: Problem type, or None if the data are not labelled.
+        sources: Digest of the data by split name; empty for data that are generated from settings.
+        tokenizer: `digest_tokenizer` of the model's tokenizer, or None if the model reads no tokens.
+        sequence_length: Maximum number of tokens of a sequence in training, or None if the task determines it.
+        columns: Columns of a table that the model reads, in their order.
     """
 
     dataset: str
@@ -55,7 +55,7 @@ class DataIdentity:
 
         Args:
             dataset: Settings of the data.
-            data: Result of their loader; has `summary` and `tokenizer`.
+            data: Loaded data with `summary` and `tokenizer`.
         """
         return cls(
             dataset=dataset.name,
@@ -68,7 +68,7 @@ class DataIdentity:
 
     @classmethod
     def from_config(cls, key: str, path: str, config: PreTrainedConfig) -> DataIdentity | None:
-        """Return the identity that a model's configuration stores; None: it stores none.
+        """Return the identity that is stored in a model's configuration, or None if there is none.
 
         Args:
             key: Setting that names the model, for messages.
@@ -76,7 +76,7 @@ class DataIdentity:
             config: Configuration of the model.
 
         Raises:
-            CheckpointError: A field has a value of another type.
+            CheckpointError: If a field has a value of a wrong type.
         """
         stored = getattr(config, FIELD, None)
         if stored is None:
@@ -90,12 +90,12 @@ class DataIdentity:
         return cls(**{name: value for name, value in stored.items() if name in fields})
 
     def write_to(self, config: PreTrainedConfig) -> None:
-        """Store this in a model's configuration, so that every way to save the model saves it."""
+        """Store this identity in a model's configuration, so that it is saved whenever the model is saved."""
         setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:
-    """Return the first field with a value of a wrong type and its right type, in words; None: all are right."""
+    """Describe the first field with a value of a wrong type, or return None if all types are right."""
     texts, digests = stored.get("columns", ()), stored.get("sources", {})
     length = stored.get("sequence_length")
     is_length = length is None or (isinstance(length, int) and not isinstance(length, bool) and length > 0)
@@ -113,17 +113,20 @@ def _find_fault(stored: Mapping[str, Any]) -> str | None:
 
 
 def get_text_length(dataset: DatasetConfig) -> int | None:
-    """Return the most tokens of a text; None for generated tasks and puzzles, whose size is the task's own."""
+    """Return the maximum number of tokens per text.
+
+    The result is None for generated tasks and puzzles, which have a size of their own.
+    """
     kind = get_kind(dataset)
     is_text = not kind.own_symbols and kind.positions == "sequence_length" and get_problem(dataset) != "puzzle"
     return dataset.sequence_length if is_text else None
 
 
 def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return a digest of a tokenizer's behaviour: its pieces, its special tokens, and how it cuts a sample of text.
+    """Return a digest of a tokenizer: its vocabulary, its special tokens, and how it splits a sample text.
 
-    Equal tokenizers have equal digests, whatever class or file they come from. Padding, truncation and tokens around
-    texts are not part of it.
+    Equal tokenizers have equal digests, even if their classes or files differ. Padding, truncation and the special
+    tokens that are added around texts are not part of the digest.
     """
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     try:
@@ -135,7 +138,7 @@ def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
 
 @cache
 def _digest_in_folder(folder: Path) -> str | None:
-    """Return the digest of the tokenizer that lies in a folder; None: there is none that can be read."""
+    """Return the digest of the tokenizer in a folder, or None if the folder has no readable tokenizer."""
     if not (folder / TOKENIZER_FILE).is_file():
         return None
     try:
@@ -146,9 +149,9 @@ def _digest_in_folder(folder: Path) -> str | None:
 
 
 def expected_tokenizer(key: str, path: str, config: PreTrainedConfig) -> str | None:
-    """Return the digest of the tokenizer that a model was trained with; None: it is unknown.
+    """Return the digest of the tokenizer with which a model was trained, or None if it is unknown.
 
-    The tokenizer in the folder of the weights counts for a model whose configuration stores no digest.
+    If the configuration of the model stores no digest, the tokenizer in the folder of the weights is used.
     """
     stored = DataIdentity.from_config(key, path, config)
     return stored.tokenizer if stored is not None else _digest_in_folder(Path(path))

@@ -1,6 +1,6 @@
-"""Run directories: creation, the record ``run.json``, the settings ``config.yaml``, and search for earlier runs.
+"""Run directories: creation, the record ``run.json``, the settings ``config.yaml``, and look-up of earlier runs.
 
-Only the main process writes here; the other processes receive the directory's path from it.
+Only the main process writes to run directories; the other processes receive the path from it.
 """
 
 import dataclasses
@@ -70,7 +70,7 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)
 
     def update(self, **fields: Any) -> None:
-        """Set fields of the record and write it, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
+        """Set fields of the record and write the record, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
         self.record |= redact_record(fields)
         if self.is_main:
             write_jsonable(self.directory / RECORD, self.record)
@@ -78,14 +78,15 @@ class Run:
 
 @contextmanager
 def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) -> Iterator[Run]:
-    """Lock the directory and update its record while a task runs: running, then finished, failed or interrupted.
+    """Lock the directory and record the status of the run: running, then finished, failed or interrupted.
 
-    Fields of an earlier start stay until they are recorded again. Half-written files of a killed process are removed. A
-    status set by ``run.update(status=...)`` is kept. The directory of a new run that cannot be recorded is removed.
+    Fields that an earlier start recorded stay until they are recorded again. Half-written files of a killed process are
+    removed. A status that ``run.update(status=...)`` has set is kept. If a new run cannot be recorded, its directory is
+    removed.
 
     Raises:
-        CheckpointError: A live run uses the directory, or a link in it leads elsewhere.
-        DiskFullError: The disk is full; names the directory.
+        CheckpointError: If another process uses the directory, or if the directory contains a link.
+        DiskFullError: If the disk is full; the message names the directory.
     """
     if not is_main:
         yield Run(directory, is_main=False)
@@ -117,7 +118,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
 
 @contextmanager
 def _remove_without_record(directory: Path) -> Iterator[None]:
-    """Remove the directory of a run if the disk is too full for its record."""
+    """Remove the directory of a run if the disk is too full to write its record."""
     try:
         yield
     except DiskFullError:
@@ -127,7 +128,10 @@ def _remove_without_record(directory: Path) -> Iterator[None]:
 
 
 def run_directory(config: ExperimentConfig) -> Path:
-    """Return the directory of this run: the one to resume, after checking its settings, or a new empty one."""
+    """Return the directory of this run.
+
+    It is the directory of the run to resume, after a check of its settings, or a new empty directory.
+    """
     if config.resume is None:
         return _new_directory(config)
     directory = resolve_run(config.resume, config, needs=CHECKPOINTS)
@@ -137,7 +141,7 @@ def run_directory(config: ExperimentConfig) -> Path:
 
 
 def find_run_of_launch(config: ExperimentConfig) -> Path | None:
-    """Return the newest run of these settings from an earlier start of this launch; None: this is the first start."""
+    """Return the newest run with these settings from an earlier start of this launch, or None on its first start."""
     names, expected_hash = set(list_restartable_launches()), hash_result_settings(config)
     if config.resume is not None or not names:
         return None
@@ -153,12 +157,13 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     """Return the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names.
 
     Args:
-        value: Directory, or ``latest``: the newest run of this configuration that has ``needs``.
+        value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``.
         config: Configuration of the command.
-        needs: File or folder of the run; only trainings have `CHECKPOINTS` and `MODEL`, evaluations have records, too.
+        needs: File or folder that the run must contain. Only training runs have `CHECKPOINTS` and `MODEL`; evaluations
+            also have records.
 
     Raises:
-        CheckpointError: There is no such run; names the candidates.
+        CheckpointError: If there is no such run; the message names candidates.
     """
     parent = Path(config.output_dir) / config.name
     candidates = _list_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _list_runs_and_evaluations(parent)
@@ -178,7 +183,7 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
 
 
 def _list_runs(parent: Path, needs: str) -> list[Path]:
-    """Return the runs in a folder that have the folder ``needs``, oldest first."""
+    """Return the runs in a folder that contain the folder ``needs``, oldest first."""
     return sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
 
 
@@ -187,17 +192,20 @@ def _has_trained(run: Path) -> bool:
 
 
 def _list_runs_and_evaluations(parent: Path) -> list[Path]:
-    """Return the runs in a folder and the evaluations in them, oldest first."""
+    """Return the runs in a folder, and the evaluations inside these runs, oldest first."""
     records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{_EVALUATIONS}/*/{RECORD}")]
     second = len("2026-11-22_14-15-16")  # of a name; an evaluation that started in the second of its run is newer
     return sorted((path.parent for path in records), key=lambda run: (run.name[:second], len(run.parts), run.name))
 
 
 def model_path(config: ExperimentConfig) -> str:
-    """Return the model that `checkpoint` names: the best model of a run or a demo, another folder, or a hub id.
+    """Return the path of the model that `checkpoint` names.
+
+    It is the best model of a run or of a demo, another folder, or a hub id.
 
     Raises:
-        CheckpointError: There is no such run or demo, or the value is no folder and nearly the name of a run.
+        CheckpointError: If there is no such run or demo, or if the value is not a folder but resembles the name of a
+            run.
     """
     value = str(config.checkpoint)
     if (demo := resolve_demo("checkpoint", value)) is not None:
@@ -212,7 +220,10 @@ def model_path(config: ExperimentConfig) -> str:
 
 
 def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
-    """Return the directory of the run that `checkpoint` is from; None: it is from no run, or does not exist."""
+    """Return the directory of the run that wrote `checkpoint`.
+
+    The result is None if no run wrote it or if it does not exist.
+    """
     if config.checkpoint is None:
         return None
     try:
@@ -226,10 +237,10 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Read ``run.json``, or return an empty record where there is none.
+    """Read ``run.json``, or return an empty record if there is none.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: If it is damaged.
     """
     path = directory / RECORD
     if not os.path.isfile(path):  # `Path.is_file` would raise an error for a name too long for the system
@@ -245,7 +256,7 @@ def read_settings(directory: Path) -> Any:
     """Read ``config.yaml``, the settings of a run, as Hydra wrote them.
 
     Raises:
-        CheckpointError: The file is missing or damaged.
+        CheckpointError: If the file is missing or damaged.
     """
     path = directory / CONFIG_FILE
     try:
@@ -265,7 +276,7 @@ def write_jsonable(path: Path, value: Any) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """Return a value that strict JSON can hold: numbers that are not finite become ``"nan"``, ``"inf"``, ``"-inf"``."""
+    """Convert a value to strict JSON: numbers that are not finite become ``"nan"``, ``"inf"`` or ``"-inf"``."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -276,9 +287,11 @@ def jsonable(value: Any) -> Any:
 
 
 def _new_directory(config: ExperimentConfig) -> Path:
-    """Create ``<parent>/<date>_<time>_<hash>-<fraction>``, with the fraction of the second in hexadecimals.
+    """Create the directory ``<parent>/<date>_<time>_<hash>-<fraction>`` and return its path.
 
-    The names of equal jobs are in the order of their starts, and no two jobs share a directory.
+    The fraction of the second is written in hexadecimal digits.
+
+    The names of jobs with equal settings sort by their start, and no two jobs share a directory.
     """
     while True:
         now = datetime.now()
@@ -296,9 +309,12 @@ def _new_directory(config: ExperimentConfig) -> Path:
 
 
 def _find_parent(config: ExperimentConfig) -> Path:
-    """Return the folder for a new run: ``<output_dir>/<name>``, or, for an evaluation, a folder of the evaluated run.
+    """Return the parent folder of a new run.
 
-    Nothing is written into a run outside ``output_dir``, which may be somebody else's, or into a demo of the package.
+    It is ``<output_dir>/<name>``, or, for an evaluation, a folder inside the evaluated run.
+
+    Nothing is written into a run outside ``output_dir``, which may belong to another user, or into a demo of the
+    package.
     """
     run = run_of_checkpoint(config)
     is_within = run is not None and run.resolve().is_relative_to(Path(config.output_dir).resolve())
@@ -309,9 +325,9 @@ def _find_parent(config: ExperimentConfig) -> Path:
 
 
 def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the settings for a run's file and for trackers, as plain values.
+    """Return the settings as plain values, for ``config.yaml`` and for trackers.
 
-    Groups at their defaults that the family never reads are left out.
+    Groups that the model family never reads are omitted if they have their default values.
     """
     read, values = family(config.model.name).groups, dataclasses.asdict(config)
     unread = {name for name, group in OPTIONAL_GROUPS.items() if name not in read and getattr(config, name) == group()}
@@ -322,7 +338,7 @@ def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _to_yaml_values(value: Any) -> Any:
-    """Return settings as YAML has them, with choices by name."""
+    """Convert settings to YAML values, with the members of enumerations as names."""
     if isinstance(value, Mapping):
         return {_to_yaml_values(name): _to_yaml_values(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -331,7 +347,7 @@ def _to_yaml_values(value: Any) -> Any:
 
 
 def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
-    """Return a line for every changed setting that influenced the training so far."""
+    """Return one line for every changed setting that has influenced the training so far."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = (
         flat(select_result_settings(stored)),
@@ -349,13 +365,16 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
 
 
 def read_run_world_size(directory: Path) -> int:
-    """Return the world size of a run's last start; the present one if its record lacks it."""
+    """Return the world size of a run's last start, or the current world size if its record lacks it."""
     processes: int = read_record(directory).get("hardware", {}).get("processes", get_world_size())
     return processes
 
 
 def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_processes: int) -> Iterator[str]:
-    """Yield a line if another world size changes the examples of a step, with settings that keep their number."""
+    """Yield an error if the new world size changes the number of examples per optimiser step.
+
+    The line suggests settings that keep the number.
+    """
     processes = get_world_size()
     before, after = earlier[_BATCH] * earlier[_MICRO] * old_processes, now[_BATCH] * now[_MICRO] * processes
     if old_processes == processes or before == after:
@@ -373,7 +392,7 @@ def _format_processes(number: int) -> str:
 
 
 def _find_length_dependence(config: ExperimentConfig) -> str | None:
-    """Return the setting by which the first updates depend on the number of all updates; None: there is none."""
+    """Return the setting that makes early training steps depend on the total number of steps, or None."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"
     if 0 < config.trainer.warmup_steps < 1:
@@ -384,14 +403,17 @@ def _find_length_dependence(config: ExperimentConfig) -> str | None:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Return nested dictionaries as one, with names joined by dots."""
+    """Flatten nested dictionaries into one, with names joined by dots."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
     return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
 def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record of a run that starts; a resumed run keeps the time of its first start."""
+    """Return the initial record of a run that starts.
+
+    A resumed run keeps the time of its first start.
+    """
     now = datetime.now().astimezone().isoformat(timespec="seconds")
     return {
         "status": "running",
@@ -420,7 +442,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
 
 
 def collect_environment() -> dict[str, Any]:
-    """Return the environment of a run: `versions` of packages, `git_commit` of the project, and `hardware`."""
+    """Return the environment of a run: package `versions`, `git_commit` of the project, and `hardware`."""
     return {
         "versions": _collect_versions(),
         "git_commit": _find_git_commit(),
@@ -429,7 +451,7 @@ def collect_environment() -> dict[str, Any]:
 
 
 def _select_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the settings of every group that fix a shape or differ from their defaults; see `telling`."""
+    """Return, for every group, the settings that determine weight shapes or differ from their defaults."""
     groups = {name: select_notable_settings(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
     return {name: with_references(group, name) for name, group in groups.items() if group}
 
@@ -444,9 +466,11 @@ def _collect_versions() -> dict[str, str]:
 
 @cache
 def _find_git_commit() -> str | None:
-    """Return the project's commit, marked ``+changes`` if the files differ from it; None outside a clone.
+    """Return the git commit of the project, or None if the project is not a git clone.
 
-    The result of the first call is kept, because a process keeps the code that it has imported.
+    The suffix ``+changes`` marks files that differ from the commit.
+
+    The result of the first call is cached, because a process keeps the code that it has imported.
     """
 
     def git(*arguments: str) -> str:

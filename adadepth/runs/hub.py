@@ -15,10 +15,13 @@ logger = logging.getLogger(__name__)
 
 
 def open_repository(config: ExperimentConfig) -> str | None:
-    """Create or find the repository for the model before hours of training; returns its id, None without an upload.
+    """Create or find the hub repository of the model, and return its id, or None if no upload is configured.
+
+    This is done before training, so that a wrong login does not waste hours.
 
     Raises:
-        ConfigError: The hub cannot be reached, or refuses because of a missing login or somebody else's name.
+        ConfigError: If the hub cannot be reached, or if it refuses because the login is missing or the name belongs to
+            another user.
     """
     trainer = config.trainer
     if not trainer.push_to_hub:
@@ -39,7 +42,10 @@ def open_repository(config: ExperimentConfig) -> str | None:
 
 
 def push(folder: Path, repository: str, message: str) -> str | None:
-    """Upload a model folder; returns its address, or None after a warning: no finished training fails by an upload."""
+    """Upload a model folder and return its address.
+
+    If the upload fails, log a warning and return None, so that a finished training run does not fail.
+    """
     try:
         upload = _get_api().upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Settings that a command takes from the file of another run, which it resumes or evaluates."""
+"""Settings that a command inherits from the run that it resumes or evaluates."""
 
 import copy
 import dataclasses
@@ -38,12 +38,12 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
-    """Return a composed configuration with groups of the run that its `checkpoint` is from.
+    """Return a composed configuration that inherits groups from the run that wrote its `checkpoint`.
 
-    Groups and keys that the command line sets stay as they are composed.
+    Groups and keys that the command line sets keep their values.
 
     Args:
-        composed: Composed configuration; returned unchanged without a run to inherit from.
+        composed: Composed configuration, which is returned unchanged if there is no run to inherit from.
         overridden: Groups and keys of the command line.
     """
     if (run := _find_run(composed)) is None:
@@ -65,7 +65,7 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
 
 
 def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
-    """Return a line with the groups that `merge_run_settings` takes from a run; None: it takes none."""
+    """Return a line that lists the groups that `merge_run_settings` inherits, or None if it inherits none."""
     if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
         return None
     exceptions = [f"{group}.{key}" for group in groups for key in _select_keys(group, overridden)]
@@ -78,10 +78,12 @@ def _format_exceptions(keys: Iterable[str]) -> str:
 
 
 def _find_run(composed: Any) -> Path | None:
-    """Return the directory of the run whose checkpoint is used; None: no checkpoint is used, or it is from no run.
+    """Return the directory of the run from which the checkpoint is used.
+
+    The result is None if no checkpoint is used, or if no run wrote it.
 
     Raises:
-        CheckpointError: There is no such run; raised before errors about the data that it would bring.
+        CheckpointError: If there is no such run. It is raised before any error about the data that would be inherited.
     """
     if not modes()[composed.mode].inherits or not isinstance(composed.checkpoint, str | None):
         return None
@@ -91,7 +93,10 @@ def _find_run(composed: Any) -> Path | None:
 
 
 def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
-    """Return the groups to take from a run; the model only if it was chosen automatically by the run's data."""
+    """Return the groups to inherit from a run.
+
+    The model is inherited only if it was chosen automatically from the run's data.
+    """
     groups = ("dataset", "tokenizer", "context", *(("model",) if read_record(run).get("chosen") else ()))
     return (group for group in groups if group not in overridden)
 
@@ -103,12 +108,15 @@ def _find_group_schema(group: str, run: Path, values: Any) -> type:
 
 
 def _select_keys(group: str, overridden: Set[str]) -> list[str]:
-    """Return the keys of a group that the command line sets."""
+    """Return the keys within a group that the command line sets."""
     return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
 
 
 def find_data_schema(run: Path, keys: Set[str]) -> type:
-    """Return the dataclass of a run's data: named by its record, or for an older run by its keys."""
+    """Return the settings dataclass of a run's data.
+
+    The record of the run names it; for older runs it is found by its keys.
+    """
     schemas = list_dataset_schemas()
     if (name := read_record(run).get("dataset_schema")) in schemas:
         return schemas[name]
@@ -117,7 +125,7 @@ def find_data_schema(run: Path, keys: Set[str]) -> type:
 
 
 def _find_saved_tokenizer(composed: Any) -> str | None:
-    """Return the folder of the checkpoint if the run's tokenizer was saved with it; else None."""
+    """Return the folder of the checkpoint if a tokenizer was saved with it, else None."""
     model = model_path(composed)
     return model if any(Path(model, name).is_file() for name in _TOKENIZER_FILES) else None
 
@@ -126,17 +134,18 @@ _NOT_MERGED = ("hydra", "resume", "output_dir")  # keys that locate the run, or 
 
 
 def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> ExperimentConfig:
-    """Return the settings of the run that `config.resume` names, overridden by those of the command line.
+    """Return the settings of the run that `config.resume` names, with the overrides of the command line.
 
-    `run_directory` refuses changes that a resumed run may not make, once the data have completed the settings.
+    `run_directory` later refuses changes that are not allowed for a resumed run, once the data have completed the
+    settings.
 
     Args:
         config: Composed configuration.
-        composed: Composed settings with Hydra's own node.
+        composed: Composed settings, including Hydra's own node.
         overridden: Groups and keys of the command line.
 
     Raises:
-        CheckpointError: There is no such run, it is finished, or its settings cannot be read.
+        CheckpointError: If there is no such run, it is finished, or its settings cannot be read.
     """
     assert config.resume is not None
     run = resolve_run(config.resume, config, needs=CHECKPOINTS)
@@ -159,21 +168,21 @@ def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridd
 
 
 def describe_resumption(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> str | None:
-    """Return a line with the origin of the settings of a resumed run; None: no run is resumed."""
+    """Return a line that states where the settings of a resumed run come from, or None if no run is resumed."""
     if config.resume is None:
         return None
     return f"settings as in {config.resume}" + _format_exceptions(_list_overrides(composed, overridden))
 
 
 def load_run_settings(run: Path, key: str) -> ExperimentConfig:
-    """Return the settings in the file of a run.
+    """Load the settings of a run from its ``config.yaml``.
 
     Args:
         run: Run directory.
         key: Setting that names the run, for messages.
 
     Raises:
-        CheckpointError: The settings cannot be read.
+        CheckpointError: If the settings cannot be read.
     """
     return _to_experiment(_load_settings(run, key))
 
@@ -185,7 +194,7 @@ def _to_experiment(settings: Any) -> ExperimentConfig:
 
 
 def _load_settings(run: Path, key: str) -> Any:
-    """Return a run's file merged into the schema, so that it may lack newer settings."""
+    """Load the settings file of a run and merge it into the schema, because older files lack newer settings."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"{key}={run}: model.name={name}: this model family is not installed")
@@ -206,7 +215,7 @@ def _load_settings(run: Path, key: str) -> Any:
 
 
 def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]:
-    """Yield the keys and groups of the configuration that the command line sets, by itself or by an option."""
+    """Yield the keys and groups of the configuration that the command line sets, directly or through an option."""
     fields = {field.name for field in dataclasses.fields(experiment_schema())}
     for key in sorted(overridden, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
         root = key.partition(".")[0].partition("/")[0]
@@ -236,8 +245,8 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
 
     Args:
         run: Run directory.
-        earlier: Settings in the run's file.
-        merged: The same with those of the command line.
+        earlier: Settings from the file of the run.
+        merged: The same settings with the overrides of the command line.
     """
     record = read_record(run)
     if record.get("status") != "finished" or record.get("stopped_because") is not None:

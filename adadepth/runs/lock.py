@@ -1,4 +1,4 @@
-"""Lock of a run directory, which one process holds; the system releases it when the process ends, however it ends."""
+"""Lock of a run directory, held by one process; the operating system releases it whenever the process ends."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class _Owner(TypedDict):
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory, whose file names process and host.
+    """Hold the lock of a directory; the lock file names the process and the host.
 
     Raises:
-        CheckpointError: The file is a link or a folder; a live process holds the lock, or one on another host, whose
-            state is unknown here.
+        CheckpointError: If the lock file is a link or a folder, if a live process holds the lock, or if a process on
+            another host does, which cannot be checked.
     """
     path = directory / LOCK
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -59,13 +59,13 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def release_remote_lock(directory: Path) -> None:
-    """Remove the lock of a process on another host that is known to be dead."""
+    """Remove a lock that was held on another host by a process that is known to be dead."""
     if _read_owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
         (directory / LOCK).unlink(missing_ok=True)
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
-    """Return process and host of a lock file; empty if the file is damaged."""
+    """Return the process and host in a lock file, or an empty mapping if the file is damaged."""
     try:
         owner: dict[str, Any] = read_json(path, _Owner)
     except CheckpointError:

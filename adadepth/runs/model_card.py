@@ -55,9 +55,9 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     Args:
         folder: Folder of the saved model.
         config: Configuration of its run.
-        record: Record of its run, with the final metrics.
+        record: Record of its run, which contains the final metrics.
         model: The saved model.
-        first_set: Name of the evaluation set that selected it.
+        first_set: Name of the evaluation set that selected the model.
     """
     metrics = record.get("final_metrics") or {}
     task = next((task for suffix, task in _TASKS.items() if type(model).__name__.endswith(suffix)), None)
@@ -102,7 +102,10 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
 def _list_results(
     config: ExperimentConfig, record: Mapping[str, Any], task: str, first_set: str
 ) -> Iterator[EvalResult]:
-    """Yield every metric of every evaluated set; `eval/` is the first one, which selected the model."""
+    """Yield every metric of every evaluation set.
+
+    `eval/` is the first set, which selected the model.
+    """
     hub = getattr(getattr(config.dataset, "hub", None), "path", None)
     for key, value in (record.get("final_metrics") or {}).items():
         kind, _, metric = key.partition("/")
@@ -120,13 +123,13 @@ def _list_results(
 
 
 def _is_model_cost(key: str, value: Any) -> bool:
-    """Return whether a metric is a cost of the model, not of the execution of its evaluation."""
+    """Return whether a metric is a cost of the model, and not of how its evaluation was executed."""
     is_execution = key.startswith(("cost/executed_", "cost/dense_"))
     return key.startswith("cost/") and not is_execution and isinstance(value, int | float)
 
 
 def _select_settings(config: ExperimentConfig) -> dict[str, str]:
-    """Return the settings that distinguish this training, by the keys of its command."""
+    """Return the settings that distinguish this training run, by the keys of its command line."""
     groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer", "budget")}
     return {
         f"{group}.{name}": str(redact_record(with_references(value, f"{group}.{name}")))
@@ -151,7 +154,7 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
 
 @cache
 def _read_citation() -> dict[str, Any]:
-    """Return CITATION.cff of the repository, or that of a wheel."""
+    """Read CITATION.cff from the repository or from the installed wheel."""
     paths = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
     citation: dict[str, Any] = parse_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
     return citation
@@ -165,7 +168,7 @@ def _format_paper(reference: Mapping[str, Any]) -> str:
 
 
 def _escape_markup(text: object) -> str:
-    """Return a user's name or value as plain words in one line, without markup or marks of a table."""
+    """Return a name or value from the user as one line of plain text, without Markdown markup or table separators."""
     return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
 
 
