@@ -1,1 +1,1 @@
-"""The command line: reads it, composes and checks the configuration, and words its errors and help."""
+"""Command line: parses it, composes and checks the configuration, and formats errors and help."""

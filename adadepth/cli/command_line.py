@@ -1,4 +1,4 @@
-"""The command line before Hydra reads it: folders of configurations, the configuration that is meant, and help."""
+"""Preprocessing of the command line for Hydra: configuration folders, choice of the configuration, and help."""
 
 import argparse
 import re
@@ -31,13 +31,13 @@ _FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--mult
 
 
 def arguments(words: list[str]) -> list[str]:
-    """Put the overrides last, where Hydra's parser expects them together, and make sure that a configuration is named.
+    """Move the overrides to the end, where Hydra's parser expects them, and require a configuration name.
 
-    ``--key=value``, as the agent of a W&B sweep writes it, is an override, too. A run directory implies its
-    configuration.
+    ``--key=value``, which the agent of a W&B sweep writes, is also an override. If a run directory is given, the
+    configuration of that run is used.
 
     Raises:
-        ConfigError: There is no ``--config-name``, which Hydra would run as an empty configuration.
+        ConfigError: If there is no ``--config-name``. Hydra would run an empty configuration instead.
     """
     if unreadable := [word for word in words if not _is_unicode(word)]:
         raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
@@ -62,15 +62,16 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def expand_preset(override: str, config_name: str | None) -> str:
-    """Write `preset=paper` as the option of the configuration's published run, also among the values of a sweep.
+    """Replace `preset=paper` by the preset of the configuration's published run, also among the values of a sweep.
 
-    Hydra cannot choose an option by the name of the configuration: `preset/paper` has one option a configuration.
+    Hydra cannot choose an option by the name of the configuration, so the group `preset/paper` has one option per
+    configuration.
 
     Returns:
-        `preset=paper/act_tiny` for act_tiny; any other override as it is.
+        `preset=paper/act_tiny` for act_tiny; any other override is returned unchanged.
 
     Raises:
-        ConfigError: The configuration is known and has no published run.
+        ConfigError: If the configuration is known and has no published run.
     """
     key, _, value = override.partition("=")
     presets = [preset.strip() for preset in value.split(",")]
@@ -82,7 +83,7 @@ def expand_preset(override: str, config_name: str | None) -> str:
 
 
 def parse_config_name(words: Sequence[str]) -> str | None:
-    """Return the name after ``--config-name``, or after its equals sign; None without that flag."""
+    """Return the value of ``--config-name NAME`` or ``--config-name=NAME``, or None without that flag."""
     name = _parse_options(words)[0].config_name
     return None if name is None else str(name).removesuffix(".yaml")
 
@@ -93,7 +94,10 @@ def is_override(word: str) -> bool:
 
 
 def _format_missing_config(options: list[str]) -> str:
-    """Return the error of a command without a configuration: most likely another option is meant as one."""
+    """Return the error message for a command without a configuration.
+
+    If a word looks like a misspelt option or a configuration, the message suggests it.
+    """
     configs = list_configs(folders())
     for option in (option.partition("=")[0] for option in options):
         if option in configs:
@@ -104,7 +108,10 @@ def _format_missing_config(options: list[str]) -> str:
 
 
 def get_help_text(words: list[str]) -> str | None:
-    """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``; None with a configuration or neither."""
+    """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``.
+
+    The result is None if a configuration is named, or if neither option is given.
+    """
     options, rest = _parse_options(words)
     if options.version:
         return format_versions()
@@ -115,13 +122,16 @@ def get_help_text(words: list[str]) -> str | None:
 
 
 def folders() -> list[Path]:
-    """Return the folders in which Hydra looks for YAML files, in order: ours, the user's, those of families."""
+    """Return the folders in which Hydra looks for YAML files.
+
+    They are, in order, the folder of this package, the user's folder, and those of model families.
+    """
     folder = _find_user_folder()
     return [CONFIGS, *([] if folder is None else [folder]), *config_folders()]
 
 
 def check_user_folder() -> None:
-    """Refuse a user's YAML file with the name of one of ours, which Hydra would silently read instead."""
+    """Refuse a user's YAML file with the same name as one of this package, because Hydra would ignore it silently."""
     if (folder := _find_user_folder()) is None:
         return
     if not folder.is_dir():
@@ -140,7 +150,7 @@ def _find_user_folder() -> Path | None:
 
 
 def _parse_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return the options that are read before Hydra reads the command line, and the other words."""
+    """Split the command line into the options that are read before Hydra starts, and all other words."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--help", "-h", nargs="?", const="")
     options.add_argument("--version", action="store_true")
@@ -155,12 +165,13 @@ def _is_dashed_override(word: str) -> bool:
 
 
 def _find_config_of_run(overrides: list[str]) -> str | None:
-    """Return the configuration of the run to be continued or reported, or of the first demo; None: none is named.
+    """Return the configuration of the run to resume or to report, or of the first demo, or None.
 
-    A continued or reported run brings its settings: any configuration will do where its name is that of none.
+    A resumed or reported run provides its own settings. If its configuration no longer exists, any other one can be
+    used.
 
     Raises:
-        CheckpointError: There is no such demo.
+        CheckpointError: If there is no such demo.
     """
     for key, _, value in (override.partition("=") for override in overrides):
         if key == "checkpoint" and (demo := _find_demo(value)) is not None:
@@ -174,18 +185,18 @@ def _find_config_of_run(overrides: list[str]) -> str | None:
 
 
 def _find_demo(value: str) -> Path | None:
-    """Return the run directory of the first demo that a checkpoint or a list of them names."""
+    """Return the run directory of the first demo in a checkpoint or a list of checkpoints."""
     names = (name for name in _split_list(value) if name.startswith(DEMO_PREFIX))
     return next((resolve_demo("checkpoint", name) for name in names), None)
 
 
 def _split_list(value: str) -> list[str]:
-    """Return the items of a list as the command line has it, or a single value."""
+    """Return the items of a list as written on the command line, or the single value."""
     return re.split(r"[][,'\" ]+", value)
 
 
 def _parse_text(value: str) -> str:
-    """Return a text as Hydra reads it, which may have quotes."""
+    """Return the value of a text that may be quoted, as Hydra parses it."""
     try:
         return str(OverridesParser.create().parse_override(f"a={value}").value())
     except HydraException:  # Hydra reports it once it has a configuration
@@ -193,7 +204,7 @@ def _parse_text(value: str) -> str:
 
 
 def _is_unicode(text: str) -> bool:
-    """Return whether a word is Unicode; Python keeps other bytes of the command line as surrogates."""
+    """Return whether a word is valid Unicode; Python represents invalid bytes of the command line as surrogates."""
     return not re.search("[\ud800-\udfff]", text)
 
 
@@ -203,7 +214,10 @@ def _names_latest(override: str) -> bool:
 
 
 def quote_text_override(override: str) -> str:
-    """Quote the text of `text=...`, so that its commas, quotes and colons are text to Hydra, too, except for lists."""
+    """Quote the value of `text=...`, so that Hydra reads its commas, quotes and colons as text.
+
+    Lists are not quoted.
+    """
     key, _, value = override.partition("=")
     if key != "text" or value.startswith("[") or value in ("", "null"):
         return override
@@ -211,9 +225,10 @@ def quote_text_override(override: str) -> str:
 
 
 def quote_non_ascii(override: str) -> str:
-    """Quote texts with letters beyond ASCII, which Hydra reads in quotes only: `name=ü`, `dataset.path=jörg/`.
+    """Quote texts with non-ASCII letters, such as `name=ü`, because Hydra reads these only in quotes.
 
-    Lists and values of a sweep are quoted item by item. Values with quotes, braces or functions are not changed.
+    Lists and the values of a sweep are quoted item by item. Values that contain quotes, braces or functions are not
+    changed.
     """
     key, _, value = override.partition("=")
     if value.isascii() or re.search(r"[\"'\\{}()]", value):

@@ -1,4 +1,4 @@
-"""Sizes of a run of seconds, `debug=default`: settings that declare one take it, unless the command line sets them."""
+"""Sizes for `debug=default`, a run that takes seconds. Settings declare them; the command line overrides them."""
 
 import dataclasses
 from collections.abc import Set
@@ -9,12 +9,12 @@ from adadepth.config.declaration import get_field_specs
 
 
 def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
-    """Return the experiment at sizes that take seconds and learn nothing.
+    """Return the experiment with sizes so small that it takes seconds and learns nothing.
 
-    A pretrained model keeps its sizes, and the settings of a search are kept where nothing is searched.
+    A pretrained model keeps its sizes. The settings of a search are kept if there is no search.
 
     Args:
-        config: The experiment.
+        config: Experiment to shrink.
         overridden: Keys that keep their values.
     """
     groups = ["dataset", "trainer"]

@@ -1,7 +1,7 @@
-"""One-line messages for errors of a composition, with the allowed values and the nearest match.
+"""One-line messages for errors in composing a configuration, with the allowed values and the nearest match.
 
-They are made from Hydra's exceptions after it has failed: a check beforehand would refuse keys of a group that the same
-command line is about to switch.
+They are built from Hydra's exceptions after composition has failed. A check before composition would wrongly refuse the
+keys of a group option that the same command line selects.
 """
 
 import re
@@ -28,11 +28,12 @@ _MAX_LINE = 2000  # characters; a line that lists all configurations has half of
 
 
 def format_config_error(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
-    """Return the line for an error of a composition or a `UserError`; a `UserError` may have several lines.
+    """Format an error of a composition as one line, or a `UserError` as one or more lines.
 
     Args:
-        error: The error.
-        folders: Returns the folders of YAML files; called only to list names, because it fails with a broken package.
+        error: Error to format.
+        folders: Function that returns the folders of YAML files. It is called only if names must be listed, because it
+            fails if an installed package is broken.
     """
     if isinstance(error, UserError):
         return "\n".join(map(_shorten_line, str(error).splitlines()))
@@ -57,7 +58,7 @@ def format_config_error(error: Exception, folders: Callable[[], Sequence[Path]])
 
 
 def _suggest_quotes(override: str) -> str:
-    """Return a hint how to quote the value of an override for Hydra, within the quotes of the shell; may be empty."""
+    """Return a hint on how to quote the value of an override for Hydra and the shell, or an empty string."""
     key, _, value = override.partition("=")
     quoted = _quote_mapping(value) if value[:1] == "{" and value[-1:] == "}" else _quote_values(value)
     if quoted is None or not key:
@@ -70,7 +71,7 @@ def _suggest_quotes(override: str) -> str:
 
 
 def _quote_values(value: str) -> str | None:
-    """Return the texts of a list, or of a sweep, in quotes; None where quotes would not help."""
+    """Quote the texts of a list or of a sweep, or return None if quotes would not help."""
     is_list = value.startswith("[") and value.endswith("]")
     texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
     if not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
@@ -80,7 +81,7 @@ def _quote_values(value: str) -> str | None:
 
 
 def _quote_mapping(value: str) -> str | None:
-    """Return a mapping with its values in quotes, such as names of files with brackets; None if it has lists."""
+    """Quote the values of a mapping, such as file names with brackets, or return None if it contains lists."""
     entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
     has_lists = any(text.strip().startswith("[") for _, _, text in entries)
     if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
@@ -90,7 +91,7 @@ def _quote_mapping(value: str) -> str | None:
 
 
 def _format_grammar_error(error: OverrideParseException) -> str:
-    """Return the error of the grammar of overrides, without the name of its exception."""
+    """Format an error of Hydra's override grammar without the name of its exception."""
     if (error.override or "").partition("=")[2].startswith("~"):
         return ": ~ is not expanded here; write $HOME"
     if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
@@ -99,12 +100,12 @@ def _format_grammar_error(error: OverrideParseException) -> str:
 
 
 def list_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the names that ``--config-name`` takes: of the YAML files in these folders."""
+    """Return the names that ``--config-name`` accepts, which are those of the YAML files in the folders."""
     return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
 
 
 def list_published_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the configurations that ``preset=paper`` turns into a published run: each has a file of its name."""
+    """Return the configurations that have a published run, that is, a YAML file for ``preset=paper``."""
     return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
 
 
@@ -119,7 +120,7 @@ def _format_missing_config(error: MissingConfigException, folders: Sequence[Path
 
 
 def _format_unknown_override(error: Exception) -> str | None:
-    """Return the line for Hydra's error about a key that is neither in the configuration nor a group; else None."""
+    """Format Hydra's error about a key that is neither in the configuration nor a group; else return None."""
     match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
     if match is None:
         return None
@@ -129,11 +130,14 @@ def _format_unknown_override(error: Exception) -> str | None:
 
 
 def _format_unknown_key(key: str, schema: Any = None) -> str:
-    """Return the line for a key that this configuration lacks; another data set or family may have it.
+    """Format the error for a key that this configuration lacks.
+
+    The line states if another data set or model family has the key.
 
     Args:
-        key: The dotted key.
-        schema: The dataclass that lacks it; None: unknown, so that the keys of all data sets and families are allowed.
+        key: Dotted key.
+        schema: Dataclass that lacks the key. If it is None (unknown), the keys of all data sets and model families are
+            searched.
     """
     keys = sorted(set(list_keys()))
     parent, _, leaf = key.rpartition(".")
@@ -160,7 +164,7 @@ def _format_wrong_value(error: OmegaConfBaseException) -> str:
 
 
 def _format_other_error(error: Exception) -> str:
-    """Return the first line of any other error, after the key of its setting if OmegaConf added that."""
+    """Format any other error by its first line, preceded by the key of the setting if OmegaConf provides it."""
     line, key = format_value(_get_first_line(error)), re.search(r"full_key: (\S+)", str(error))
     return f"{key[1]}: {line}" if key else line
 
@@ -175,12 +179,12 @@ def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException
 
 
 def _shorten_line(line: str) -> str:
-    """Return a line without its middle if it is very long, such as one with a list of thousands."""
+    """Cut the middle out of a very long line, such as one that lists thousands of values."""
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
 def _format_origin(error: Exception) -> str:
-    """Return the YAML file that Hydra names, or the key of the override if the error has no key; may be empty."""
+    """Return the origin of an error: the YAML file that Hydra names, or the key of the override, or an empty string."""
     if match := re.match(r"In '([^']+)'", str(error)):
         return f"in {match[1]}.yaml: "
     match = re.match(r"Error merging override ([^=]+)=", str(error))

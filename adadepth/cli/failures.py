@@ -1,4 +1,4 @@
-"""The end of a failed command: one line for an expected error, a file with the traceback for any other."""
+"""Handling of failed commands: one line for an expected error, and a file with the traceback for any other error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many
 
 
 def format_expected_error(error: BaseException) -> str | None:
-    """Return the line for a mistake of the user or a limit of the machine; None for any other error."""
+    """Format a user error or a limit of the machine as one line; return None for any other error."""
     if isinstance(error, UserError | HydraException | OmegaConfBaseException | YAMLError):
         return format_config_error(error, folders)
     return (
@@ -41,7 +41,7 @@ def format_expected_error(error: BaseException) -> str | None:
 
 
 def _format_open_files(error: BaseException) -> str | None:
-    """Return the line for a limit of open files, anywhere in the chain of causes; None for any other error."""
+    """Format an error of too many open files, anywhere in the chain of causes, as one line, or return None."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "errno", None) in _OPEN_FILE_ERRORS or _OPEN_FILES_MESSAGE in str(current):
@@ -57,17 +57,17 @@ def _format_file_error(error: BaseException) -> str | None:
 
 
 def format_job_failure(error: BaseException) -> str:
-    """Return the line for an error of a job: its type and message, or where its traceback is."""
+    """Format the error of a sweep job as one line: its type and message, or the path of its traceback."""
     if format_expected_error(error) is not None:
         return f"{type(error).__name__}: {error}"
     return format_failure(error, redact_env_values)
 
 
 def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
-    """Print in one line the error and where its traceback is, and exit with status 1.
+    """Print the error and the path of its traceback in one line, and exit with status 1.
 
     Args:
-        error: An unexpected error.
+        error: Unexpected error.
         show: Whether the traceback is printed, too.
     """
     line = format_failure(error, redact_env_values)

@@ -1,4 +1,4 @@
-"""Texts of `adadepth --help`, `--help TOPIC` and `--config-name NAME --help`, and of `--version`."""
+"""Texts of `adadepth --help`, `--help TOPIC`, `--config-name NAME --help` and `--version`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Further help:
 
 
 def format_usage(folders: Sequence[Path]) -> str:
-    """Return how to run, every mode and every experiment in a line, and every group with its options."""
+    """Return the usage text: how to run, one line per mode and per experiment, and the groups with their options."""
     experiments = _format_table({name: _read_comment(path) for name, path in _find_files(folders).items()})
     groups = "\n".join(
         textwrap.fill(f"  {group}: {', '.join(_describe_options(group, folders))}", _WIDTH, subsequent_indent="    ")
@@ -62,7 +62,7 @@ def format_usage(folders: Sequence[Path]) -> str:
 
 
 def format_versions() -> str:
-    """Return the versions of adadepth and of the packages that decide its results."""
+    """Return the versions of adadepth and of the packages that influence its results."""
     packages = (f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "hydra-core"))
     return f"adadepth {__version__}\n{', '.join(packages)}, Python {platform.python_version()}\n"
 
@@ -71,7 +71,7 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
     """Return the help of a group, an experiment or a key.
 
     Raises:
-        ConfigError: There is none of that name.
+        ConfigError: If nothing has that name.
     """
     groups, experiments = _find_groups(folders), _find_files(folders)
     keys: dict[str, type] = {}  # with the first class that declares the key
@@ -95,7 +95,7 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
 
 
 def register_key_help() -> None:
-    """Let the template of Hydra's help ask for the keys of a configuration, as `${adadepth_keys:}`."""
+    """Register the resolver `${adadepth_keys:}`, which inserts the keys of a configuration into Hydra's help."""
     OmegaConf.register_new_resolver(
         _RESOLVER,
         lambda *, _root_: "\n".join(_annotate_keys(_root_, 0)).replace("$", "$$"),  # the text is a template
@@ -119,19 +119,22 @@ def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
 
 
 def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
-    """Return the YAML files of a group, or the experiments, by name; Hydra takes those of earlier folders."""
+    """Return the YAML files of a group by name, or those of the experiments if `group` is empty.
+
+    If several folders have a file of the same name, the first folder wins, as in Hydra.
+    """
     files = {path.stem: path for folder in reversed(folders) for path in (folder / group).glob("*.yaml")}
     return dict(sorted(files.items()))
 
 
 def _find_groups(folders: Sequence[Path]) -> list[str]:
-    """Return the folders that hold options, without that of Hydra's own settings."""
+    """Return the groups of options, without the group of Hydra's own settings."""
     groups = {path.parent.name for folder in folders for path in folder.glob("*/*.yaml")}
     return sorted((groups | set(list_group_schemas())) - {"hydra"})
 
 
 def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Return the text of every option of a group: of YAML files, and of the schemas that they extend."""
+    """Return the help text of every option of a group, from YAML files and from the schemas that they extend."""
     schemas = list_group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
@@ -141,7 +144,7 @@ def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _format_table(texts: Mapping[str, str]) -> str:
-    """Return a line for every name: the first sentence of its text, shortened."""
+    """Format one line per name, with the shortened first sentence of its text."""
     width = max(map(len, texts), default=0)
     lines = (
         f"  {name:<{width}}  {textwrap.shorten(_split_sentence(text), _WIDTH, placeholder=' ...')}".rstrip()
@@ -162,7 +165,10 @@ def _read_comment(file: Path) -> str:
 
 
 def _split_sentence(text: str) -> str:
-    """Return the first sentence: up to a mark that a capital follows, so that `et al. 2019` does not end it."""
+    """Return the first sentence of a text.
+
+    It ends at a full stop that a capital letter follows, so that `et al. 2019` does not end it.
+    """
     return re.split(r"(?<=[.?!]) (?=[A-Z])", text, maxsplit=1)[0]
 
 
@@ -171,7 +177,7 @@ def _fill_paragraph(text: str) -> str:
 
 
 def _describe_key(name: str) -> Iterator[str]:
-    """Yield the help of a key, once for all kinds of models or data that declare it alike."""
+    """Yield the help of a key, once for all model families or dataset types that declare it identically."""
     yield name
     classes: dict[tuple[str, str], list[str]] = {}
     field = name.rpartition(".")[2]
@@ -191,7 +197,7 @@ def _format_help_line(owner: type, key: str) -> str:
 
 
 def _format_default(owner: type, name: str) -> str:
-    """Return the default of a setting as YAML has it; empty where it has none or is a group of settings."""
+    """Return the default of a setting as YAML, or an empty string if it has none or is a group of settings."""
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     factory = field.default_factory
     value = field.default if factory is dataclasses.MISSING else factory()
@@ -199,7 +205,7 @@ def _format_default(owner: type, name: str) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Return a value as one would write it on the command line."""
+    """Format a value as it is written on the command line."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     if plain is None or isinstance(plain, bool):
         return {None: "null", True: "true", False: "false"}[plain]

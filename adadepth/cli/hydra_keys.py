@@ -1,7 +1,8 @@
-"""Refusal of settings of Hydra's own node that would run code or change where a run works (docs/decisions/0028).
+"""Refusal of settings of Hydra itself that would run code or change the working directory (docs/decisions/0028).
 
-Hydra instantiates what its settings name, sets up Python's logging by them and sets variables of the environment.
-Launchers write theirs into a script that a shell runs. A YAML file that somebody hands on must run nothing by that.
+Hydra instantiates the classes that its settings name, configures Python's logging and sets environment variables.
+Launchers write their settings into a script that a shell runs. A YAML file from another person must not be able to run
+code in these ways.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -32,7 +33,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def guard_hydra_keys() -> None:
-    """Check every configuration when it is composed, which is before Hydra instantiates anything of it."""
+    """Install a check of every composed configuration, which runs before Hydra instantiates anything."""
     compose = ConfigLoaderImpl.load_configuration  # of a job of a sweep, too
     if hasattr(compose, "__wrapped__"):
         return
@@ -49,14 +50,14 @@ def guard_hydra_keys() -> None:
 
 
 def refuse_code(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse settings of Hydra's that could run code, or have it write files of its own.
+    """Refuse settings of Hydra that could run code or make Hydra write files.
 
     Args:
-        composed: A configuration with Hydra's own node.
-        overrides: The overrides of the command line.
+        composed: Composed configuration, including Hydra's own node.
+        overrides: Overrides of the command line.
 
     Raises:
-        ConfigError: Naming the first such setting.
+        ConfigError: If there is such a setting; the message names the first one.
     """
     if "hydra" not in composed.hydra.runtime.choices:
         raise ConfigError("hydra: add `- hydra: default` to `defaults`, so that Hydra writes no files")
@@ -91,7 +92,7 @@ def _find_problem(key: str, value: Any, typed: set[tuple[str, Any]]) -> str | No
 
 
 def _find_log_problem(key: str, value: Any) -> str | None:
-    """Return what is wrong with a setting from which `logging.config.dictConfig` would import or call something."""
+    """Describe a logging setting from which `logging.config.dictConfig` would import or call code, or return None."""
     names = key.split(".")
     if "()" in names:
         return "names code, which a configuration cannot; only installed packages can add code"
@@ -103,7 +104,7 @@ def _find_log_problem(key: str, value: Any) -> str | None:
 
 
 def _parse_launcher_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the values that the command line gives a launcher, with their dotted keys."""
+    """Yield the launcher settings on the command line, as dotted keys and values."""
     words = [override for override in overrides if override.lstrip("+").startswith("hydra.launcher.")]
     for override in OverridesParser.create().parse_overrides(words):
         value = OmegaConf.create({"value": override.value()})["value"]
@@ -111,10 +112,10 @@ def _parse_launcher_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, A
 
 
 def _resolved_leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value below a node with its dotted key, references resolved.
+    """Yield the dotted key and the value of every setting below a node, with references resolved.
 
     Raises:
-        ConfigError: A reference leads to what is not known yet, so that it could become anything later.
+        ConfigError: If a reference cannot be resolved yet, because it could have any value later.
     """
     if not OmegaConf.is_config(node):
         yield key, node

@@ -1,4 +1,4 @@
-"""Conversion of override values from Python's syntax, which W&B's sweep agents write, to Hydra's."""
+"""Conversion of override values from Python syntax, which W&B sweep agents write, to Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _KEY_MARKS = re.compile(r"([\\()\[\]{}:=, \t])")
 
 
 def from_python(override: str) -> str:
-    """Return an override with `None`, and lists and mappings in quotes, written as Hydra reads them.
+    """Convert `None`, lists and mappings in an override to Hydra's syntax.
 
-    The names of classes are put in quotes: `dataset.labels=[false,true]` and `[1.0,2.0]` are texts.
+    Class names are quoted, so that `dataset.labels=[false,true]` and `[1.0,2.0]` stay texts.
     """
     key, equals, value = override.partition("=")
     if key.lstrip("+") == _CLASS_NAMES and (entries := _PLAIN_LIST.fullmatch(value)):
@@ -31,7 +31,7 @@ def from_python(override: str) -> str:
 
 
 def _needs_conversion(value: Any) -> bool:
-    """Return whether Hydra reads a value of Python otherwise than Python, or not at all."""
+    """Return whether Hydra would parse a value differently from Python, or fail to parse it."""
     if isinstance(value, list):
         return any(map(_needs_conversion, value))
     return value is None or isinstance(value, dict)

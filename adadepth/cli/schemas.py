@@ -1,4 +1,4 @@
-"""Schemas that YAML files extend, for runs, data sets and families; their keys; and limits of a user's YAML files."""
+"""Schemas for runs, data sets and model families that YAML files extend, their keys, and checks of user YAML files."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -17,20 +17,22 @@ from adadepth.models.registry import families
 
 
 def list_model_schemas() -> dict[str, type[ModelConfig]]:
-    """Return the settings class of every family by its name."""
+    """Return the settings class of every model family by name."""
     return {name: family.settings for name, family in families().items()}
 
 
 def list_group_schemas() -> dict[str, Mapping[str, type]]:
-    """Return the schemas that YAML files of a group extend, by group and name."""
+    """Return the schemas that the YAML files of each group extend, by group and name."""
     return {"model": list_model_schemas(), "dataset": list_dataset_schemas()}
 
 
 def register_schema() -> None:
-    """Store the schemas under the names YAML files extend: ``schema`` at the root, others in their group.
+    """Register the schemas in Hydra under the names that YAML files extend.
+
+    The root is ``schema``; all others are in their group.
 
     Raises:
-        ConfigError: What an installed package adds is broken.
+        ConfigError: If an extension from an installed package is broken.
     """
     # Hydra copies the store with every repository of YAML files, a hundred times for `--help`. Nobody changes the
     # copies, and what is loaded from the store is copied once more (docs/decisions/0016).
@@ -42,7 +44,7 @@ def register_schema() -> None:
 
 
 def _store(name: str, schema: type, group: str | None = None) -> None:
-    """Register a schema in Hydra's store if it is not registered yet."""
+    """Register a schema in Hydra's config store if it is not registered yet."""
     store = ConfigStore.instance()
     stored = (store.repo.get(group, {}) if group else store.repo).get(f"{name}.yaml")
     if stored is None or OmegaConf.get_type(stored.node) is not schema:
@@ -50,19 +52,22 @@ def _store(name: str, schema: type, group: str | None = None) -> None:
 
 
 def to_config(composed: DictConfig) -> ExperimentConfig:
-    """Resolve a composed configuration into typed objects; raises OmegaConf's errors for missing values."""
+    """Convert a composed configuration to typed objects.
+
+    OmegaConf raises its errors if values are missing.
+    """
     config = OmegaConf.to_object(composed)
     assert isinstance(config, ExperimentConfig), "the root configuration must extend the schema"
     return config
 
 
 def list_keys() -> Iterator[str]:
-    """Yield every public key once, e.g. ``trainer.learning_rate``, for all families of models and kinds of data."""
+    """Yield every public key of all model families and dataset types once, e.g. ``trainer.learning_rate``."""
     yield from dict.fromkeys(key for key, _ in list_declared_keys())
 
 
 def list_declared_keys() -> Iterator[tuple[str, type]]:
-    """Yield every public key with each dataclass that declares it."""
+    """Yield every public key together with each dataclass that declares it."""
     yield from _declared_keys(experiment_schema(), "")
 
 
@@ -82,13 +87,13 @@ _MAX_BYTES = 2**20
 
 
 def check_yaml(path: Path) -> None:
-    """Refuse a YAML file that expands without end, names folders to search, or has a class that YAML reads otherwise.
+    """Refuse a YAML file with endless aliases, search folders, or unquoted class names that YAML misreads.
 
-    Hydra expands aliases, so that ten lines can become more than any memory holds. A folder it searches may be a
-    package, which it imports. Errors of syntax are left to Hydra.
+    Hydra expands aliases, so ten lines can expand beyond any memory. A search folder may be a package, which Hydra
+    would import. YAML reads an unquoted class name such as `no` as False. Syntax errors are left to Hydra.
 
     Raises:
-        ConfigError: Naming the file.
+        ConfigError: If the file has one of these faults; the message names the file.
     """
     if not path.is_file():
         raise ConfigError(f"{path}: must be a file")
@@ -112,7 +117,7 @@ def check_yaml(path: Path) -> None:
 
 
 def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Yield the nodes that name a class: entries of `labels`, and keys of `class_weights`."""
+    """Yield the YAML nodes that are class names: entries of `labels` and keys of `class_weights`."""
     for name, child in _get_entries(node).items():
         if name == "labels" and isinstance(child, yaml.SequenceNode):
             yield from child.value
@@ -123,19 +128,25 @@ def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def _find_other_reading(text: str) -> str | None:
-    """Return the YAML value of a text without quotes if it is written otherwise, such as False for `no`; else None."""
+    """Return the value that YAML reads from an unquoted text if it differs from the text, else None.
+
+    For example, YAML reads `no` as False.
+    """
     value = OmegaConf.to_container(OmegaConf.create(f"name: {text}"), resolve=False)
     other = str(value["name"]) if isinstance(value, dict) else text
     return None if other == text else other
 
 
 def _get_entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """Return the entries of a mapping by name; empty for any other node."""
+    """Return the entries of a mapping node by name, or an empty mapping for any other node."""
     return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 
 def _count_expanded_nodes(node: yaml.Node, counts: dict[int, int], depth: int) -> int:
-    """Return the number of nodes after expanding aliases; more than allowed for an alias inside itself."""
+    """Return the number of YAML nodes after expanding aliases.
+
+    An alias inside itself gives a number above the limit.
+    """
     if id(node) in counts:
         return counts[id(node)]
     if depth > _MAX_DEPTH:

@@ -1,7 +1,7 @@
-"""Automatic settings of `--config-name finetune`: columns, metric, model and training that follow from a user's table.
+"""Automatic settings of `--config-name finetune`: columns, metric, model and training, derived from a user's table.
 
-A key that the command line sets keeps its value. Every choice becomes a part of the command line, so that the run, its
-record and the commands that it advises have it like any other setting, and is printed in a line.
+A key that the command line sets keeps its value. Every automatic choice is printed in a line and added to the command
+line. The run, its record and the commands that it suggests therefore treat it like any other setting.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _MAX_CLASSES_PRINTED = 5
 
 
 class _Choice(NamedTuple):
-    """A line that describes a choice, and the overrides that make it."""
+    """Automatic choice: a line that describes it, and the overrides that implement it."""
 
     line: str
     overrides: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class _Models:
-    """Models for a kind of table: a small one from scratch with its trainer, and a pretrained one with its weights."""
+    """Models for a type of table: a small model from scratch with its trainer, and a pretrained model with its weights."""
 
     scratch: str
     trainer: str
@@ -82,30 +82,30 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Command:
-    """Overrides of a command line by key, the schema of its table, and the table's settings."""
+    """Parsed command line: its overrides by key, the schema of its table, and the settings of the table."""
 
     values: Mapping[str, Any]
     name: str
     dataset: Any
 
     def has(self, *keys: str) -> bool:
-        """Return whether one of some keys or groups is set."""
+        """Return whether the command line sets any of these keys or groups."""
         return any(key in self.values for key in keys)
 
     @property
     def models(self) -> _Models:
-        """Models for such a table."""
+        """The models for this type of table."""
         return _MODELS[self.name]
 
 
 def add_table_settings(words: Sequence[str]) -> list[str]:
-    """Return a command line with the settings that follow from its table, and note the lines that describe them.
+    """Add the settings that follow from the table to a command line, and store the lines that describe them.
 
     Args:
-        words: Command line for Hydra; returned unchanged if it trains on no table of the user's.
+        words: Command line for Hydra, which is returned unchanged if it does not train on a user's table.
 
     Raises:
-        DataError: The table cannot be read, or its columns cannot be recognised.
+        DataError: If the table cannot be read, or if its columns cannot be recognised.
     """
     command = _read_command(words)
     choices = [] if command is None else list(_choose_settings(command))
@@ -114,7 +114,10 @@ def add_table_settings(words: Sequence[str]) -> list[str]:
 
 
 def _read_command(words: Sequence[str]) -> _Command | None:
-    """Return the overrides and the table of a command line; None: it trains on no table, or Hydra will refuse it."""
+    """Parse the overrides and the table of a command line.
+
+    The result is None if it does not train on a table, or if Hydra will refuse it.
+    """
     if parse_config_name(words) != _CONFIGURATION:
         return None
     try:
@@ -140,7 +143,7 @@ def _read_command(words: Sequence[str]) -> _Command | None:
 
 
 def _choose_settings(command: _Command) -> Iterator[_Choice]:
-    """Yield the choices that follow from the table, in the order in which they are printed."""
+    """Yield the automatic choices that follow from the table, in the order in which they are printed."""
     dataset = command.dataset
     tables = open_splits(replace(dataset, evaluation_splits=[]), {}, optional=["validation", "test"])
     train = tables[dataset.train_split]
@@ -171,7 +174,7 @@ def _describe_columns(command: _Command, texts: list[str], label: str, columns: 
 
 
 def _format_list_override(key: str, value: Any) -> str:
-    """Return an override; names in a list have quotes where Hydra's grammar needs them."""
+    """Format an override, with quotes around the names in a list if Hydra's grammar needs them."""
     if not isinstance(value, list):
         return format_override(key, value)
     return f"{key}=[{','.join(format_override('name', name).partition('=')[2] for name in value)}]"
@@ -189,7 +192,7 @@ def _read_column(table: DataTable, column: str) -> list[Any]:
 
 
 def _choose_splits(command: _Command, tables: Mapping[str, DataTable], label: str, rows: int) -> Iterator[_Choice]:
-    """Yield the splits that select the model and are measured, unless there is a validation file or a setting."""
+    """Yield the choice of validation and test rows, unless there is a validation file or a setting for them."""
     if command.has("dataset.evaluation_splits", "dataset.held_out", "dataset.train_split") or "validation" in tables:
         return
     share = _SHARE_OF_MANY if rows >= _FEW_ROWS else _SHARE_OF_FEW
@@ -202,7 +205,10 @@ def _choose_splits(command: _Command, tables: Mapping[str, DataTable], label: st
 
 
 def _has_labels(table: DataTable, column: str) -> bool:
-    """Return whether every row of a table has a label; -1 stands for none in published test sets."""
+    """Return whether every row of a table has a label.
+
+    Published test sets use -1 for a missing label.
+    """
     if column not in table.columns:
         return False
     labels = {_format_label(value) for value in _read_column(table, column)}
@@ -220,7 +226,7 @@ def _format_label(value: Any) -> str | None:
 
 
 def _choose_problem(command: _Command, table: DataTable, column: str, values: Sequence[Any]) -> Iterator[_Choice]:
-    """Yield whether labels are classes, several labels or values, and their metrics."""
+    """Yield the choice of the problem type (classes, several labels per row, or values) and of its metrics."""
     is_set = command.has("dataset.problem")
     problem = str(command.dataset.problem) if is_set else _find_problem(command, table, column, values)
     if problem == "regression":
@@ -271,7 +277,7 @@ def _split_labels(values: Sequence[Any], separator: str) -> Iterator[str]:
 
 
 def _count_classes(table: DataTable, column: str, values: Sequence[Any]) -> Counter[str]:
-    """Return the number of rows of every class, in the table's order of classes where it declares one."""
+    """Return the number of rows of every class, in the order of classes that the table declares, if any."""
     declared = table.class_names.get(column)
     counts = Counter(text for text in map(_format_label, values) if text is not None)
     if declared is None:
@@ -290,7 +296,7 @@ def _describe_classes(counts: Counter[str]) -> str:
 
 
 def _choose_class_metrics(counts: Counter[str]) -> tuple[list[str], str]:
-    """Return the metrics for classes of these numbers of rows, and the reason in words."""
+    """Return the metrics for classes with these row counts, and the reason as text."""
     if len(counts) < 2:
         return ["accuracy"], "the share of correct classes"
     name, most = counts.most_common(1)[0]
@@ -340,7 +346,7 @@ def _choose_model(command: _Command, table: DataTable, texts: list[str], rows: i
 
 
 def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
-    """Return why no pretrained weights are trained; None: they are available, and train within minutes."""
+    """Return why no pretrained weights are used, or None if they are available and train within minutes."""
     weights, option = command.models.weights, command.models.pretrained
     if not _can_load(command, weights):
         return f"{weights} is not in the local cache, and the hub cannot be reached"
@@ -354,7 +360,7 @@ def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
 
 
 def _can_load(command: _Command, weights: str) -> bool:
-    """Return whether weights are on this machine, or the hub answers within seconds."""
+    """Return whether pretrained weights are on this machine, or the hub answers within seconds."""
     from huggingface_hub import try_to_load_from_cache
 
     files = (try_to_load_from_cache(weights, name) for name in ("model.safetensors", "pytorch_model.bin"))
@@ -370,7 +376,10 @@ def _can_load(command: _Command, weights: str) -> bool:
 
 
 def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> _Choice:
-    """Return the sequence length that covers nearly all texts of these numbers of tokens, (rows,)."""
+    """Return the sequence length that covers nearly all texts.
+
+    `lengths` is the number of tokens per row, (rows,).
+    """
     length = min(max(8 * int(np.ceil(np.quantile(lengths, _COVERAGE) / 8)), 16), _MAX_LENGTH[is_scratch])
     overrides = [f"dataset.sequence_length={length}"]
     if is_scratch and length > _POSITIONS and not command.has("model.max_position_embeddings"):
@@ -380,7 +389,7 @@ def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> 
 
 
 def _count_tokens(command: _Command, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
-    """Return the numbers of tokens of the first rows, summed over a row's texts, (rows,)."""
+    """Return the number of tokens of each of the first rows, summed over the texts of a row, (rows,)."""
     options = {
         key.removeprefix("tokenizer."): value for key, value in command.values.items() if key[:10] == "tokenizer."
     }
@@ -396,7 +405,7 @@ def _count_tokens(command: _Command, table: DataTable, columns: list[str], path:
 
 
 def _join_texts(table: DataTable, columns: list[str]) -> Iterator[str]:
-    """Yield the texts of every row as one."""
+    """Yield the texts of every row, joined into one."""
     batch: Rows
     for batch in table.batches():
         for values in zip(*(batch[name] for name in columns), strict=True):
@@ -405,7 +414,9 @@ def _join_texts(table: DataTable, columns: list[str]) -> Iterator[str]:
 
 
 def _choose_training(command: _Command, rows: int, tokens: float) -> _Choice:
-    """Return the trainer of a small model from scratch, with as many updates as the rows need and minutes allow.
+    """Return the trainer settings for a small model from scratch.
+
+    It makes as many optimiser steps as the rows need and a few minutes allow.
 
     Args:
         command: Overrides and table of the command line.

@@ -1,4 +1,4 @@
-"""Validation of a composed configuration: types, ranges and cross-field checks, with one line for every mistake."""
+"""Validation of a composed configuration: types, ranges and cross-field checks, with one line per mistake."""
 
 import copy
 import dataclasses
@@ -33,10 +33,10 @@ _MAX_NAME = 200  # bytes; file systems have 255, of which temporary names need s
 
 
 def build_config(composed: DictConfig) -> ExperimentConfig:
-    """Turn a composed configuration into typed objects, without Hydra's own node, and validate it.
+    """Convert a composed configuration, without Hydra's own node, to typed objects, and validate it.
 
     Raises:
-        ConfigError: One line for every mistake.
+        ConfigError: If there are mistakes; the message has one line per mistake.
     """
     overridden, whole = frozenset(list_overridden_keys(composed)), composed
     if "hydra" in composed:
@@ -66,7 +66,7 @@ def _refuse(problems: Iterable[str]) -> None:
 
 
 def validate(config: ExperimentConfig) -> None:
-    """Raise one ``ConfigError`` with a line for every mistake."""
+    """Raise a single ``ConfigError`` with one line per mistake if there are any."""
     checks = (
         find_range_errors, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
         check_settings_of_family, check_budget,
@@ -78,7 +78,7 @@ def validate(config: ExperimentConfig) -> None:
 
 
 def _find_unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Yield the keys that ``+key=value`` forced past the schema."""
+    """Yield the keys that ``+key=value`` has added although the schema does not have them."""
     schema = OmegaConf.get_type(node)
     fields = {field.name for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
     for key in map(str, node):
@@ -92,7 +92,7 @@ _TEXT_CONFIGS = {Task.pretrain: "act_tiny", Task.language_model: "par_tiny"}  # 
 
 
 def _check_task(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the task can train this model on these data."""
+    """Check that the task supports this model and these data."""
     dataset, model, regime = config.dataset, family(config.model.name), TASKS[config.task]
     kind = get_kind(dataset)
     if config.task not in kind.tasks:
@@ -116,7 +116,7 @@ def _check_task(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_mode(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings that only some modes read, and what the mode needs."""
+    """Check that the mode has the settings that it needs, and that no settings of other modes are set."""
     needs = {
         "resume": (Mode.train,),
         "rival_of": (Mode.train,),
@@ -155,7 +155,7 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
-    """Check `exit_rules` and `adopt_rule`, and `predictions`, which read evaluated examples, too."""
+    """Check `exit_rules`, `adopt_rule` and `predictions`, which are all used on evaluated examples."""
     has_examples = config.task is Task.finetune or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
         data = "labelled data or blocks of text"
@@ -220,7 +220,7 @@ def _is_pair(item: object) -> bool:
 
 
 def _check_names(config: ExperimentConfig) -> Iterator[str]:
-    """Check the names of the run, of folders and of metrics."""
+    """Check the names of the run, folders and metrics."""
     if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _MAX_NAME:
         yield f"name={format_value(config.name)}: must be a plain folder name"
     for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
@@ -259,7 +259,7 @@ def _check_trackers(config: ExperimentConfig) -> Iterator[str]:
 
 
 def list_evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
-    """Return the names of the metrics of an evaluation on its first set, which selects the model."""
+    """Return the names of the metrics on the first evaluation set, which selects the model."""
     names = _list_joint_metrics(config)
     if not config.halting.alone:
         return names
@@ -268,7 +268,7 @@ def list_evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
 
 
 def _list_joint_metrics(config: ExperimentConfig) -> tuple[str, ...]:
-    """Return the metrics of a model that is trained as a whole, with its halting head."""
+    """Return the names of the metrics of a model that is trained jointly with its halting head."""
     dataset, metrics = config.dataset, get_kind(config.dataset).metrics
     losses = family(config.model.name).reported_losses(config.model)
     if metrics is not None:

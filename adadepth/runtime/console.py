@@ -1,6 +1,6 @@
 """Console output: a logger that writes to standard output, and progress bars.
 
-A terminal and a log get the same text; a terminal shows numbers and warnings in colour, unless NO_COLOR is set.
+A terminal and a log file get the same text. A terminal shows numbers and warnings in colour, unless NO_COLOR is set.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ _LOG_INTERVAL_S = 30.0  # in a log
 
 
 def visible(text: str) -> str:
-    """Escape control characters as Python does; tabs and line ends stay.
+    """Escape control characters as Python does, except for tabs and line ends.
 
-    Names of classes, files and metrics are data of others. An escape sequence in them would move the cursor of a
+    Names of classes, files and metrics come from outside. An escape sequence in them could move the cursor of a
     terminal, change its title or hide lines.
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def say(text: str) -> None:
-    """Log lines for the user, with control characters escaped."""
+    """Print lines for the user through the logger, with control characters escaped."""
     _logger().info(visible(text))
 
 
 @cache
 def _logger() -> logging.Logger:
-    """Return a logger outside of `adadepth`, whose handlers Hydra replaces for every job."""
+    """Return the logger of the console.
+
+    It is not below the logger `adadepth`, because Hydra replaces the handlers of that logger for every job.
+    """
     logger = logging.getLogger("adadepth-console")
     logger.setLevel(logging.INFO)
     logger.propagate = False
@@ -52,10 +55,13 @@ def _logger() -> logging.Logger:
 
 
 class _Handler(logging.Handler):
-    """Handler that writes above progress bars: through rich in a terminal, as plain lines elsewhere."""
+    """Log handler that writes above progress bars with rich in a terminal, and plain lines elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message; after the reader of a pipe has left (`| head`), discard this and later ones."""
+        """Write a message.
+
+        If the reader of a pipe has exited (`| head`), discard this message and all later ones.
+        """
         try:
             with tqdm.external_write_mode(file=sys.stdout):
                 _write(record.getMessage())
@@ -73,14 +79,14 @@ def _write(text: str) -> None:
 
 @cache
 def _console() -> Console:
-    """Return the rich console, which looks up standard output at every use."""
+    """Return the rich console, which looks up the current standard output at every use."""
     from rich.console import Console
 
     return Console(markup=False, emoji=False, soft_wrap=True)
 
 
 def discard_terminal_output() -> None:
-    """Discard output to a terminal that has closed, since every write to it would fail."""
+    """Discard further output to a terminal that has closed, because every write to it would fail."""
     for number in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode):
@@ -96,12 +102,12 @@ def _discard(number: int) -> None:
 
 @contextmanager
 def progress(what: str, total: float | None, *, of: str = "it", shown: bool = True) -> Iterator[Advance]:
-    """Show progress and remaining time; yields a function that takes every amount of completed work.
+    """Show progress and remaining time, and yield a function to call with each amount of completed work.
 
     Args:
-        what: Name of the task, for people.
-        total: Amount of work, in a unit that takes about equal time; None: unknown.
-        of: Unit of the amounts, for people.
+        what: Name of the task, shown to the user.
+        total: Total amount of work, in units that take about the same time each, or None if unknown.
+        of: Name of the unit of work, shown to the user.
         shown: Whether this process shows the bar.
     """
     seconds = 0.1 if sys.stderr is not None and sys.stderr.isatty() else _LOG_INTERVAL_S
@@ -123,7 +129,7 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
 
 
 def minutes(seconds: float) -> str:
-    """Format a duration in seconds, such as `1:05:09` or `5:09`."""
+    """Format a duration given in seconds as text, such as `1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,7 +1,7 @@
-"""Small trained models in the package, named `demo:NAME` where a setting names a checkpoint.
+"""Small trained models in the package. A setting that names a checkpoint can name them as `demo:NAME`.
 
-A demo is the directory of a finished run, cut down to the files that evaluations, predictions and the page read. Demos
-are read-only; `make demos` trains them.
+A demo is the directory of a finished run, reduced to the files that evaluations, predictions and the demo page read.
+Demos are read-only; `make demos` trains them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _DEMOS = Path(__file__).resolve().parents[1] / "demos"
 
 
 def list_demos() -> list[str]:
-    """Return the names of all demos with their prefix."""
+    """Return the names of all demos, including the prefix `demo:`."""
     return sorted(DEMO_PREFIX + record.parent.name for record in _DEMOS.glob("*/run.json"))
 
 
 def resolve_demo(key: str, value: str) -> Path | None:
-    """Return the run directory of the demo that a setting names; None: it names no demo.
+    """Return the run directory of the demo that a setting names, or None if it names no demo.
 
     Args:
         key: Name of the setting, for the message.
@@ -38,10 +38,10 @@ def resolve_demo(key: str, value: str) -> Path | None:
 
 
 def is_demo(run: Path) -> bool:
-    """Return whether a run directory is that of a demo."""
+    """Return whether a run directory belongs to a demo."""
     return run.resolve().parent == _DEMOS
 
 
 def format_run(run: Path) -> str:
-    """Return the name of a run for `checkpoint`: `demo:NAME`, or the path of its directory."""
+    """Return the value of `checkpoint` that names a run: `demo:NAME`, or the path of its directory."""
     return DEMO_PREFIX + run.name if is_demo(run) else str(run)

@@ -1,4 +1,4 @@
-"""Distributed runs: number of processes, communication, exit, and memory allocation."""
+"""Distributed runs: world size, communication, errors and exit of processes, and memory allocation."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _GROUP_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_P
 
 
 def is_main_process() -> bool:
-    """Return whether this is the main process, which prints and writes."""
+    """Return whether this is the main process, which prints messages and writes files."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def is_distributed() -> bool:
-    """Return whether the world size is larger than one."""
+    """Return whether the run has several processes."""
     return get_world_size() > 1
 
 
@@ -43,12 +43,12 @@ def get_world_size() -> int:
 def reinit_process_group(backend: str | None, timeout_seconds: int) -> None:
     """Initialise the process group after a restart by torchrun, under a new store prefix.
 
-    torchrun keeps one store for all restarts, with the addresses of dead processes in it. A process that reads such an
-    address before the new one is written cannot connect.
+    torchrun keeps one store for all restarts, which still contains the addresses of dead processes. A process that
+    reads such an address before the new one is written cannot connect.
 
     Args:
-        backend: Communication backend; None: torch's default.
-        timeout_seconds: Timeout of communication.
+        backend: Communication backend, or None for torch's default.
+        timeout_seconds: Timeout of communication in seconds.
     """
     count = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if count == "0" or os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
@@ -65,17 +65,22 @@ def reinit_process_group(backend: str | None, timeout_seconds: int) -> None:
 
 
 def check_launcher() -> None:
-    """Refuse incomplete variables of a launcher, with which the run would wait for processes that never start.
+    """Refuse incomplete environment variables of a launcher.
+
+    With them the run would wait for processes that never start.
 
     Raises:
-        ConfigError: Naming the environment variable.
+        ConfigError: If a variable is missing; the message names the variables.
     """
     if problem := _check_launcher_variables():
         raise ConfigError(f"{problem}; only a launcher, such as torchrun, sets it")
 
 
 def _check_launcher_variables() -> str | None:
-    """Return which environment variable lacks the others of a launcher; None: all are set, or none is needed."""
+    """Describe an environment variable of a launcher that is set without the others.
+
+    The result is None if all variables are set, or if none is needed.
+    """
     alone = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": None}
     changed = [name for name, value in alone.items() if os.environ.get(name, value) != value]
     missing = [name for name in _GROUP_VARIABLES if name not in os.environ]
@@ -86,16 +91,16 @@ def _check_launcher_variables() -> str | None:
 
 
 def stop_when_launcher_exits() -> None:
-    """Stop this process, with a checkpoint, when its launcher exits.
+    """Make this process stop with a checkpoint when its launcher exits.
 
-    Otherwise a killed launcher leaves its processes running on devices that the next run takes for free.
+    Otherwise the processes of a killed launcher would keep running on devices that the next run assumes to be free.
     """
     if is_distributed():
         stop_when_parent_exits(os.getppid())
 
 
 def stop_when_parent_exits(parent: int) -> None:
-    """Send this process SIGTERM when its parent process, of this number, exits."""
+    """Start a thread that sends SIGTERM to this process when its parent process, with the id `parent`, exits."""
     threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
 
 
@@ -106,10 +111,10 @@ def _watch(parent: int) -> None:
 
 
 def exit_with_error(message: str, status: int) -> NoReturn:
-    """Print an error and exit; of several processes the main one prints.
+    """Print an error and exit; in a distributed run only the main process prints.
 
-    A launcher stops all processes when one exits. The others therefore wait for the main process, which usually fails
-    with the same error, and print the error themselves if it does not. Without a launcher they do not wait.
+    A launcher stops all processes when one exits. The other processes therefore wait for the main process, which
+    usually fails with the same error. If it does not fail, they print the error. Without a launcher they do not wait.
     """
     if not is_main_process() and _check_launcher_variables() is None:
         time.sleep(_MAIN_EXIT_S)  # until the launcher's SIGTERM
@@ -125,7 +130,7 @@ _T = TypeVar("_T")
 
 
 def run_main_process_first(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process, then on the others, which read its results from the cache."""
+    """Run `work` on the main process first, and then on the others, which read the cached results."""
     if args.world_size == 1:
         return work()
     result, failure = _attempt(work) if args.process_index == 0 else (None, None)
@@ -163,7 +168,7 @@ def _attempt(work: Callable[[], _T]) -> tuple[_T | None, UserError | None]:
 
 
 def _raise_everywhere(failure: UserError | None) -> None:
-    """Raise the error of the main process in every process, which would otherwise wait for it."""
+    """Raise the main process's error in every process, because the others would otherwise wait for it."""
     from accelerate.utils import broadcast_object_list
 
     shared = [None if failure is None else (type(failure), str(failure))]
@@ -174,7 +179,7 @@ def _raise_everywhere(failure: UserError | None) -> None:
 
 
 def all_reduce_sum(tensors: Iterable[Tensor]) -> None:
-    """Replace each tensor by its sum over processes, in place."""
+    """Replace each tensor by its sum over all processes, in place."""
     import torch.distributed as dist
 
     if dist.is_available() and dist.is_initialized():
@@ -183,7 +188,7 @@ def all_reduce_sum(tensors: Iterable[Tensor]) -> None:
 
 
 def gather_from_processes(value: _T) -> list[_T]:
-    """Gather a value of every process, by rank, on every process."""
+    """Gather a value from every process; every process receives the list, ordered by rank."""
     import torch.distributed as dist
     from accelerate.utils import gather_object
 
@@ -204,8 +209,8 @@ _NO_MEMORY = "can't allocate memory"  # in messages of torch
 def set_malloc_thresholds() -> None:
     """Raise the thresholds at which glibc returns freed memory to the system; do nothing without glibc.
 
-    A training step frees its tensors, and the next one allocates as many bytes. Returned memory comes back one page
-    fault at a time, which costs up to a few percent of the time of a training.
+    A training step frees its tensors, and the next step allocates as many bytes. If the memory was returned to the
+    system, every page of it costs a page fault, which takes up to a few percent of the training time.
     """
     if sys.platform != "linux":
         return
@@ -216,7 +221,7 @@ def set_malloc_thresholds() -> None:
 
 
 def format_memory_error(error: BaseException) -> str | None:
-    """Return the line for an out-of-memory error of a GPU or of the machine; None: any other error."""
+    """Format an out-of-memory error of a GPU or of the machine as one line; return None for any other error."""
     first = next(iter(str(error).splitlines()), "") or "out of memory"
     of_gpu = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)  # torch may be imported in part only
     is_short = getattr(error, "errno", None) == errno.ENOMEM or _NO_MEMORY in str(error)

@@ -1,4 +1,4 @@
-"""Unexpected failures: the activity that failed, and a file with the traceback."""
+"""Unexpected failures: records the activity that failed, and writes the traceback to a file."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ _ACTIVITY, _RUN, _OUTPUT = "adadepth_activity", "adadepth_run", "adadepth_output
 
 @contextmanager
 def activity(words: str, output: Path | None = None) -> Iterator[None]:
-    """Name the activity of a block in an error that leaves it; the innermost block wins.
+    """Store the name of an activity in any error that the block raises.
+
+    If blocks are nested, the innermost name is kept.
 
     Args:
-        words: Activity, such as "reading results/a.json".
+        words: Name of the activity, such as "reading results/a.json".
         output: Folder in which runs are written.
     """
     try:
@@ -35,7 +37,7 @@ def activity(words: str, output: Path | None = None) -> Iterator[None]:
 
 
 def attach_run(error: BaseException, folder: Path) -> None:
-    """Record in an error the directory of its run."""
+    """Store the directory of the run in an error."""
     _set_attribute(error, _RUN, str(folder))
 
 
@@ -45,7 +47,7 @@ def _set_attribute(error: BaseException, name: str, value: str) -> None:
 
 
 def format_failure(error: BaseException, redact: Callable[[str], str] = str) -> str:
-    """Write the traceback of a failure to a file, and return a line that names failure and file.
+    """Write the traceback of a failure to a file, and return a line that names the failure and the file.
 
     Args:
         error: Failure, possibly of another process.
@@ -58,7 +60,10 @@ def format_failure(error: BaseException, redact: Callable[[str], str] = str) -> 
 
 
 def write_traceback(error: BaseException, redact: Callable[[str], str] = str) -> Path:
-    """Write a traceback into the run directory, the folder `errors`, or the temporary folder; return its path."""
+    """Write a traceback to a file and return its path.
+
+    It goes to the run directory, or else to the folder `errors`, or else to the temporary folder.
+    """
     text = redact("".join(traceback.format_exception(error)))
     process = os.environ.get("RANK", "0")
     for path in _list_paths(error, "" if process == "0" else f"_{process}"):

@@ -1,4 +1,4 @@
-"""Atomic writes, records of the files in a folder, and full disks."""
+"""Files: atomic writes, records of the files in a folder, and errors of a full disk."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ _MESSAGES = (*_REMEDIES, "iostream error", "PytorchStreamWriter failed writing",
 
 
 class DiskFullError(UserError):
-    """No space for a file."""
+    """Error that the disk has no space for a file."""
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise `DiskFullError` if a full disk ends the block.
+    """Raise `DiskFullError` if the block fails because the disk is full.
 
     Args:
-        folder: Folder to name where the error names no file.
+        folder: Folder to name in the message if the error names no file.
 
     Raises:
-        DiskFullError: Naming folder, file and free space of the first failure in the chain: later writes of a failing
-            run fail, too.
+        DiskFullError: If the disk is full. The message names the folder, file and free space of the first failure in
+            the chain of causes, because later writes of a failing run fail, too.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def writing(folder: Path) -> Iterator[None]:
 
 
 def format_full_disk_error(error: BaseException, folder: Path | None = None) -> str | None:
-    """Return the line for a full disk or quota in the chain of an error; None: neither is its cause."""
+    """Format an error that a full disk or quota caused as one line; return None if neither is its cause."""
     first: BaseException | None = None
     current: BaseException | None = error
     while current is not None:
@@ -62,7 +62,7 @@ def format_full_disk_error(error: BaseException, folder: Path | None = None) -> 
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error itself, without its causes, is a full disk or quota."""
+    """Return whether an error itself reports a full disk or quota; its causes are not examined."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL_DISK_ERRORS
     return any(message in str(error) for message in _MESSAGES)
@@ -82,7 +82,7 @@ def _format_line(error: BaseException, folder: Path | None) -> str:
 
 
 def format_free_space(folder: Path) -> str:
-    """Format the free space on the disk of a folder, or of its nearest parent that exists."""
+    """Format the free disk space at a folder, or at its nearest existing parent."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     return f"{shutil.disk_usage(existing).free / 2**20:,.1f} MiB are free"
 
@@ -95,14 +95,17 @@ _WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders i
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a whole UTF-8 file or nothing: after a kill or a full disk the earlier version remains."""
+    """Write a UTF-8 file atomically: after a kill or on a full disk, the earlier version remains."""
     with open_atomic(path) as file:
         file.write(text)
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file for writing, which replaces `path` when the block ends; errors name `path`."""
+    """Open a UTF-8 file for writing, which replaces `path` when the block ends.
+
+    Errors name `path`, not the temporary file.
+    """
     try:
         with replace_atomically(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
             yield file
@@ -116,7 +119,10 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary file that replaces `path` at the end; remove those of killed processes."""
+    """Yield a temporary path, which replaces `path` when the block ends.
+
+    Temporary files that killed processes have left are removed.
+    """
     _remove_stale(path.parent)
     temporary = _name_temporary(path)
     try:
@@ -138,7 +144,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def is_dead_process(process: int) -> bool:
-    """Return whether no process of this machine has that number."""
+    """Return whether no process on this machine has this process id."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -149,10 +155,10 @@ def is_dead_process(process: int) -> bool:
 
 
 def refuse_links(directory: Path) -> None:
-    """Refuse a run directory with links in it: writing through them would change files elsewhere.
+    """Refuse a run directory that contains links, because writing through them would change files elsewhere.
 
     Raises:
-        CheckpointError: Naming the link.
+        CheckpointError: If there is a link, which the message names.
     """
     folders = [directory, *(directory / name for name in _WRITTEN_INTO)]
     entries = (entry for folder in folders if folder.is_dir() for entry in folder.iterdir())
@@ -167,8 +173,8 @@ def remove_temporary_files(directory: Path, excluded: str) -> None:
     """Remove the temporary files of a killed process from a directory tree.
 
     Args:
-        directory: Directory that no other process uses.
-        excluded: Name of a folder in it that other processes may be writing to.
+        directory: Directory that no other process is using.
+        excluded: Name of a folder inside the directory to which other processes may be writing.
     """
     for path in directory.rglob(".*"):
         is_ours = path.relative_to(directory).parts[0] != excluded
@@ -181,11 +187,11 @@ _CHUNK_BYTES = 2**22
 
 
 def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return size and CRC-32 of every file in a folder, by its path there.
+    """Return the size and CRC-32 of every file in a folder, by relative path.
 
     Args:
-        folder: Folder, whose files are read to the end.
-        but: Name of files to leave out, such as that of the record.
+        folder: Folder of the files, which are read completely.
+        but: File name to skip, such as that of the record.
     """
     paths = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != but)
     return {
@@ -194,7 +200,7 @@ def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, 
 
 
 def damage(folder: Path, record: Record) -> str | None:
-    """Return which file of a folder is missing or differs from its record, in words; None: no file does.
+    """Describe the first file of a folder that is missing or differs from its record, or return None.
 
     Raises:
         LookupError, TypeError, AttributeError: If the record is malformed.
@@ -212,7 +218,7 @@ def damage(folder: Path, record: Record) -> str | None:
 
 
 def _crc32(path: Path) -> int:
-    """Return the CRC-32 of a file, which detects accidents in a third of the time of SHA-256."""
+    """Return the CRC-32 of a file, which detects accidental damage and takes a third of the time of SHA-256."""
     checksum = 0
     with path.open("rb") as file:
         while piece := file.read(_CHUNK_BYTES):
@@ -221,7 +227,7 @@ def _crc32(path: Path) -> int:
 
 
 def _sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, as in the manifests of older checkpoints."""
+    """Return the SHA-256 of a file, which the manifests of older checkpoints use."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""Hardware of a run or a benchmark, for `run.json` and beside measured times."""
+"""Description of the hardware of a run or a benchmark, for `run.json` and for measured times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CPU_INFO = Path("/proc/cpuinfo")
 
 @cache
 def read_processor_name() -> str:
-    """Return the model of the processor as Linux names it, or else its architecture."""
+    """Return the model name of the processor on Linux, or its architecture elsewhere."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -30,7 +30,10 @@ def read_processor_name() -> str:
 
 
 def collect_hardware() -> dict[str, Any]:
-    """Return the field `hardware` of run.json; it has threads and GPUs if torch is imported."""
+    """Return the field `hardware` of run.json.
+
+    It includes threads and GPUs only if torch is imported.
+    """
     hardware: dict[str, Any] = {
         "platform": platform.platform(),
         "machine": platform.machine(),
@@ -44,14 +47,14 @@ def collect_hardware() -> dict[str, Any]:
 
 
 def name_device(device: torch.device) -> str:
-    """Return the name of a GPU, or of the processor."""
+    """Return the name of the GPU, or of the processor for any other device."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor_name()
 
 
 def describe_machine(device: torch.device) -> str:
-    """Return the conditions of a measured time: device, torch version, and on a CPU the number of threads."""
+    """Describe the conditions of a measured time: device, torch version, and, on a CPU, the number of threads."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Sources of models and data: paths and hub names, access to the hub, remote code, and logs of transformers."""
+"""Sources of models and data: path resolution, access to the hub, remote code, and logs of transformers."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ PACKAGE_PREFIX = "package:"
 def resolve_path(key: str, path: str) -> str:
     """Resolve ``package:NAME/FOLDER`` and ``demo:NAME`` to a folder; return other paths unchanged.
 
-    A model in an installed package needs no network at run time.
+    A model that an installed package contains can be used without network access.
 
     Args:
-        key: Setting of the path, for the message.
+        key: Setting that holds the path, for the message.
         path: Folder, hub id, ``package:NAME/FOLDER``, or ``demo:NAME``.
 
     Raises:
@@ -59,13 +59,13 @@ def get_first_line(error: object) -> str:
 
 
 def check_hub(what: str, alternative: str, kind: type[DataError] = DataError) -> None:
-    """Check in a single attempt, with proxy settings, that the hub can be reached.
+    """Check in a single attempt, which respects proxy settings, that the hub can be reached.
 
     ``HF_HUB_OFFLINE=1`` skips the check: the libraries then read their cache only.
 
     Args:
-        what: Setting or task that needs the hub, for the message.
-        alternative: Advice for the message.
+        what: Setting or task that requires the hub, for the message.
+        alternative: Advice on what to do without the hub, for the message.
         kind: Class of the error.
 
     Raises:
@@ -92,16 +92,17 @@ _ALLOWED = {"is": False}
 
 
 def allow_remote_code(is_allowed: bool) -> None:
-    """Set whether this process may run code of model repositories."""
+    """Set whether this process may run code from model repositories."""
     _ALLOWED["is"] = is_allowed
 
 
 def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
-    """Load without remote code, or where that fails and remote code is allowed, with it.
+    """Load a model without remote code; if that fails and remote code is allowed, load it with remote code.
 
     Args:
-        path: Folder or hub id, for people.
-        load: Function of transformers' `trust_remote_code`, whose default would ask in a terminal.
+        path: Folder or hub id, for messages.
+        load: Function that takes a value for `trust_remote_code` of transformers, which would otherwise prompt the
+            user.
 
     Raises:
         ValueError: If remote code is needed and not allowed.
@@ -118,13 +119,13 @@ def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
 
 
 def log_remote_code(path: str) -> None:
-    """Print whose code is about to run."""
+    """Print from which repository remote code is about to run."""
     print(f"running code of {path}: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Limit the log of transformers to errors within the block."""
+    """Restrict the log of transformers to errors within the block."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -1,7 +1,7 @@
-"""JSON files that are validated against a type: a `TypedDict`, `dict[str, ...]`, `list[...]` or `{field: type}`.
+"""Reading of JSON files with validation against a type: `TypedDict`, `dict[str, ...]`, `list[...]`, `{field: type}`.
 
-A file that does not match is refused in a sentence that names file and field. Fields that the type does not name are
-allowed, so that a newer version may add some.
+If a file does not match, the error names the file and the field. Fields that the type does not name are allowed, so
+that a newer version may add some.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
 
     Args:
         path: File, or a link to it.
-        kind: Type of the content, see the module.
-        allow_nan: Whether fields of the type `object` may hold NaN and Infinity, which other programs write.
+        kind: Type of the content; see the module docstring.
+        allow_nan: Whether fields of type `object` may hold NaN and Infinity, which other programs write.
 
     Raises:
-        CheckpointError: Naming file and field, if it is missing, no file, no JSON or of another type.
+        CheckpointError: If the file is missing, is not a regular file, is not JSON or does not match. The message names
+            the file and the field.
     """
     content = read_regular_file(path)
     try:
@@ -47,10 +48,10 @@ def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
 
 
 def read_json_lines(path: Path, kind: Any) -> list[Any]:
-    """Read and validate a file of JSON lines, without a last line that a kill has cut short.
+    """Read and validate a file of JSON lines; ignore a last line that is incomplete because of a kill.
 
     Raises:
-        CheckpointError: Naming file, line and field.
+        CheckpointError: If a line does not match; the message names file, line and field.
     """
     values = []
     for number, line in enumerate(read_regular_file(path).split(b"\n")[:-1], start=1):
@@ -62,10 +63,10 @@ def read_json_lines(path: Path, kind: Any) -> list[Any]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Read a regular file; refuse a pipe or a device, whose reading may not end.
+    """Read a regular file; refuse a pipe or a device, because reading from it may never end.
 
     Raises:
-        CheckpointError: If the path is no regular file, is missing or cannot be read.
+        CheckpointError: If the path is missing, is not a regular file or cannot be read.
     """
     try:
         if not stat.S_ISREG(path.stat().st_mode):
@@ -76,10 +77,10 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
-    """Parse and validate JSON, see `read_json`.
+    """Parse and validate JSON; see `read_json`.
 
     Raises:
-        ValueError: Naming the field.
+        ValueError: If the JSON does not match; the message names the field.
     """
     try:
         value = json.loads(text, parse_constant=None if allow_nan else _refuse_constant)
@@ -93,15 +94,15 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
 
 
 def find_type_problem(value: Any, kind: Any, name: str = "") -> str | None:
-    """Return the first field of a value that is not of its type, in a sentence.
+    """Describe the first field of a value that does not match its type, or return None.
 
     Args:
         value: Parsed JSON.
-        kind: Type of the value.
+        kind: Type that the value should have.
         name: Dotted name of the field that holds the value.
 
     Returns:
-        `classes.all.n must be a whole number, not 'x'`; None: the value has its type.
+        A sentence such as `classes.all.n must be a whole number, not 'x'`, or None if the value matches.
     """
     origin, of = get_origin(kind), get_args(kind)
     if typing.is_typeddict(kind) or isinstance(kind, Mapping) or origin is dict:
@@ -148,9 +149,9 @@ def _check_mapping(value: Any, kind: Any, name: str) -> str | None:
 
 @cache
 def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the types of the fields of a `TypedDict`, and its required fields.
+    """Return the types of the fields of a `TypedDict`, and the names of its required fields.
 
-    `__required_keys__` does not resolve annotations that are strings.
+    `__required_keys__` is not used, because it does not resolve annotations that are strings.
     """
     hints = typing.get_type_hints(kind, include_extras=True)
     origins = {key: get_origin(hint) for key, hint in hints.items()}
@@ -160,14 +161,17 @@ def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | None:
-    """Return the first problem of children, which are keys or numbers, values and types; those of keys come first."""
+    """Return the first type problem of the children of a mapping or list; problems of keys come first.
+
+    Each child is a tuple of key or index, value and type.
+    """
     fields = [(f"{name}.{key}" if name else str(key), *child) for key, *child in children]
     keys = [(field, key, str) for (field, *_), (key, *_) in zip(fields, children, strict=True) if isinstance(key, str)]
     return next(filter(None, (find_type_problem(value, kind, field) for field, value, kind in (*keys, *fields))), None)
 
 
 def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    """Return the first problem of a list with a type for every member."""
+    """Return the first type problem of a list that has one type per member."""
     if not isinstance(value, list) or len(value) != len(kinds):
         return _format_problem(name, f"a list of {len(kinds)}", value)
     return _check_children([(number, *pair) for number, pair in enumerate(zip(value, kinds, strict=True))], name)
@@ -184,7 +188,7 @@ def _check_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
 
 
 def _check_untyped(value: Any, name: str) -> str | None:
-    """Return the first problem of an untyped value: a surrogate in a text, or a number that is not finite."""
+    """Return the first problem of a value without a type: an unpaired surrogate in a text, or a non-finite number."""
     if isinstance(value, dict):
         return _check_children([(key, child, Any) for key, child in value.items()], name)
     if isinstance(value, list):

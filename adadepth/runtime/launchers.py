@@ -1,4 +1,4 @@
-"""Launchers that may restart a run: torchrun after a process died, Slurm after a requeue."""
+"""Launchers that may restart a run: torchrun after a process has died, and Slurm after a requeue."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _START_FIELD = 19  # index of the start time of a process after its name, in /pr
 
 
 def launches() -> list[str]:
-    """Return the names of the launches that this run is a part of."""
+    """Return the identifiers of the launches (by torchrun or Slurm) to which this run belongs."""
     numbered = (f"{kind} {os.environ[number]}" for kind, (number, _) in _VARIABLES.items() if _is_set(number))
     return [*numbered, *_name_parent()]
 
 
 def list_restartable_launches() -> list[str]:
-    """Return the names of launches that may have started this run before.
+    """Return the identifiers of the launches that may have started this run before.
 
-    A number alone does not tell, since a user may choose it and use it twice.
+    The number of a job does not suffice, because a user may choose it and use it twice.
     """
     numbered = (
         f"{kind} {os.environ[number]}"
@@ -39,7 +39,7 @@ def _is_set(number: str) -> bool:
 
 
 def _name_parent() -> list[str]:
-    """Return the parent process by number and start time, which identify it, if it is a launcher."""
+    """Return an identifier of the parent process, from its id and start time, if it is a launcher."""
     if not any(name in os.environ for name in _PARENTS):
         return []
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""YAML of plain values."""
+"""Parser for YAML files that contain plain values only."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML of plain values, by the much faster C parser where PyYAML has it.
+    """Parse YAML of plain values, with the much faster C parser if PyYAML has it.
 
     Raises:
-        yaml.YAMLError: If the text is no YAML, or has other than plain values.
+        yaml.YAMLError: If the text is not YAML, or has values that are not plain.
     """
     return yaml.load(text, Loader=_LOADER)

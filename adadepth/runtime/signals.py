@@ -1,7 +1,8 @@
-"""Signal handling: signals that stop a run, and immediate exit while Hydra composes a configuration.
+"""Signal handling: signals that stop a run, and an immediate exit while Hydra composes a configuration.
 
-An exception of a handler is lost during composition. A `finally:` of OmegaConf reads a variable that the interrupted
-statement would have set, and raises an error of its own; Hydra drops any error while it looks up its mode.
+The exit must be immediate because composition loses the exception of a signal handler. A `finally:` of OmegaConf reads
+a variable that the interrupted statement would have set, and so raises another error. Hydra also drops any error while
+it looks up its mode.
 """
 
 import os
@@ -23,29 +24,32 @@ _replaced_handlers: dict[int, Any] = {}  # handlers that `exit_at_once_on_signal
 
 
 def list_termination_signals() -> list[signal.Signals]:
-    """Return the signals that terminate this run, without those that `nohup` or a script ignores."""
+    """Return the signals that terminate this run, except for those that `nohup` or a script ignores."""
     return [number for number in _TERMINATION if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def list_stop_signals() -> list[signal.Signals]:
-    """Return the signals on which a training writes a checkpoint and stops, including warnings of schedulers."""
+    """Return the signals after which training writes a checkpoint and stops, including warnings of schedulers."""
     return [*list_termination_signals(), *_WARNINGS]
 
 
 def may_repeat(number: int) -> bool:
-    """Return whether the system or a scheduler may send a signal twice, so that a repetition is no request to hurry."""
+    """Return whether the system or a scheduler may send this signal twice.
+
+    A repeated signal is then not a request by the user to stop at once.
+    """
     return number == HANGUP or number in _WARNINGS
 
 
 def forward_signal(number: int) -> None:
-    """Raise a scheduler's warning again for the handler that was installed before ours, which requeues the job."""
+    """Send a scheduler's warning signal again, to the handler that was installed before ours and requeues the job."""
     if number in _WARNINGS and callable(signal.getsignal(number)):
         signal.raise_signal(number)
 
 
 @contextmanager
 def convert_signals_to_exits() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit within the block, so that everything is closed."""
+    """Convert SIGTERM and SIGHUP to SystemExit within the block, so that open files and trackers are closed."""
     previous: dict[int, Any] = {
         number: signal.signal(number, _raise_exit) for number in list_termination_signals() if number != signal.SIGINT
     }
@@ -64,7 +68,10 @@ def _raise_exit(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def exit_at_once_on_signals() -> Iterator[None]:
-    """Exit at once on a signal within the block, outside of `restore_signal_handlers`; nothing is open yet."""
+    """Exit at once after a signal within the block, when nothing is open yet.
+
+    Blocks of `restore_signal_handlers` are excepted.
+    """
     _replaced_handlers.update({number: signal.signal(number, _exit_at_once) for number in list_termination_signals()})
     try:
         yield
@@ -75,7 +82,7 @@ def exit_at_once_on_signals() -> Iterator[None]:
 
 @contextmanager
 def restore_signal_handlers() -> Iterator[None]:
-    """Restore the usual handlers for a block inside of `exit_at_once_on_signals`; elsewhere do nothing."""
+    """Restore the usual signal handlers for a block inside `exit_at_once_on_signals`; elsewhere do nothing."""
     _set_handlers(_replaced_handlers)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Timing of calls in turns, with medians, since the speed of a machine drifts."""
+"""Timing of several functions in alternation, with medians, because the speed of a machine drifts."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ def time_interleaved(
     device: torch.device,
     after: Callable[[], None] = lambda: None,
 ) -> dict[Name, dict[str, float]]:
-    """Time every call once a round.
+    """Time every function once per round.
 
     Args:
         calls: Functions to time, by name.
-        repeats: Number of rounds that count.
-        warmup: Number of rounds before them.
-        device: Device of the calls, synchronised before and after each.
-        after: Function called after every call, outside of its time.
+        repeats: Number of rounds that are measured.
+        warmup: Number of rounds before the measured ones.
+        device: Device that the functions use; it is synchronised before and after each call.
+        after: Function that is called after every call and not timed.
 
     Returns:
-        Mapping of names to `median`, `p10` and `p90` in seconds, and `n`, the number of times.
+        Mapping from names to `median`, `p10` and `p90` in seconds, and to `n`, the number of measurements.
     """
     seconds: dict[Name, list[float]] = {name: [] for name in calls}
     for _ in range(warmup + repeats):
@@ -47,7 +47,7 @@ def _time_call(call: Callable[[], object], device: torch.device) -> float:
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished its work."""
+    """Wait until the GPU has finished its work; do nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

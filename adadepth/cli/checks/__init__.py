@@ -1,1 +1,1 @@
-"""Checks of an experiment by subject; each yields one line for every mistake."""
+"""Checks of an experiment, grouped by subject. Each check yields one line per mistake."""

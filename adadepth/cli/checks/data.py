@@ -1,4 +1,4 @@
-"""Checks of the settings of data and tokenizer, before any data are read; `Kind.checks` names them."""
+"""Checks of the settings of data and tokenizer before any data are read. `Kind.checks` refers to them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
-    """Run the checks of the kind of data and of the tokenizer."""
+    """Run the checks of the dataset type and of the tokenizer."""
     for check in get_kind(config.dataset).checks:
         yield from call_by_path(check, config.dataset, config=config)
     yield from check_tokenizer(config)
@@ -60,7 +60,7 @@ def check_text(dataset: TextConfig) -> Iterator[str]:
 
 
 def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
-    """Check that local data, and no others, have a path."""
+    """Check that local data have a path, and that other data have none."""
     if dataset.source is Source.local and not dataset.path:
         yield f"dataset.path: dataset.source=local needs {needed}"
     if dataset.source is not Source.local and dataset.path is not None:
@@ -68,14 +68,17 @@ def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]
 
 
 def _check_local_path(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that only local data have a path of another text."""
+    """Check that a path to an additional text is set only for local data."""
     if getattr(dataset, key) and dataset.source is not Source.local:
         path = "" if dataset.path else " dataset.path=PATH"
         yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=local{path}"
 
 
 def _check_extra_hub(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that embedded text has no hub entries; local files may replace those of a configuration."""
+    """Check that embedded text has no hub entries.
+
+    Local files may have them, because they may replace the hub entries of a configuration.
+    """
     if getattr(dataset, key) and dataset.source is Source.embedded:
         entries = "" if dataset.hub else " 'dataset.hub=[{path: NAME}]'"
         yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=hub{entries}"
@@ -94,7 +97,7 @@ def _check_hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str
 
 
 def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check how examples are cut from a corpus."""
+    """Check the settings that cut a corpus into examples."""
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -105,19 +108,19 @@ def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[st
 
 
 def check_stream(dataset: StreamConfig) -> Iterator[str]:
-    """Check the test texts of a stream."""
+    """Check the settings of the test texts of a stream."""
     yield from _check_local_path(dataset, "test_path")
     yield from _check_extra_hub(dataset, "test_hub")
 
 
 def check_causal(dataset: CausalConfig) -> Iterator[str]:
-    """Check that documents of a text that is read line by line can be separated."""
+    """Check that the documents of a text that is read line by line can be separated."""
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings of a tokenizer to be trained, which depend on its kind."""
+    """Check the settings of a tokenizer that is to be trained, which depend on its type."""
     tokenizer = config.tokenizer
     kind, is_stream = tokenizer.kind, Task.language_model in get_kind(config.dataset).tasks
     if tokenizer.path is not None:
@@ -134,7 +137,7 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_table(dataset: TableConfig) -> Iterator[str]:
-    """Check the source of rows, and which of them are held out."""
+    """Check the source of the rows of a table, and the settings of held-out rows."""
     yield from _check_table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
@@ -157,7 +160,7 @@ def _check_table_source(dataset: TableConfig) -> Iterator[str]:
 
 
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check columns, labels, metrics and test splits of sentences or pairs."""
+    """Check columns, labels, metrics and test splits of sentences or sentence pairs."""
     if dataset.text_columns is not None and len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
@@ -180,18 +183,18 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
 
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
-    """Check that data with a reader of their own have a path."""
+    """Check that data with a special reader have a path."""
     yield from _check_path(dataset, "a folder or a file")
 
 
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
-    """Check that one of SentEval's tasks is chosen."""
+    """Check that one of the SentEval tasks is chosen."""
     if not dataset.task:
         yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
 
 
 def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the weights of classes in the loss."""
+    """Check the class weights of the loss."""
     weights = getattr(dataset, "class_weights", None)
     if weights is None:
         return
@@ -218,7 +221,7 @@ def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
 
 
 def check_parity(dataset: ParityConfig) -> Iterator[str]:
-    """Check the ranges of numbers of ones."""
+    """Check the ranges of the number of ones in parity examples."""
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: must be set together"
     low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
@@ -258,14 +261,14 @@ def check_addition(dataset: AdditionConfig) -> Iterator[str]:
 
 
 def _check_larger_sizes(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
-    """Check that sizes that are also evaluated are larger than the trained one, fit into the field, and differ."""
+    """Check the larger sizes for evaluation: each exceeds the trained size, fits into the field, and occurs once."""
     wrong = [value for value in values if not low < value <= high]
     if wrong or len(set(values)) < len(values):
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
 
 
 def check_hops(dataset: HopsConfig) -> Iterator[str]:
-    """Check that there are enough nodes for the longest chains, and that all fit into a sequence."""
+    """Check that there are enough nodes for the longest chains, and that all nodes fit into a sequence."""
     longest = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
         hops = getattr(dataset, key)
@@ -278,7 +281,7 @@ def check_hops(dataset: HopsConfig) -> Iterator[str]:
 
 
 def check_trace(dataset: TraceConfig) -> Iterator[str]:
-    """Check that the longest chains and the questions fit the lines, and all of them a sequence."""
+    """Check that chains and questions do not exceed the number of lines, and that both fit into a sequence."""
     for key in ("train_links", "beyond_links"):
         links = getattr(dataset, key)
         if links is not None and (len(links) != 2 or not 0 <= links[0] <= links[1] < dataset.lines):
@@ -303,7 +306,7 @@ _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
 def check_questions(dataset: QuestionConfig) -> Iterator[str]:
-    """Check how contexts are cut into windows."""
+    """Check the settings that cut contexts into windows."""
     yield from _refuse_embedded_rows(dataset)
     most = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > most:

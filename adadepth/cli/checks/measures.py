@@ -1,4 +1,4 @@
-"""Checks of metrics, predictions and probes."""
+"""Checks of the settings of metrics, predictions and probes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ _WITH_SETS = ("halting", "cost")
 
 
 def check_optimised(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the run can log `optimise`; metrics of an evaluation are checked with the data."""
+    """Check that the run can log the metric that `optimise` names.
+
+    Metrics of an evaluation are checked together with the data.
+    """
     name = config.optimise
     prefix = name.partition("/")[0]
     if prefix not in NAMES:
@@ -62,14 +65,14 @@ def check_optimised(config: ExperimentConfig) -> Iterator[str]:
 
 
 def may_be_logged(name: str) -> bool:
-    """Return whether any run can have a metric of this name."""
+    """Return whether any run could log a metric of this name."""
     prefix, _, rest = name.partition("/")
     some_set = "(.+/)?" if prefix in _WITH_SETS else ""
     return any(re.fullmatch(some_set + _fill_name(re.escape(metric), _PATTERNS), rest) for metric in NAMES[prefix])
 
 
 def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> str | None:
-    """Return why a run with these settings does not log a metric; None: it does."""
+    """Return why a run with these settings does not log a metric, or None if it logs the metric."""
     if prefix == "search" and family(config.model.name).search is None:
         return f"model={config.model.name} has no architectures to search"
     if config.task is Task.architecture_search and prefix != "search":
@@ -88,7 +91,7 @@ def _fill_name(name: str, values: dict[str, str]) -> str:
 
 
 def check_prediction(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the family has the head for the data, and the settings that depend on the kind of prediction."""
+    """Check that the family has a head for the data, and check the settings that depend on the problem type."""
     dataset, model = config.dataset, family(config.model.name)
     problem = get_problem(dataset)
     if problem is None:
@@ -119,7 +122,7 @@ def _check_head(model: Family, dataset: DatasetConfig, predicted: PredictionSpec
 
 
 def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
-    """Check that the model has a classifier of tokens, and reads the symbols of generated data."""
+    """Check that the model has a token classifier, and that it can read the symbols of generated data."""
     able = [name for name in list_families_with_head("tagging") if families()[name].own_symbols]
     if get_kind(dataset).own_symbols and model.name not in able:
         yield f"model={model.name}: dataset={dataset.name} labels its own symbols, for {join_alternatives(able)}"

@@ -1,4 +1,4 @@
-"""Checks of the settings of the trainer against each other."""
+"""Checks that the settings of the trainer are consistent with each other."""
 
 import os
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from adadepth.metrics.directions import is_contradicted
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
-    """Check that evaluation, saving, schedule and distribution fit together."""
+    """Check that the settings of evaluation, saving, schedule and distribution are consistent."""
     trainer = config.trainer
     if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
         yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
@@ -84,7 +84,10 @@ def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_selection(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the best model has the best metric, not the worst; a resumed run keeps its settings."""
+    """Check that the model with the best metric is selected, not the one with the worst.
+
+    A resumed run keeps its settings and is not checked.
+    """
     metric, greater = config.trainer.metric_for_best_model, config.trainer.greater_is_better
     if metric is None or greater is None or config.resume is not None:
         return
