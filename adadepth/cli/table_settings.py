@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class _Models:
-    """Models for a type of table: a small model from scratch with its trainer, and a pretrained model with its weights."""
+    """Models for a type of table: a small one to train from scratch, with its trainer, and a pretrained one."""
 
     scratch: str
     trainer: str

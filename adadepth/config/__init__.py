@@ -1,12 +1,12 @@
-"""Typed schema of every public key. YAML files and the command line fill it; a wrong key or type fails at composition.
+"""Typed schema of every public key, filled by YAML files and the command line; composition checks keys and types.
 
 ``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed`` may change a result. ``runtime``, ``logger`` and paths
-may only change speed and where files are written; see ``adadepth.config.fingerprint``. This package imports neither
-torch nor transformers, so that composing and checking a configuration takes a fraction of a second.
+may only change speed and where files are written; see ``adadepth.config.fingerprint``. This package does not import
+torch or transformers, so that a configuration is composed and checked in a fraction of a second.
 
-Members of enumerations have the names that YAML files and the command line use, which equal their values. This module
-exports the names that plugins and scripts need: the experiment with its groups, and the kinds of text and tables that
-other settings extend.
+The members of enumerations have the names that YAML files and the command line use; their values are equal to their
+names. This module exports what plugins and scripts need: the experiment with its groups, and the settings of texts and
+tables that other settings extend.
 """
 
 from adadepth.config.data import (

@@ -1,4 +1,4 @@
-"""Enumerations of the alternatives in `adadepth.halting`; imports no torch, so that settings can list them."""
+"""Enumerations of the options in `adadepth.halting`, defined without importing torch so that settings can use them."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Matching of the classes of data with those of a model by name, whatever their numbers."""
+"""Matching of the classes of data with the classes of a model by name, even if their numbers differ."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ _MAX_NAMES = 12  # of a long list in a message
 
 
 def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-    """Return the model's number of every class of the data.
+    """Return the model's class number for every class of the data.
 
-    Names that do not match exactly are compared regardless of case, if they differ then, too.
+    Names that do not match exactly are compared without regard to case, if they are still unique then.
 
     Args:
         names: Classes of the data, (C,).
         classes: Classes of the model, in its order.
 
     Returns:
-        Numbers, (C,); None for a class that the model does not have.
+        Class numbers, (C,), with None for a class that the model does not have.
     """
     exact = {name: number for number, name in enumerate(classes)}
     matches = [exact.get(name) for name in names]
@@ -31,15 +31,15 @@ def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | No
 
 
 def number_classes(names: Sequence[str], classes: Sequence[str], source: str) -> list[int]:
-    """Return the model's number of each class of the data, (C,).
+    """Return the model's class number for each class of the data, (C,); all classes must match.
 
     Args:
         names: Classes of the data.
         classes: Classes of the model, in its order.
-        source: Origin of the data's classes for the message: a setting and its value.
+        source: Origin of the classes of the data, a setting and its value, for the message.
 
     Raises:
-        DataError: The model does not have a class of the data; names the first.
+        DataError: If the model lacks a class of the data; the message names the first one.
     """
     numbers = []
     for name, number in zip(names, match_classes(names, classes), strict=True):
@@ -52,10 +52,10 @@ def number_classes(names: Sequence[str], classes: Sequence[str], source: str) ->
 
 
 def are_numbered(names: Sequence[str]) -> bool:
-    """Return whether these are the default names of transformers: LABEL_0, LABEL_1."""
+    """Return whether the names are the default class names of transformers: LABEL_0, LABEL_1, ..."""
     return list(names) == [f"LABEL_{number}" for number in range(len(names))]
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return the names in a line; a long list is cut."""
+    """Return the names as one line; a long list is shortened."""
     return ", ".join(names[:_MAX_NAMES]) + (f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

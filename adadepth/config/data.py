@@ -1,4 +1,4 @@
-"""Settings of all kinds of data: text, tables, generated tasks, puzzles."""
+"""Settings of all dataset types: text, tables, generated tasks and puzzles."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub", "auto"])
 
 @dataclass
 class DatasetConfig:
-    """Settings of every data set."""
+    """Settings that every data set has."""
 
     name: str = setting(MISSING, "name of the data set in reports")
     sequence_length: int = setting(128, "maximum number of tokens, [CLS] and [SEP] included", at_least(8))
@@ -32,7 +32,7 @@ class DatasetConfig:
 
 @dataclass
 class ExamplesConfig(DatasetConfig):
-    """Settings of data that consist of examples, in any order."""
+    """Settings of data that consist of separate examples, which can be read in any order."""
 
     max_evaluation_examples: int | None = setting(
         2000, "maximum number of examples per evaluation set; None: all", at_least(1), debug=8
@@ -41,7 +41,7 @@ class ExamplesConfig(DatasetConfig):
 
 
 def resolve_source(source: Source, path: Any) -> Source:
-    """Return the source that `auto` stands for, so that a stored configuration names where its data came from."""
+    """Resolve the source `auto`, so that a stored configuration states where its data came from."""
     if source is not Source.auto:
         return source
     return Source.local if path else Source.hub
@@ -49,7 +49,7 @@ def resolve_source(source: Source, path: Any) -> Source:
 
 @dataclass
 class HubTable:
-    """A data set of the hub."""
+    """A data set on the Hugging Face hub."""
 
     path: str | None = setting(None, "name of the data set on the hub, or a local folder in its layout")
     name: str | None = setting(None, "name of a configuration of the data set")
@@ -60,7 +60,7 @@ Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading
 
 @dataclass
 class MaskingConfig:
-    """Masked-language-model corruption (ALBERT: n-grams of whole words, favouring short ones)."""
+    """Masking for masked language modelling (as in ALBERT: n-grams of whole words, favouring short n-grams)."""
 
     probability: float = setting(0.15, "share of the tokens selected for prediction", OPEN_SHARE)
     max_predictions: int | None = setting(
@@ -76,7 +76,7 @@ class MaskingConfig:
 
 @dataclass
 class TextConfig(DatasetConfig):
-    """Running text from files, the hub or the package."""
+    """Running text from files, from the hub or from the package."""
 
     source: Source = setting(
         Source.embedded, "embedded (Python's documentation), local files, or the hub; auto: local if path names files"
@@ -103,7 +103,7 @@ class TextConfig(DatasetConfig):
 
 @dataclass
 class StreamConfig(TextConfig):
-    """Text as contiguous streams, read in order by a model with memory."""
+    """Text as contiguous streams, which a model with recurrent memory reads in order."""
 
     test_path: Any = setting(
         None,
@@ -122,7 +122,7 @@ class StreamConfig(TextConfig):
 
 @dataclass
 class CausalConfig(StreamConfig):
-    """Text as blocks in any order; documents of a block do not attend to each other."""
+    """Text as packed blocks in any order; documents within a block do not attend to each other."""
 
     document_separator: Separator = setting(
         Separator.auto,
@@ -133,7 +133,7 @@ class CausalConfig(StreamConfig):
 
 @dataclass
 class CorpusConfig(TextConfig, ExamplesConfig):
-    """A pretraining corpus, and how it is split into examples."""
+    """A pretraining corpus, and the settings that split it into examples."""
 
     document_separator: Separator = setting(Separator.auto, "what ends a document in plain text")
     streaming: bool = setting(False, "read hub or local data while training instead of preparing it")
@@ -155,7 +155,7 @@ LabelledPieces = StrEnum("LabelledPieces", ["first", "all"])
 
 @dataclass
 class TableConfig(ExamplesConfig):
-    """Rows of a table, for every kind of prediction."""
+    """Rows of a table, for any type of prediction."""
 
     source: Source = setting(
         Source.hub, "hub, local files, or embedded (Python's documentation); auto: local if path names files"
@@ -181,7 +181,7 @@ class TableConfig(ExamplesConfig):
 
 @dataclass
 class LabelledConfig(TableConfig):
-    """Sentences or sentence pairs with a class or a value: the tasks of GLUE, and tables of that format."""
+    """Sentences or sentence pairs with a class or a value: the GLUE tasks, and tables of the same format."""
 
     text_columns: list[str] | None = setting(None, "text column, or two for pairs; None: sentence, or the usual names")
     label_column: str | None = setting(
@@ -216,12 +216,12 @@ class SentEvalConfig(LabelledConfig):
 
 @dataclass
 class AgreementConfig(LabelledConfig):
-    """Subject-verb agreement: the number of a verb from the words before it (Linzen, Dupoux and Goldberg 2016)."""
+    """Subject-verb agreement: predict the number of a verb from the words before it (Linzen et al. 2016)."""
 
 
 @dataclass
 class TaggingConfig(TableConfig):
-    """Tagged sentences, lists of words with one tag each: named entities, parts of speech."""
+    """Tagged sentences, which are lists of words with one tag per word, e.g. named entities or parts of speech."""
 
     token_column: str = setting("tokens", "column with lists of words")
     tag_column: str = setting("ner_tags", "column with lists of tags, as class numbers or names")
@@ -234,7 +234,7 @@ class TaggingConfig(TableConfig):
 
 @dataclass
 class QuestionConfig(TableConfig):
-    """Extractive question answering, in the columns of SQuAD (Rajpurkar et al. 2016, 2018)."""
+    """Extractive question answering, with the columns of SQuAD (Rajpurkar et al. 2016, 2018)."""
 
     sequence_length: int = setting(
         384, "number of tokens of a window: the question and a part of its context", at_least(8)
@@ -262,7 +262,7 @@ class QuestionConfig(TableConfig):
 
 @dataclass
 class ChoiceConfig(TableConfig):
-    """Multiple choice between endings of a text, one column each: SWAG (Zellers et al. 2018)."""
+    """Multiple choice between endings of a text, with one column per ending, as in SWAG (Zellers et al. 2018)."""
 
     context_columns: list[str] = setting(
         ["sent1", "sent2"], "column of the context; a second column holds the beginning of the endings"
@@ -279,7 +279,7 @@ HopsDrawing = StrEnum("HopsDrawing", ["even", "natural"])
 
 @dataclass
 class GeneratedConfig(ExamplesConfig):
-    """Examples generated anew in every epoch, with a known difficulty of every unit."""
+    """Examples that are generated again in every epoch, with a known difficulty of every unit."""
 
     train_examples: int = setting(100000, "number of training examples per epoch", between(1, 10**8))
 
@@ -305,14 +305,14 @@ class ParityConfig(GeneratedConfig):
 
 @dataclass
 class FieldConfig(GeneratedConfig):
-    """Generated examples at a random position of a larger field, which also fits larger examples."""
+    """Generated examples at a random position in a larger field, which has room for larger examples."""
 
     field: int = setting(16, "side length of the grid of positions; the model needs as many positions", at_least(1))
 
 
 @dataclass
 class MazeConfig(FieldConfig):
-    """Mazes: whether a cell can be reached from the start; its difficulty is the distance."""
+    """Mazes: whether a cell can be reached from the start; the difficulty of a cell is its distance."""
 
     size: int = setting(8, "number of cells along each side", at_least(1))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)
@@ -321,7 +321,7 @@ class MazeConfig(FieldConfig):
 
 @dataclass
 class HopsConfig(GeneratedConfig):
-    """Pointers: the colour that the pointers of a node lead to; its difficulty is the number of pointers."""
+    """Pointers: the colour that is found by following pointers from a node; the difficulty is their number."""
 
     unit: LabelledUnit = setting(
         LabelledUnit.token, "label every node, or the sequence with the label of one marked node"
@@ -341,7 +341,7 @@ class HopsConfig(GeneratedConfig):
 
 @dataclass
 class AdditionConfig(FieldConfig):
-    """The sum of two numbers, one column per token; the difficulty is the distance to the source of the carry."""
+    """Addition of two numbers, one column per token; the difficulty is the distance to the source of the carry."""
 
     digits: int = setting(12, "number of digits of each number", at_least(1))
     nines: float = setting(0.5, "share of columns with digits that sum to 9 and propagate a carry", BELOW_ONE)
@@ -382,7 +382,7 @@ _SYMBOLS = Allowed(
 
 @dataclass
 class DrawnPuzzleConfig(GeneratedConfig):
-    """Generated puzzles: a grid and its solution, in which all cells must be right."""
+    """Generated puzzles: a grid and its solution, which counts as solved only if all cells are right."""
 
     train_examples: int = setting(
         100000, "number of training examples per epoch", between(1, 10**8), debug=256
@@ -413,7 +413,7 @@ class MazePathConfig(DrawnPuzzleConfig):
 
 @dataclass
 class PuzzleTableConfig(TableConfig):
-    """Puzzles of a table, with one character per cell: Sudoku-Extreme, Maze-Hard."""
+    """Puzzles from a table, with one character per cell, such as Sudoku-Extreme and Maze-Hard."""
 
     question_column: str = setting("question", "column of texts")
     answer_column: str = setting("answer", "columns of puzzle and answer, texts of the same length")

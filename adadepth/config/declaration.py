@@ -1,8 +1,8 @@
-"""Declaration of settings: default, help, range and further properties of each, and the checks that follow from them.
+"""Declaration of settings with default, help, range and other properties, and the checks that follow from them.
 
-Settings are fields of dataclasses made with `setting`. They define the schema that YAML files and the command line
-fill, its checks and its help, and for a family of models the fields of its `PreTrainedConfig`. This module imports
-neither torch nor transformers nor any other part of the package.
+Settings are fields of dataclasses, declared with `setting`. They define the schema that YAML files and the command line
+fill, its checks and its help. For a model family, they also define the fields of its `PreTrainedConfig`. This module
+does not import torch, transformers or any other part of the package.
 """
 
 import copy
@@ -23,11 +23,11 @@ MISSING: Any = "???"
 
 @dataclass(frozen=True)
 class Allowed:
-    """Range of a setting.
+    """Allowed range of a setting.
 
     Attributes:
-        test: Predicate of an allowed value; never called with None.
-        words: The range in words; continues "must be".
+        test: Function that returns whether a value is allowed; it is never called with None.
+        words: Range in words, which continues the phrase "must be".
     """
 
     test: Callable[[Any], bool]
@@ -35,12 +35,12 @@ class Allowed:
 
 
 def at_least(low: float) -> Allowed:
-    """Return the range of finite numbers from `low` on."""
+    """Return the range of finite numbers that are at least `low`."""
     return Allowed(lambda value: low <= value < math.inf, f"at least {low}")
 
 
 def between(low: float, high: float) -> Allowed:
-    """Return the range of numbers from `low` to `high`."""
+    """Return the range of numbers from `low` to `high`, both included."""
     return Allowed(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
@@ -71,15 +71,16 @@ class FieldSpec:
     """Properties of one setting besides its type and default.
 
     Attributes:
-        help: Meaning in one line.
-        more: Further sentences: an equation, its source, the effect of each choice. `--help` leaves them out.
-        allowed: Range; the choices of an enumeration follow from its type.
-        shape: Whether it fixes the shape or the meaning of weights, which are useless under another value.
-        later: Whether it is newer than the first models of its family, whose folders lack it.
-        neutral: Whether it changes speed or what is written, never the weights of a run.
-        in_model: Whether it is a field of the model's own configuration.
-        hub: Default of a model's configuration file without the setting, if that differs from the one here.
-        debug: Value in a run of seconds, `debug=default`.
+        help: Meaning of the setting in one line.
+        more: Further sentences, such as an equation, its source, or the effect of each choice. `--help` omits them.
+        allowed: Allowed range. The choices of an enumeration follow from its type.
+        shape: Whether the setting determines the shape or the meaning of weights, which cannot be used with another
+            value.
+        later: Whether the setting is newer than the first saved models of its family, so that their files may lack it.
+        neutral: Whether the setting can change only speed or written files, but never the weights of a run.
+        in_model: Whether the setting is also a field of the model's configuration file.
+        hub: Default for a model's configuration file that lacks the setting, if it differs from the default here.
+        debug: Value with `debug=default`, a run that takes seconds.
     """
 
     help: str
@@ -94,12 +95,12 @@ class FieldSpec:
 
     @property
     def differs_on_hub(self) -> bool:
-        """Whether the default of a model's configuration file differs from that of an experiment's YAML."""
+        """Whether the default for a model's configuration file differs from the default for an experiment's YAML."""
         return self.hub is not _UNSET
 
     @property
     def shrinks(self) -> bool:
-        """Whether the setting has another value in a run of seconds."""
+        """Whether the setting has another value with `debug=default`."""
         return self.debug is not _UNSET
 
 
@@ -116,25 +117,25 @@ def setting(
     debug: Any = _UNSET,
     more: str = "",
 ) -> Any:
-    """Declare a field of a dataclass.
+    """Declare a setting as a field of a dataclass.
 
     Args:
-        default: Default value; a list or dictionary is copied, and a class is instantiated, for every instance.
-        help: One line, which begins in lower case and ends without a full stop.
-        allowed: Range, if there is one.
+        default: Default value. For every instance, a list or dictionary is copied, and a class is instantiated.
+        help: Meaning in one line, which begins in lower case and ends without a full stop.
+        allowed: Allowed range, if there is one.
         shape: See `FieldSpec`, as for all other arguments.
-        later: Newer than the first models of its family.
-        neutral: Without influence on the weights of a run.
-        in_model: Field of the model's own configuration.
-        hub: Other default of a model's configuration file.
-        debug: Value in a run of seconds.
-        more: Whole sentences.
+        later: Flag of a setting that is newer than the first models of its family.
+        neutral: Flag of a setting without influence on the weights of a run.
+        in_model: Flag of a setting that is a field of the model's configuration file.
+        hub: Default for a model's configuration file that lacks the setting.
+        debug: Value with `debug=default`.
+        more: Further help in complete sentences.
     """
     return make_field(default, FieldSpec(help, more, allowed, shape, later, neutral, in_model, hub, debug))
 
 
 def make_field(default: Any, spec: FieldSpec) -> Any:
-    """Return a field of a dataclass with these properties; see `setting`."""
+    """Return a dataclass field with a default and the properties of a setting; see `setting`."""
     metadata = {_KEY: spec}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -144,13 +145,16 @@ def make_field(default: Any, spec: FieldSpec) -> Any:
 
 
 def get_field_specs(settings: Any) -> dict[str, FieldSpec]:
-    """Return the properties of every setting of a dataclass by name, in order; empty for anything else."""
+    """Return the properties of every setting of a dataclass by name, in order.
+
+    For any other object, the result is empty.
+    """
     fields = dataclasses.fields(settings) if dataclasses.is_dataclass(settings) else ()
     return {field.name: field.metadata[_KEY] for field in fields if _KEY in field.metadata}
 
 
 def copy_field(settings: type, name: str) -> Any:
-    """Return a field with the default and the properties of a setting of another dataclass."""
+    """Return a new field with the default and the properties of a setting of another dataclass."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return make_field(field.default, field.metadata[_KEY])
 
@@ -160,7 +164,7 @@ def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
 
     Args:
         spec: Properties of the setting.
-        options: Choices of an enumeration, from `choices`.
+        options: Choices if the setting is an enumeration, from `choices`.
     """
     parts = (
         spec.help,
@@ -171,10 +175,10 @@ def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
 
 
 def find_type_errors(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for every setting whose value has the wrong type, or is a text with control characters.
+    """Yield one line for every setting with a value of the wrong type or a text with control characters.
 
-    Lists and mappings of a configuration can hold anything at any depth. Code that reads them may rely on their types
-    after this check.
+    Lists and mappings of a configuration can hold any values at any depth. After this check, code that reads them can
+    rely on their types.
     """
     hints = typing.get_type_hints(type(settings))
     for name, spec in get_field_specs(type(settings)).items():
@@ -191,13 +195,13 @@ def find_type_errors(settings: Any, prefix: str = "") -> Iterator[str]:
 
 
 def format_value(value: Any) -> str:
-    """Return a value for a line of an error; a long one is cut in its middle."""
+    """Format a value for an error message; the middle of a long value is omitted."""
     text = str(value) if str(value).isprintable() else repr(str(value))
     return text if len(text) <= _MAX_PRINTED else f"{text[: _MAX_PRINTED // 2]} ... {text[-_MAX_PRINTED // 4 :]}"
 
 
 def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield a line for every setting of a dataclass, and of those inside it, whose value is outside its range."""
+    """Yield one line for every setting of a dataclass, including nested ones, with a value outside its range."""
     for name, spec in get_field_specs(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
@@ -212,12 +216,12 @@ def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
 
 
 def _fits_64_bits(value: Any) -> bool:
-    """Return whether all integers in a value fit into tensors and other languages."""
+    """Return whether all integers in a value fit into 64 bits, as tensors and other languages require."""
     return all(-(2**63) <= leaf < 2**63 for leaf in _leaves(value) if isinstance(leaf, int))
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield the values and names inside lists and mappings at any depth."""
+    """Yield all values and keys inside lists and mappings, at any depth."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):
@@ -232,7 +236,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _has_type(value: Any, kind: Any) -> bool:
-    """Return whether a value has an annotated type, and its items theirs."""
+    """Return whether a value and its items match a type annotation."""
     if kind is Any:
         return all(leaf is None or isinstance(leaf, str | int | float) for leaf in _leaves(value))
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
@@ -264,18 +268,18 @@ def _describe_type(kind: Any) -> str:
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:
-    """Return the choices of every setting of an enumerated type, by its name."""
+    """Return the choices of every setting with an enumerated type, by the name of the setting."""
     types_by_name = {name: _find_enumeration(hint) for name, hint in typing.get_type_hints(settings).items()}
     return {name: tuple(map(str, kind)) for name, kind in types_by_name.items() if kind is not None}
 
 
 def shapes(settings: type) -> list[str]:
-    """Return the names of the settings that fix the shape or the meaning of weights."""
+    """Return the names of the settings that determine the shape or the meaning of weights."""
     return [name for name, spec in get_field_specs(settings).items() if spec.shape]
 
 
 def select_notable_settings(settings: Any) -> dict[str, Any]:
-    """Return the settings that fix a shape or differ from their default, without those that are None."""
+    """Return the settings that determine weight shapes or differ from their default, except those that are None."""
     fixed, default = shapes(type(settings)), type(settings)()
     values = {name: getattr(settings, name) for name in get_field_specs(type(settings))}
     return {
@@ -286,7 +290,7 @@ def select_notable_settings(settings: Any) -> dict[str, Any]:
 
 
 def drop_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of settings without those that cannot change a result."""
+    """Return the values of the settings that may change a result."""
     neutral = {name for name, spec in get_field_specs(settings).items() if spec.neutral}
     return {name: value for name, value in values.items() if name not in neutral}
 
@@ -299,6 +303,6 @@ def _find_enumeration(annotation: Any) -> type[StrEnum] | None:
 
 
 def _get_members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or the one type."""
+    """Return the types of a union, or a tuple with the single type."""
     is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
     return typing.get_args(annotation) if is_union else (annotation,)

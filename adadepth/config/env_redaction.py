@@ -1,4 +1,4 @@
-"""Redaction of values of environment variables: a run's files keep the reference, `${oc.env:NAME}`, never its value.
+"""Redaction of environment variables: files of a run contain the reference `${oc.env:NAME}`, never its value.
 
 The value of `${oc.env:TOKEN}` may be a secret, and run directories are shared.
 """
@@ -18,10 +18,10 @@ _references_by_value: dict[str, str] = {}
 
 
 def record_env_references(settings: DictConfig) -> None:
-    """Record which settings of the run to come are read from the environment, in place of those of the run before.
+    """Record which settings of the next run are read from the environment; forget those of the previous run.
 
-    OmegaConf resolves every setting meanwhile with a resolver `oc.env` that records its calls. A setting can therefore
-    reach the environment through any number of references and other resolvers.
+    OmegaConf resolves every setting while a replaced resolver `oc.env` records its calls. Reads of the environment are
+    therefore found even through a chain of references and other resolvers.
     """
     references = dict(_find_references(OmegaConf.to_container(settings, resolve=False)))
     _references_by_key.clear()
@@ -39,7 +39,7 @@ def record_env_references(settings: DictConfig) -> None:
 
 @contextmanager
 def _record_reads() -> Iterator[list[str]]:
-    """Let `oc.env` append the names of the variables that it reads to the list that is yielded."""
+    """Yield a list to which `oc.env` appends the names of the variables that it reads within the block."""
     reads: list[str] = []
 
     def record(name: str, *default: str | None) -> str | None:
@@ -54,7 +54,7 @@ def _record_reads() -> Iterator[list[str]]:
 
 
 def _try_resolve(settings: DictConfig, key: str) -> Any:
-    """Return the value of a setting; None if it cannot be resolved, which `to_config` reports."""
+    """Return the value of a setting, or None if it cannot be resolved; `to_config` reports the error later."""
     try:
         return OmegaConf.select(settings, key, throw_on_missing=False)
     except OmegaConfBaseException:
@@ -62,19 +62,19 @@ def _try_resolve(settings: DictConfig, key: str) -> Any:
 
 
 def has_env_values() -> bool:
-    """Return whether a setting of the run is read from the environment."""
+    """Return whether any setting of the run is read from the environment."""
     return bool(_references_by_key)
 
 
 def restore_references(settings: DictConfig, key: str) -> None:
-    """Put references to the environment back into a setting or a group that was resolved."""
+    """Restore the references to the environment in a setting or a group that was resolved."""
     for name, text in _references_by_key.items():
         if name == key or name.startswith(f"{key}."):
             OmegaConf.update(settings, name, text)
 
 
 def redact_record(values: Any) -> Any:
-    """Return nested values with every text that is a value of the environment replaced by its reference."""
+    """Replace every environment value in nested values by its reference."""
     if isinstance(values, Mapping):
         return {name: redact_record(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -83,9 +83,9 @@ def redact_record(values: Any) -> Any:
 
 
 def redact_env_values(text: str) -> str:
-    """Return a text, such as an error, with values of the environment in it replaced by their references.
+    """Replace environment values in a text, such as an error message, by their references.
 
-    Values of fewer than eight characters stay: they may occur by chance, and a secret is longer.
+    Values of fewer than eight characters are not replaced, because they may occur by chance, and a secret is longer.
     """
     for value in sorted(_references_by_value, key=len, reverse=True):  # one may contain another
         if len(value) >= _MIN_LENGTH:
@@ -94,7 +94,7 @@ def redact_env_values(text: str) -> str:
 
 
 def with_references(values: Any, prefix: str = "") -> Any:
-    """Return settings as nested dictionaries and lists, with references to the environment instead of its values.
+    """Return settings as nested dictionaries and lists, with references in place of environment values.
 
     Args:
         values: Resolved settings.
@@ -110,7 +110,7 @@ def with_references(values: Any, prefix: str = "") -> Any:
 
 
 def _find_references(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the dotted keys and texts of settings with a reference."""
+    """Yield the dotted key and the unresolved text of every setting with a reference."""
     if isinstance(node, dict | list):
         for name, child in node.items() if isinstance(node, dict) else enumerate(node):
             yield from _find_references(child, _join_key(prefix, name))

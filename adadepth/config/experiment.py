@@ -1,4 +1,4 @@
-"""Settings of an experiment and of its groups other than data: model, trainer, budget, search, logger, runtime."""
+"""Settings of an experiment and of all its groups except data: model, trainer, budget, search, logger, runtime."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,13 +25,13 @@ Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_at
 
 
 def family_name(name: str) -> Any:
-    """Return the field `name` of a family's settings; its descriptor and its `model_type` follow from it."""
+    """Return the field `name` of a model family's settings, which selects its descriptor and its `model_type`."""
     return setting(name, "name of the model family", in_model=False)
 
 
 @dataclass
 class ModelConfig:
-    """Settings of every family: its name in the registry of families, and initial weights."""
+    """Settings that every model family has: its name in the registry, and initial weights."""
 
     name: str = family_name(MISSING)
     pretrained: str | None = setting(None, "folder or hub id of the initial weights", in_model=False)
@@ -83,7 +83,7 @@ _UPDATES = Allowed(lambda value: value == -1 or value >= 1, "at least 1, or -1 f
 
 @dataclass
 class BorrowedConfig:
-    """Fields of ``transformers.TrainingArguments`` under their own names."""
+    """Fields of ``transformers.TrainingArguments`` under the same names."""
 
     max_steps: int = setting(300, "number of optimiser steps; -1: num_train_epochs decides", _UPDATES, debug=2)
     num_train_epochs: float = setting(3.0, "number of epochs, with max_steps=-1", POSITIVE)
@@ -169,7 +169,7 @@ class BorrowedConfig:
 
 @dataclass
 class TrainerConfig(BorrowedConfig):
-    """Settings of transformers' trainer, and those that `adadepth.training` translates for it."""
+    """Settings of transformers' trainer, and settings that `adadepth.training` converts for it."""
 
     optimizer: Optimizer = setting(
         Optimizer.adamw,
@@ -234,7 +234,7 @@ class BudgetConfig:
 
 @dataclass
 class DistanceConfig:
-    """Distances in attention, also fields of the configuration of a model."""
+    """Distances in attention. A model's configuration has the same fields."""
 
     clamp_length: int | None = setting(
         None, "longest distance; longer ones are clamped to it; None: no limit", at_least(1)
@@ -248,7 +248,7 @@ class DistanceConfig:
 
 @dataclass
 class ContextConfig(DistanceConfig):
-    """Attention context in evaluation, if it differs from training."""
+    """Attention context in evaluation, if it differs from that of training."""
 
     memory_length: int | None = setting(
         None, "number of memory positions before the segment; None: as in the model", at_least(0)
@@ -283,7 +283,7 @@ _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 @dataclass
 class GateConfig:
-    """Gates of a supernet in training, also fields of the configuration of a model."""
+    """Gates of a supernet in training. A model's configuration has the same fields."""
 
     straight_through: bool = setting(
         False, "use only the largest gate in the forward pass and all soft gates in the backward pass"
@@ -299,7 +299,7 @@ class GateConfig:
 
 @dataclass
 class SearchConfig(GateConfig):
-    """Architecture search: how a supernet's blocks choose their operation, and the training of the derived network."""
+    """Architecture search: settings for choosing the operations of a supernet and for training the derived network."""
 
     method: SearchMethod = setting(
         SearchMethod.joint,
@@ -375,7 +375,7 @@ Kept = StrEnum("Kept", ["report", "model"])
 
 @dataclass
 class LoggerConfig:
-    """Trackers of metrics besides ``metrics.jsonl``, which is always written."""
+    """Trackers of metrics in addition to ``metrics.jsonl``, which is always written."""
 
     report_to: Any = setting(None, "names of trackers: one or a list; see docs/tracking.md", TEXTS)
     project: str = setting("adadepth", "project of the tracker")
@@ -390,7 +390,10 @@ class LoggerConfig:
 
 
 def _list_names(value: Any) -> list[str]:
-    """Return names from one name, a list, or the mapping of names to true that several options of a group make."""
+    """Return a list of names from a single name, a list, or a mapping of names to true.
+
+    Hydra makes such a mapping from several options of a group.
+    """
     if isinstance(value, dict):
         value = [name for name, is_active in value.items() if is_active]
     return [name for name in (value if isinstance(value, list) else [value]) if name not in (None, "none")]
@@ -401,7 +404,7 @@ MODES_GROUP = "adadepth.modes"
 
 
 class Mode(StrEnum):
-    """Names of the modes of the core, which `adadepth.config.modes` describes, and of installed modes."""
+    """Names of the built-in modes, which `adadepth.config.modes` describes, and of modes of installed packages."""
 
     _ignore_ = ["plugin"]
     train = "train"
@@ -419,7 +422,7 @@ _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 @dataclass
 class ExperimentConfig:
-    """One experiment: the root of every configuration."""
+    """Experiment, the root of every configuration."""
 
     name: str = setting(MISSING, "name of the experiment and of its folder under output_dir")
     task: Task = setting(Task.pretrain, "task to train or evaluate")

@@ -19,7 +19,8 @@ def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a configuration that may change a result, as nested dictionaries.
 
     Args:
-        settings: A configuration, or the file of an earlier run; defaults replace the `OPTIONAL_GROUPS` that it lacks.
+        settings: Configuration, or the file of an earlier run. Missing `OPTIONAL_GROUPS` are filled with their
+            defaults.
     """
     selected = {key: settings[key] for key in _RESULT_KEYS if key in settings}
     for key, group in OPTIONAL_GROUPS.items():
@@ -33,9 +34,10 @@ def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hash_result_settings(config: ExperimentConfig) -> str:
-    """Return a hash (8 hexadecimal digits) of the settings that may change a result; equal for equal experiments.
+    """Return a hash (8 hexadecimal digits) of the settings that may change a result.
 
-    A group of `OPTIONAL_GROUPS` takes part only if it differs from its defaults, so that unused groups do not count.
+    Equal experiments have equal hashes. A group of `OPTIONAL_GROUPS` is included only if it differs from its defaults,
+    so that unused groups do not change the hash.
     """
     unused = {key for key, group in OPTIONAL_GROUPS.items() if getattr(config, key) == group()}
     settings = select_result_settings(dataclasses.asdict(config))

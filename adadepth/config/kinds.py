@@ -1,8 +1,8 @@
-"""Registries of kinds of data, kinds of prediction and tasks of training, with a descriptor for each.
+"""Registries of dataset types, prediction types and training tasks, with a descriptor for each.
 
-A kind is declared once, here or in an installed package. Code is named as `"module:name"`, imported when it is needed,
-and called with the values that its arguments name. A new kind of data therefore consists of its settings, its module
-and a `Kind`. Imports neither torch nor transformers.
+Each type is declared once, here or in an installed package. A descriptor refers to code as `"module:name"`. The code is
+imported when it is needed, and called with the values that its arguments name. A new dataset type therefore consists of
+its settings, its module and a `Kind`. This module does not import torch or transformers.
 """
 
 from __future__ import annotations
@@ -56,36 +56,40 @@ Problem = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """Descriptor of a kind of data. One of an installed package inherits missing fields from the kind it extends.
+    """Descriptor of a dataset type.
+
+    A descriptor in an installed package inherits missing fields from the type that it extends.
 
     Attributes:
-        settings: Schema that `dataset=NAME` fills; `name` is that of the data set.
-        problem: Kind of prediction, or a function of the settings that returns it; None: not labelled.
-        loader: Function of the settings that returns the data of a run: `LabelledData` where they are labelled, else
-            the data of the task. Its arguments may be `tokenizer` and `seed`, and for labelled data `cls_tokens`,
+        settings: Schema that `dataset=NAME` fills; its field `name` is the name of the data set.
+        problem: Problem type, or a function of the settings that returns it, or None for data without labels.
+        loader: Function of the settings that returns the data of a run: `LabelledData` if they are labelled, else the
+            data of the task. It may also take `tokenizer` and `seed`, and for labelled data `cls_tokens`,
             `double_cls_pairs` and `classes`.
-        columns: Setting that names the columns of a model's input, or the name of the one column.
-        tables: Reader of a table that is neither on the hub nor one file a split: function of the settings that returns
-            an `adadepth.data.text.table.DataTable` for every split, by its name. Tokens, labels, the cache,
-            held-out rows and batches are made from them as from any other table.
-        checks: Functions of the settings, and of `config` where an argument has that name, that yield a line for every
-            mistake.
+        columns: Name of the setting that lists the input columns of a model, or the name of the single column.
+        tables: Reader of tables that are neither on the hub nor stored as one file per split. It is a function of the
+            settings that returns an `adadepth.data.text.table.DataTable` for every split, by name. Tokens, labels, the
+            cache, held-out rows and batches are then made as from any other table.
+        checks: Functions of the settings that yield one line per mistake. If a function has the argument `config`, it
+            also gets the whole configuration.
         scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `PredictionSpec`.
-        metrics: Metrics of an evaluation besides the losses of the family; None: the losses, `score`, and
+        metrics: Metrics of an evaluation besides the losses of the model family. With None they are `score` and
             `dataset.metrics`.
-        reading: Form in which a language model reads the text, which its family must have, too; see `Family.text`.
-            `streams`: the model carries states from one segment to the next. `blocks`: packed documents, separated by
-            `documents` of its forward. None: no running text for a language model.
+        reading: Form in which a language model reads the text; the model family must support it, see `Family.text`.
+            With `streams`, the model carries states from one segment to the next. With `blocks`, it reads packed
+            documents, which the argument `documents` of its forward pass separates. None means that the data are not
+            running text for a language model.
         tasks: Allowed values of `task`.
-        evaluate: Function of the configuration that returns metrics, in place of the task's evaluation, for data that
-            are only measured.
-        positions: Setting with the number of positions that a model must have.
-        vectors: Function of the settings: whether an example is a vector, not a sequence of tokens.
-        own_symbols: Whether tokens are symbols that no pretrained tokenizer has.
-        is_probed: Whether mode=probe reads them.
-        extensions: Extensions of training on such data; see `Family.extensions`.
-        sections: Additional sections of a run's report; see `Family.sections`.
-        board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`; None: examples are only shown.
+        evaluate: Function of the configuration that returns metrics. It replaces the evaluation of the task, for data
+            that are used for evaluation only.
+        positions: Name of the setting with the number of positions that a model must have.
+        vectors: Function of the settings that returns whether an example is a vector instead of a sequence of tokens.
+        own_symbols: Whether tokens are special symbols that no pretrained tokenizer has.
+        is_probed: Whether mode=probe supports the data.
+        extensions: Training extensions for such data; see `Family.extensions`.
+        sections: Additional sections in the report of a run; see `Family.sections`.
+        board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`, or None if examples can only be
+            shown.
     """
 
     settings: type[DatasetConfig]
@@ -109,19 +113,20 @@ class Kind:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Import paths, `"module:name"`, of all code that it names."""
+        """Import paths, `"module:name"`, of all code to which the descriptor refers."""
         single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
         return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Descriptor of a task, whose module in `adadepth.tasks` has its name.
+    """Descriptor of a training task; its module in `adadepth.tasks` has the name of the task.
 
     Attributes:
-        reads: Data that it reads, for messages.
-        examples: Options of the group `dataset` with such data by `Family.text`; the first one for all other families.
-        head: Head of the family that it trains; None: that of the kind of prediction.
+        reads: Description of the data that the task reads, for messages.
+        examples: Example options of the group `dataset` by `Family.text`. The first one is used for all other model
+            families.
+        head: Head of the model family that the task trains, or None for the head of the prediction type.
     """
 
     reads: str
@@ -129,7 +134,7 @@ class TaskSpec:
     head: str | None = None
 
     def describe_data(self, text: str) -> str:
-        """Return the data it reads in words, with an example for a family that reads text in this form."""
+        """Describe the data that the task reads, with an example for a model family that reads text in this form."""
         example = self.examples.get(text, next(iter(self.examples.values())))
         return f"{self.reads}, e.g. dataset={example}"
 
@@ -146,15 +151,15 @@ TASKS: dict[Task, TaskSpec] = {
 
 @dataclass(frozen=True)
 class PredictionSpec:
-    """Descriptor of a kind of prediction.
+    """Descriptor of a prediction type.
 
     Attributes:
-        scorer: Function that builds the `Scorer` of an evaluation set. Its arguments may be `model`, `data`,
-            `examples`, `groups` (the classes of the set), `dataset` (its settings) and `wants_rows`.
-        head: Head of a family that makes the prediction.
-        what: Predicate of such data for messages: "has classes".
-        has_classes: Whether the head has a class for every label of the data, by which evaluation groups units.
-        studies_exits: Whether `exit_rules` compares rules on such predictions.
+        scorer: Function that builds the `Scorer` of an evaluation set. It may take `model`, `data`, `examples`,
+            `groups` (the classes of the set), `dataset` (its settings) and `wants_rows`.
+        head: Head of a model family that makes the prediction.
+        what: Phrase about such data for messages, such as "has classes".
+        has_classes: Whether the head has one class per label of the data; evaluation then groups units by class.
+        studies_exits: Whether `exit_rules` can compare exit rules on such predictions.
     """
 
     scorer: str
@@ -298,30 +303,30 @@ KINDS: dict[str, Kind] = {
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Return every kind of data by the name that YAML files extend, those of installed packages last.
+    """Return every dataset type by the name that YAML files extend; those of installed packages come last.
 
     Raises:
-        ConfigError: A kind of a package is broken, or its name is taken.
+        ConfigError: If a dataset type of an installed package is broken, or its name is taken.
     """
     plugins = load_plugins(GROUP, "data set", KINDS, _find_problem)
     return KINDS | {name: _inherit_fields(kind) for name, kind in plugins.items()}
 
 
 def get_kind(dataset: DatasetConfig) -> Kind:
-    """Return the kind of settings, or the closest kind that their class extends."""
+    """Return the dataset type of settings, or the closest type that their class extends."""
     kind = _find_kind(type(dataset), kinds())
     assert kind is not None, "only known kinds of data can be composed"
     return kind
 
 
 def _find_kind(settings: type, kinds_by_name: Mapping[str, Kind]) -> Kind | None:
-    """Return the kind of a class of settings, or of its closest base class that has one."""
+    """Return the dataset type of a settings class, or of its closest base class that has one."""
     by_class = {kind.settings: kind for kind in kinds_by_name.values()}
     return next((by_class[base] for base in settings.__mro__ if base in by_class), None)
 
 
 def _inherit_fields(kind: Kind) -> Kind:
-    """Return a package's kind with the missing fields, and the checks, of the kind that it extends."""
+    """Return a package's dataset type with missing fields, and also checks, inherited from the type that it extends."""
     base = _find_kind(kind.settings, KINDS)
     if base is None:
         return kind
@@ -330,7 +335,7 @@ def _inherit_fields(kind: Kind) -> Kind:
 
 
 def get_problem(dataset: DatasetConfig) -> Problem | None:
-    """Return the kind of prediction of a data set; None: it is not labelled."""
+    """Return the problem type of a data set, or None if it is not labelled."""
     problem = get_kind(dataset).problem
     return problem(dataset) if callable(problem) else problem
 
@@ -345,27 +350,27 @@ def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
 
 
 def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
-    """Return the columns of a table that a model reads; None: they are recognised by the table's names."""
+    """Return the columns of a table that a model reads, or None if they are recognised by their names."""
     name = get_kind(dataset).columns
     columns = getattr(dataset, name, name)
     return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
 
 
 def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
-    """Return the key of the setting with the number of positions that a model must have, and its value."""
+    """Return the key and the value of the setting with the number of positions that a model must have."""
     name = get_kind(dataset).positions
     return f"dataset.{name}", getattr(dataset, name)
 
 
 def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
-    """Import `"module:name"` and call it with the values, and with those options that its arguments name."""
+    """Import `"module:name"` and call it with the values and with those options that it accepts as arguments."""
     function = load(path)
     parameters = inspect.signature(function).parameters
     return function(*values, **{name: value for name, value in options.items() if name in parameters})
 
 
 def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
-    """Load data with those options that the arguments of their loader name; see `Kind`."""
+    """Load data with those options that their loader accepts as arguments; see `Kind`."""
     loader = get_kind(dataset).loader
     assert loader is not None, "validated"
     return call_by_path(loader, dataset, **options)
@@ -375,12 +380,12 @@ GROUP = "adadepth.datasets"
 
 
 def list_dataset_schemas() -> dict[str, type[DatasetConfig]]:
-    """Return the settings class of every kind of data by the name that YAML files extend."""
+    """Return the settings class of every dataset type by the name that YAML files extend."""
     return {name: kind.settings for name, kind in kinds().items()}
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Return why an object cannot be the descriptor of the kind of data of that name; None: it can."""
+    """Describe why an object is not a valid descriptor of the dataset type of this name, or return None."""
     if not isinstance(descriptor, Kind):
         return f"must be an adadepth.config.kinds.Kind, not {type(descriptor).__name__}"
     settings = descriptor.settings

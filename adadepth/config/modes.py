@@ -1,6 +1,6 @@
-"""Modes of a command, `mode=NAME`: those of the core and of installed packages, with their settings.
+"""Modes of a command, `mode=NAME`: the built-in modes and those of installed packages, with their settings.
 
-Imports neither torch nor transformers.
+This module does not import torch or transformers.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from adadepth.config.plugins import load_plugins
 
 @dataclass(frozen=True)
 class ModeSpec:
-    """Descriptor of a mode. Code is named as `"module:function"` and imported when it is needed.
+    """Descriptor of a mode. It refers to code as `"module:function"`, which is imported when it is needed.
 
     Attributes:
-        run: Function of the configuration that returns the metric that `optimise` names, or None.
-        help: One line for `--help`.
-        activity: Participle for messages, before the name of an experiment: "evaluating".
-        settings: Dataclass of its settings, the group of the configuration with the name of the mode.
-        always: Settings of that group that may be set with other modes, too.
-        checks: Functions of the configuration that yield a line for every mistake, before anything is read.
-        checkpoints: Number of checkpoints that it reads.
-        inherits: Whether data, tokenizer and context are those of the checkpoint's run unless the command names them.
-        needs_model: Whether libraries, trackers and the family's members are checked first.
-        describes_training: Whether it reads the settings that only a training reads.
-        batch_advice: Function of the configuration, bytes of memory and a precision that describes the batch that
-            fits, for the error of a batch that does not.
+        run: Function of the configuration that runs the mode and returns the metric that `optimise` names, or None.
+        help: Description in one line, for `--help`.
+        activity: Participle that precedes the name of an experiment in messages, such as "evaluating".
+        settings: Dataclass of the mode's settings, which form the configuration group with the name of the mode.
+        always: Settings of this group that may also be set with other modes.
+        checks: Functions of the configuration that yield one line per mistake, before any file is read.
+        checkpoints: Number of checkpoints that the mode reads.
+        inherits: Whether data, tokenizer and context are inherited from the checkpoint's run unless the command sets
+            them.
+        needs_model: Whether libraries, trackers and the members of the model family are checked first.
+        describes_training: Whether the mode reads the settings that otherwise only training reads.
+        batch_advice: Function of the configuration, the bytes of memory and the precision that describes a batch that
+            fits. It is used in the error about a batch that does not fit.
     """
 
     run: str
@@ -72,16 +73,16 @@ MODES: dict[str, ModeSpec] = {
 
 @cache
 def modes() -> Mapping[str, ModeSpec]:
-    """Return every mode by name, those of installed packages last.
+    """Return every mode by name; modes of installed packages come last.
 
     Raises:
-        ConfigError: A mode of a package is broken, or its name is taken.
+        ConfigError: If a mode of an installed package is broken, or its name is taken.
     """
     return MODES | load_plugins(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
 
 
 def experiment_schema() -> type[ExperimentConfig]:
-    """Return the root of every configuration, with a group for every mode that has settings."""
+    """Return the root class of every configuration, with a group for every mode that has settings."""
     return _make_schema(tuple((name, mode.settings) for name, mode in modes().items() if mode.settings is not None))
 
 
@@ -94,19 +95,19 @@ def _make_schema(groups: tuple[tuple[str, type], ...]) -> type[ExperimentConfig]
 
 
 def __getattr__(name: str) -> Any:
-    """Return the root class for pickles of configurations; it is built when it is first needed."""
+    """Return the root class of configurations, which unpickling looks up; it is built on first use."""
     if name == "Experiment":
         return experiment_schema()
     raise AttributeError(name)
 
 
 def get_mode_settings(config: ExperimentConfig, name: str) -> Any:
-    """Return the settings of a mode."""
+    """Return the settings of a mode from a configuration."""
     return getattr(config, name)
 
 
 def find_misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Yield the names of other modes whose settings differ from their defaults, except for those in `always`."""
+    """Yield the names of other modes with settings that differ from their defaults; ignore those in `always`."""
     for name, mode in modes().items():
         if mode.settings is None or name == config.mode:
             continue
@@ -116,7 +117,7 @@ def find_misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Return why an object cannot be the descriptor of the mode of that name; None: it can."""
+    """Describe why an object is not a valid descriptor of the mode of this name, or return None."""
     if not isinstance(descriptor, ModeSpec):
         return f"must be an adadepth.config.modes.ModeSpec, not {type(descriptor).__name__}"
     if not name.isidentifier() or name.startswith("_"):

@@ -1,4 +1,4 @@
-"""Settings written as overrides of a command line, so that Hydra's grammar reads them back as they are."""
+"""Formatting of settings as command-line overrides that Hydra's grammar parses back to the same values."""
 
 import re
 
@@ -7,9 +7,9 @@ from hydra.errors import HydraException
 
 
 def format_override(key: str, value: object) -> str:
-    """Write `key=value` as one word of a command line; a text with marks of Hydra's grammar gets quotes.
+    """Format `key=value` as one word of a command line, with quotes if the text has special characters of Hydra.
 
-    The quotes of the shell are not among them: `shlex.join` adds those.
+    Quotes for the shell are not included; `shlex.join` adds them.
     """
     text = str(value)
     plain = f"{key}={text}"
@@ -17,12 +17,12 @@ def format_override(key: str, value: object) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Put a text in double quotes; those within it, and backslashes before a quote, are escaped."""
+    """Put a text in double quotes; escape the quotes inside it and backslashes before a quote."""
     return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def escape_references(text: str) -> str:
-    """Return a text in which `${...}` is no reference."""
+    """Escape a text so that `${...}` in it is not a reference."""
     return text.replace("${", "\\${")
 
 

@@ -1,8 +1,9 @@
-"""Plug-ins of installed packages: descriptors that entry points of a group name.
+"""Plug-ins: descriptors that installed packages register as entry points of a group.
 
 Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
-`adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file names a plug-in, never code. The folders of
-`contrib` join by entry points of this package; entry points of a deleted folder are ignored.
+`adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file refers to a plug-in by its name, never to
+code. The folders of `contrib` are registered by entry points of this package; entry points of a deleted folder are
+ignored.
 """
 
 from __future__ import annotations
@@ -22,16 +23,17 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def load_plugins(
     group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
 ) -> dict[str, Any]:
-    """Return the descriptors that the entry points of a group name, by their names, in alphabetical order.
+    """Load the descriptors that are registered as entry points of a group, by name in alphabetical order.
 
     Args:
         group: Group of entry points.
-        noun: Word for a descriptor in messages.
+        noun: Word for such a descriptor in messages.
         taken: Names that are already in use.
-        problem_with: Check of a descriptor and its name; returns an error, or None.
+        problem_with: Function that checks a descriptor and its name, and returns an error text or None.
 
     Raises:
-        ConfigError: A descriptor cannot be imported or is wrong, or its name is taken; names the package.
+        ConfigError: If a descriptor cannot be imported or is wrong, or its name is taken; the message names the
+            package.
     """
     descriptors: dict[str, Any] = {}
     for entry in _list_entry_points(group):
@@ -40,12 +42,12 @@ def load_plugins(
 
 
 def list_plugin_names(group: str) -> list[str]:
-    """Return the names of a group in alphabetical order; nothing is imported."""
+    """Return the names of a group's plug-ins in alphabetical order, without importing them."""
     return [entry.name for entry in _list_entry_points(group)]
 
 
 def list_plugin_paths(group: str) -> dict[str, str]:
-    """Return the `"module:name"` of every entry point of a group by its name; nothing is imported."""
+    """Return the import path `"module:name"` of every entry point of a group by name, without importing it."""
     return {entry.name: entry.value for entry in _list_entry_points(group)}
 
 
@@ -67,13 +69,16 @@ def _find_file(module: str) -> Path | None:
 
 
 def load(path: str) -> Any:
-    """Import the object that `"module:name"` names; errors of the import are raised as they are."""
+    """Import the object at `"module:name"`; import errors are raised unchanged."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 def _list_entry_points(group: str) -> list[EntryPoint]:
-    """Return the entry points of a group by name, without those of folders that are deleted from this package."""
+    """Return the entry points of a group, sorted by name.
+
+    Entry points of folders that were deleted from this package are skipped.
+    """
     return sorted(filter(_has_module, entry_points(group=group)), key=lambda entry: entry.name)
 
 
