@@ -33,7 +33,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def guard_hydra_keys() -> None:
-    """Install a check of every composed configuration, which runs before Hydra instantiates anything."""
+    """Register a check of every composed configuration, which runs before Hydra instantiates anything."""
     compose = ConfigLoaderImpl.load_configuration  # of a job of a sweep, too
     if hasattr(compose, "__wrapped__"):
         return

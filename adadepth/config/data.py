@@ -286,7 +286,7 @@ class GeneratedConfig(ExamplesConfig):
 
 @dataclass
 class ParityConfig(GeneratedConfig):
-    """Parity: whether the number of ones is odd, the task of ACT (Graves 2016) and PonderNet."""
+    """Parity: whether the number of ones is odd, as in ACT (Graves 2016) and PonderNet."""
 
     representation: Representation = setting(
         Representation.vectors, "format of the inputs: vectors for a recurrent cell, or tokens"
@@ -405,7 +405,7 @@ class SudokuConfig(DrawnPuzzleConfig):
 
 @dataclass
 class MazePathConfig(DrawnPuzzleConfig):
-    """Mazes with a unique shortest path from start to goal; the difficulty is its length."""
+    """Mazes with a unique shortest path from start to goal; the difficulty is the length of the path."""
 
     size: int = setting(10, "number of cells along each side", at_least(3))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)

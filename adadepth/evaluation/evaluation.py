@@ -81,7 +81,7 @@ class UnitStatistics(HaltingStatistics):
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of halting.json, with advice if depth does not adapt."""
+        """Return the content of halting.json, including advice if depth does not adapt."""
         summary = super().summary()
         if self.advice and "warning" in summary["adaptation"]:
             half = max(1, round(summary["max_depth"] / 2))

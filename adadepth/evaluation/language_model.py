@@ -1,4 +1,4 @@
-"""Scorer of a language model with recurrent memory: likelihood per token, word and character, for supernets, too."""
+"""Scorer of language models with recurrent memory and of supernets: likelihood per token, word and character."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:
 
 
 def merge_processes(recorder: StepRecorder) -> StepRecords:
-    """Return the records of all processes, on each of them."""
+    """Merge the records of all processes; every process gets the result."""
     return merge(gather_from_processes(recorder.parts()))
 
 

@@ -93,7 +93,7 @@ class Scorer:
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the attributes of the units of a batch for the statistics."""
+        """Return the attributes of the units (tokens, sequences or tasks) of a batch, for the statistics."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:

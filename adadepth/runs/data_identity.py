@@ -115,7 +115,7 @@ def _find_fault(stored: Mapping[str, Any]) -> str | None:
 def get_text_length(dataset: DatasetConfig) -> int | None:
     """Return the maximum number of tokens per text.
 
-    The result is None for generated tasks and puzzles, which have a size of their own.
+    The result is None for generated tasks and puzzles, because the task determines their size.
     """
     kind = get_kind(dataset)
     is_text = not kind.own_symbols and kind.positions == "sequence_length" and get_problem(dataset) != "puzzle"

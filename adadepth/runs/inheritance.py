@@ -228,7 +228,7 @@ def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]
 
 
 def _list_keys_of_option(composed: DictConfig, group: str) -> Iterator[str]:
-    """Yield the keys that an option for the whole run sets, such as `debug=default`."""
+    """Yield the keys that are set by an option for the whole run, such as `debug=default`."""
     hydra = composed.hydra if "hydra" in composed else HydraConfig.get()
     for source in hydra.runtime.config_sources:
         file = Path(source.path, group, f"{hydra.runtime.choices.get(group)}.yaml")

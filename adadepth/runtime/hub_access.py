@@ -125,7 +125,7 @@ def log_remote_code(path: str) -> None:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Restrict the log of transformers to errors within the block."""
+    """Limit the log messages of transformers to errors within the block."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -76,7 +76,7 @@ def estimate_least_memory(model: Any, train: Any, args: TrainingArguments) -> in
 
 
 def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
-    """Return the lengths of a micro-batch of the shortest examples, and the options of `compute_least_bytes`."""
+    """Return the lengths of a micro-batch of the shortest examples, and matching options of `compute_least_bytes`."""
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape
         lengths = [shape[1]] * shape[0]

@@ -179,7 +179,7 @@ def choose(
 
 
 def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
-    """Return the newest finished evaluation of a checkpoint below a folder."""
+    """Return the newest finished evaluation of a checkpoint in a folder or its subfolders."""
     records = {path.parent: read_sound_record(path.parent) for path in sorted(folder.glob(f"*/*/{RECORD}"))}
     done = [
         run

@@ -110,7 +110,7 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
 
 
 def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
-    """Return the configuration with the model settings that depend on the training text, and print them."""
+    """Set the model settings that depend on the training text, print them, and return the new configuration."""
     settle = family(config.model.name).settle
     if settle is None:
         return config

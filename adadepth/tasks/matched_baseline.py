@@ -68,7 +68,7 @@ BuildSession = Callable[[ExperimentConfig, Any], Session]  # from a configuratio
 
 
 class BaselineUnavailable(Exception):
-    """Reason why a run has no matched baseline."""
+    """Error that states why a run has no matched baseline."""
 
 
 def compare_with_matched_baseline(
@@ -139,7 +139,7 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
 
 
 def _is_fixed(model: DepthModel) -> bool:
-    """Return whether the configured exit rule is fixed."""
+    """Return whether the configured exit rule is a fixed depth."""
     rule = getattr(model.config, "exit_rule", None)
     return rule is not None and isinstance(parse_rule(rule), Fixed)
 

@@ -108,7 +108,7 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
-    """Write the report and print the last screen; do nothing without a record."""
+    """Write the report and print the closing summary; do nothing if the run has no record."""
     if not (directory / RECORD).is_file():
         return
     report = write_run_report(directory)

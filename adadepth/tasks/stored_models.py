@@ -1,4 +1,4 @@
-"""Stored models and runs: checkpoints to resume or evaluate, restarts by a launcher, and checks of a model."""
+"""Stored models and runs: look-up of checkpoints, restarts by a launcher, and checks of stored models."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
 def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer with more pieces than a model has embeddings.
+    """Refuse a tokenizer with more vocabulary entries than a model has embeddings.
 
     Args:
         config: Experiment, which names the tokenizer.
-        model: Any `DepthModel`, also one without a head.
-        tokenizer: Tokenizer of the data; None: data of vectors.
+        model: A `DepthModel`, with or without a head.
+        tokenizer: Tokenizer of the data, or None if inputs are vectors.
 
     Raises:
-        CheckpointError: With both numbers.
+        CheckpointError: If the tokenizer has more entries; the message has both numbers.
     """
     size = model.vocabulary_size
     if tokenizer is None or size is None or len(tokenizer) <= size:
@@ -47,7 +47,7 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
 
 
 def resume_after_restart(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
-    """Return the configuration with `resume` set if torchrun or Slurm has restarted an unfinished training.
+    """Return the configuration, with `resume` set if torchrun or Slurm has restarted an unfinished training run.
 
     A run without a checkpoint starts again from the beginning.
     """
@@ -68,7 +68,7 @@ def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
 
 
 def find_earlier_run(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """Return the run that an earlier start of this launch has finished; None: there is none."""
+    """Return the run that an earlier start of this launch has finished, or None if there is none."""
 
     def find_run() -> Path | None:
         run = find_run_of_launch(config)
@@ -83,10 +83,10 @@ def is_finished(run: Path) -> bool:
 
 
 def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
-    """Return the newest complete checkpoint of a run; warn if another world size wrote it.
+    """Return the newest complete checkpoint of a run; warn if it was written with another world size.
 
     Raises:
-        CheckpointError: If there is none, or the log is damaged.
+        CheckpointError: If there is no complete checkpoint, or if the log is damaged.
     """
     checkpoint = find_resumable_checkpoint(directory, args)
     if checkpoint is None:
@@ -102,10 +102,10 @@ def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
 
 
 def find_resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:
-    """Return the newest complete checkpoint of a run, or None; name newer ones that are damaged.
+    """Return the newest complete checkpoint of a run, or None; print the names of newer, damaged checkpoints.
 
     Raises:
-        CheckpointError: If all checkpoints are damaged, or the log is.
+        CheckpointError: If all checkpoints are damaged, or if the log is damaged.
     """
     return decide(args, lambda: _find_newest_complete(directory, needs_best=args.load_best_model_at_end))
 
@@ -126,7 +126,10 @@ def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
 
 
 def _find_flaw_of_best(checkpoint: Path) -> str | None:
-    """Return the damage of the best checkpoint so far, which is loaded at the end of training; None: it is whole."""
+    """Describe the damage of the best checkpoint so far, or return None if it is complete.
+
+    It is loaded at the end of training.
+    """
     best = read_trainer_state(checkpoint)["best_model_checkpoint"]
     if best is None or (path := checkpoint.with_name(Path(best).name)) == checkpoint:
         return None
@@ -137,12 +140,14 @@ def _find_flaw_of_best(checkpoint: Path) -> str | None:
 
 
 def resolve_model_path(config: ExperimentConfig) -> str:
-    """Return the path that `checkpoint` names, after a check of the files in a run's model or checkpoint.
+    """Return the path of the model that `checkpoint` names.
 
-    Other folders have no record of their files.
+    The files of a run's model or checkpoint are checked against their record.
+
+    Other folders have no record and are not checked.
 
     Raises:
-        CheckpointError: Naming the file that is missing or changed.
+        CheckpointError: If a file is missing or changed; the message names it.
     """
     path = model_path(config)
     folder = Path(path)
@@ -162,10 +167,11 @@ def resolve_model_path(config: ExperimentConfig) -> str:
 
 
 def _select_checked_files(folder: Path, written: Record) -> Record:
-    """Return the files that must match their record.
+    """Select the files that must match their record.
 
-    People may edit the model card, and a resumed training of older versions rewrote it. A missing tokenizer may be
-    replaced by another; loading it reports the error otherwise.
+    The model card is excluded, because users may edit it and older versions rewrote it on resume. A missing tokenizer
+    is also excluded, because the configuration may name another one. If it does not, loading the tokenizer reports the
+    error.
     """
     return {
         name: file
@@ -175,17 +181,17 @@ def _select_checked_files(folder: Path, written: Record) -> Record:
 
 
 def check_weights(model: Any, path: str) -> None:
-    """Refuse a model from `path` whose weights are not all finite.
+    """Refuse a model that was loaded from `path` if a weight is not finite.
 
     Raises:
-        CheckpointError: Naming the weight.
+        CheckpointError: If a weight is not finite; the message names it.
     """
     if (name := find_nonfinite_parameter(model)) is not None:
         raise CheckpointError(f"checkpoint={path}: its weights {name!r} are not finite")
 
 
 def choose_checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
-    """Return the tokenizer of the checkpoint at a path, unless the configuration names another."""
+    """Return the tokenizer settings of the checkpoint at `path`, unless the configuration names another tokenizer."""
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
@@ -196,7 +202,10 @@ def list_overridden_model_settings() -> list[str]:
 
 
 def describe_changed_depth(model: Any, path: str) -> dict[str, int]:
-    """Return `trained_steps`, the depth stored at `path`, if the model is evaluated with another; else nothing."""
+    """Return the field `trained_steps` if the model is evaluated with another depth than the one stored at `path`.
+
+    Otherwise the result is empty.
+    """
     family = families().get(model.config.model_type)
     trained = getattr(read_config("checkpoint", path), family.depth, None) if family and family.depth else None
     return {} if trained is None or trained == model.max_updates else {"trained_steps": int(trained)}

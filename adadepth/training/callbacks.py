@@ -59,7 +59,7 @@ class EpochCallback(TrainerCallback):
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the epoch of the sampler or of the data set."""
+        """Pass the number of the epoch to the sampler or to the streamed data set."""
         assert self.trainer is not None
         self.epoch += 1
         (self.trainer.train_sampler or self.trainer.train_dataset).set_epoch(self.epoch)
@@ -338,9 +338,9 @@ class TrackingCallback(TrainerCallback):
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Rename the metrics of transformers: `eval_x` to `eval/x`, everything else to `train/x`.
+    """Rename the metrics of transformers: `eval_x` becomes `eval/x`, and any other name `x` becomes `train/x`.
 
-    Names of an extension that contain a slash stay as they are.
+    Names from extensions that contain a slash are not changed.
     """
     renamed = {}
     for name, value in logs.items():

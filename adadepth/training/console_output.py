@@ -27,7 +27,7 @@ class ProgressBarCallback(ProgressCallback):
     """Progress bar of transformers without its log lines."""
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Print nothing, since `ConsoleCallback` prints the logs."""
+        """Print nothing, because `ConsoleCallback` prints the logs."""
 
 
 class ConsoleCallback(TrainerCallback):
@@ -131,7 +131,7 @@ def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
 
 
 def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
-    """Yield the text above the first table, and warnings."""
+    """Yield the text above the first table of a report, and its warnings."""
     head, _, rest = next(_format_tables(report, step)).partition("\n\n")
     yield head
     yield from (line for line in rest.splitlines() if line.startswith("warning: "))

@@ -217,7 +217,7 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def _has_arrived(self) -> bool:
-        """Whether the schedule has reached the target."""
+        """Whether the schedule of the target depth has reached its final value."""
         return self.controller.schedule.compute_target(self.progress) == self.controller.schedule.target
 
     @property

@@ -28,7 +28,7 @@ class WholeNorms(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, and reduce its result if it is a norm."""
+        """Call the function, and reduce its result over processes if it is a norm."""
         result = function(*args, **(kwargs or {}))
         return tree_map(_reduce, result) if function in _NORMS else result
 

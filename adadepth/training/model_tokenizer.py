@@ -1,4 +1,4 @@
-"""The tokenizer that is saved with a model, adapted to the inputs of the model."""
+"""Adaptation of the tokenizer that is saved with a model to the inputs of the model."""
 
 from __future__ import annotations
 

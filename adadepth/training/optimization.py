@@ -6,8 +6,9 @@ The published code of HRM and TRM trains with AdamATan2:
     w <- (1 - lr wd) w - lr / (1 - b1^t) atan2(m, sqrt(v / (1 - b2^t)))
 
 atan2 in place of a quotient (Everett et al. 2024, arXiv 2407.05872) is bounded, invariant to the scale of gradients,
-and needs no epsilon. The first moment is corrected outside of it (imoneoi/adam-atan2, which needs CUDA); libraries that
-correct it inside make other first steps. Groups `by_sign`, such as the puzzle embeddings of TRM, have no moments:
+and needs no epsilon. The bias of the first moment is corrected outside of atan2, as in imoneoi/adam-atan2, which needs
+CUDA. Libraries that correct it inside atan2 make different first steps. Groups `by_sign`, such as the puzzle embeddings
+of TRM, have no moments:
 
     w <- (1 - lr wd) w - lr sign(g)
 """
@@ -29,7 +30,7 @@ from adadepth.metrics.directions import prefers_greater
 
 
 class AdamAtan2(torch.optim.Optimizer):
-    """AdamATan2, and sign descent for groups `by_sign`; see the module for the equations.
+    """AdamATan2 optimizer, with sign descent for groups `by_sign`. The module docstring has the equations.
 
     Args:
         groups: Groups of parameters, optionally with `lr`, `weight_decay` and `by_sign`.

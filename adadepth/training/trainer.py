@@ -689,7 +689,7 @@ class ResumeCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Prevent logging, evaluation and saving in an epoch without an optimiser step."""
+        """Skip logging, evaluation and saving in an epoch without an optimiser step."""
         if state.global_step == self._first_step:
             control.should_log = control.should_evaluate = control.should_save = False
 
