@@ -32,8 +32,8 @@ def lock_directory(directory: Path) -> Iterator[None]:
     """Hold the lock of a directory; the lock file names the process and the host.
 
     Raises:
-        CheckpointError: If the lock file is a link or a folder, if a live process holds the lock, or if a process on
-            another host does, which cannot be checked.
+        CheckpointError: If the lock file is a link or a folder, or if a live process holds the lock. A process on
+            another host counts as alive, because it cannot be checked.
     """
     path = directory / LOCK
     if path.is_symlink() or (path.exists() and not path.is_file()):

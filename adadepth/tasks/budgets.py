@@ -86,8 +86,8 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     their labels. The order of units by depth does not change.
 
     Returns:
-        Whether the model was changed. It is not changed if its depth is within half of the tolerance of the target, if
-        it has no halting bias, or if the run is small.
+        Whether the model was changed. It is not changed if its depth is within half of the tolerance of the target. It
+        is also not changed if it has no halting bias or if the run is small.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)

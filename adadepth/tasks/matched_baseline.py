@@ -1,9 +1,9 @@
 """The matched baseline at the end of a training, which shows whether adaptive depth helped.
 
-If units (tokens or sequences) halt, the model is evaluated again without retraining: once with its mean depth for all
-units, and with its own depths randomly permuted among the units. A model with one distribution over layers per task is
-compared with a network on a single layer, which is trained on the cached states of the run. `adadepth.tasks.rivals`
-trains fixed-depth networks of equal compute in separate runs.
+If units (tokens or sequences) halt, the model is evaluated again without retraining. It is evaluated with its mean
+depth for all units, and with its own depths randomly permuted among units. If the model has one distribution over
+layers per task, it is compared with a network on a single layer. This network is trained on the cached states of the
+run. `adadepth.tasks.rivals` trains fixed-depth networks of equal compute in separate runs.
 
 The comparison takes at most a third of the time of the run. Training on an example takes about three times as long as a
 forward pass. Half as many forward passes as trained sequences therefore take a sixth of the training time, and less
