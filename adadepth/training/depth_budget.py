@@ -1,7 +1,7 @@
 """Depth budgets in training: measures of depth, and the extension that holds the mean depth at a target.
 
-The measured depth is discrete; a smooth version of it carries the gradient. Each measurement consists of a sum and a
-count, which can be added over micro-batches and processes. Their quotient is the mean depth.
+The measured depth need not be differentiable; a smooth version of it carries the gradient. Each measurement consists of
+a sum and a count, which can be added over micro-batches and processes. Their quotient is the mean depth.
 """
 
 from __future__ import annotations
