@@ -49,7 +49,7 @@ def _match_names(*names: str, rules: Iterable[str] = ()) -> Callable[[HaltingMet
 COMPARISONS = (
     Comparison(
         "Does adaptive depth need less compute than one fixed depth for all units?",
-        "Most papers on early exits say yes. They rarely show controls of equal compute.",
+        "Most papers on early exits say that it does, but they rarely show controls of equal compute.",
         "adaptive depth",
         has_adaptive_depth,
         "fixed depth",
@@ -57,7 +57,8 @@ COMPARISONS = (
     ),
     Comparison(
         "Does an exit rule that is applied after training need less compute than learned halting?",
-        "Yes, by far, says arXiv 2607.20519. ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) learn to halt.",
+        "According to arXiv 2607.20519 it needs far less. ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) are "
+        "methods of learned halting.",
         "exit rule after training",
         lambda method: method.rule in _PREDICTION_RULES,
         "learned halting",
@@ -66,15 +67,16 @@ COMPARISONS = (
     Comparison(
         "Does a gate that is trained with the network need less compute than a gate that is trained on the frozen "
         "network?",
-        "Ouro (arXiv 2510.25741) trains its gate twice, the second time alone.",
+        "Ouro (arXiv 2510.25741) trains its gate first with the network, and then on the frozen network.",
         "joint training",
         _match_names("gate", "ponder_uniform", rules=("quantile", "run")),
         "frozen network",
         _match_names("gate_alone", "halting_alone", rules=("quantile", "run")),
     ),
     Comparison(
-        "Does the margin of the two likeliest answers need less compute than another exit rule on predictions?",
-        "Entropy (arXiv 1709.01686), confidence and patience (arXiv 2006.04152) are more usual.",
+        "Does the margin rule need less compute than other exit rules on predictions?",
+        "The margin is the difference in probability of the two most probable answers. Entropy (arXiv 1709.01686), "
+        "confidence and patience (arXiv 2006.04152) are more common in papers.",
         "margin",
         lambda method: method.rule == "margin",
         "another exit rule",
@@ -83,7 +85,8 @@ COMPARISONS = (
     ),
     Comparison(
         "Does one repeated block need less compute than a network with more layers of its own?",
-        "Looped models save parameters (arXiv 1909.11942). They keep quality at equal compute (arXiv 2510.25741).",
+        "A repeated block saves parameters (arXiv 1909.11942). According to arXiv 2510.25741, it has equal quality at "
+        "equal compute.",
         "repeated block",
         _match_names("fixed", rules=("run",)),
         "more layers",
@@ -91,9 +94,10 @@ COMPARISONS = (
     ),
     Comparison(
         "Does ACT with the weighted sum of states need less compute than ACT with the interpolated state?",
-        "Graves (arXiv 1603.08983) sums; ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) interpolate. The "
-        "interpolated state has no recall and no readouts, as in ACT-ALBERT. With the sum, pointers and mazes have "
-        "both, additions have recall, and texts have neither.",
+        "Graves (arXiv 1603.08983) sums the states, while ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) "
+        "interpolate them. Networks with the interpolated state have neither recall nor readouts, as in ACT-ALBERT. "
+        "Networks with the weighted sum have both for pointers and mazes, only recall for addition, and neither for "
+        "text.",
         "weighted sum",
         _match_names("act"),
         "interpolated state",
@@ -139,9 +143,10 @@ def format_outcome(outcome: ComparisonOutcome) -> str:
             total = ""
     names = {"first": comparison.first, "second": comparison.second}
     cheaper_groups = [f"{name} {phrases[cheaper]}" for cheaper, name in names.items() if cheaper in phrases]
-    sentences = [f"less compute with {', with '.join(cheaper_groups)}"] if cheaper_groups else []
-    sentences += [f"no significant difference {phrases[None]}"] if None in phrases else []
-    return "; ".join(sentences) + "."
+    sentences = [f"less compute is needed with {' and with '.join(cheaper_groups)}."] if cheaper_groups else []
+    if None in phrases:
+        sentences.append(f"{'The' if sentences else 'the'} difference is not significant {phrases[None]}.")
+    return " ".join(sentences)
 
 
 def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float]) -> Table:

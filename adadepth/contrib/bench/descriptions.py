@@ -22,7 +22,7 @@ _RULES = {
     "run": "",
     "budget": "calibrate it to another mean depth after training",
     "fixed": "run one fixed number of updates",
-    "margin": "exit by the margin of the two likeliest answers",
+    "margin": "exit when the two most probable answers differ enough in probability",
     "quantile": "exit when the cumulative halting probability exceeds the threshold",
     "correct": "exit when that probability exceeds the threshold",
 }
@@ -30,43 +30,49 @@ _RULES = {
 COLUMNS = (
     (
         "method, exit rule",
-        "The trained method and what stops its units. run: the depths that the network has by itself. budget: mean "
-        "depths that are set after training. fixed: one network, stopped after a fixed number of updates. Any other "
-        "name is that exit rule.",
+        "The trained method and the rule that stops its units. 'run' means the network's own depths, as trained. "
+        "'budget' means that the mean depth was set after training. 'fixed' means that one network was stopped after "
+        "a fixed number of updates. Any other name is that of an exit rule.",
     ),
     (
         "score",
-        "Mean over seeds, ± one standard error over seeds and examples. The score of language models is minus the "
-        "loss in nats. Scores below 0 are log-likelihoods: 98% of the likelihood is the best score plus log 0.98.",
+        "Mean score over seeds, ± one standard error over seeds and examples. The score of a language model is the "
+        "negative loss in nats. Scores below 0 are log-likelihoods, so 98% of the likelihood is the best score plus "
+        "log 0.98.",
     ),
     (
         "compute",
-        "Compute of a unit as a share of the most that any method of the task spends, ± one standard error over seeds "
-        "and examples. On sets after the first, the compute of runs that halt by themselves was not measured; "
-        "updates stand for it.",
+        "Compute per unit as a share of that of the most expensive method of the task, ± one standard error over seeds "
+        "and examples. On evaluation sets after the first, the compute of networks with their own halting was not "
+        "measured, so the share is one of updates.",
     ),
     (
         "compute for 98%",
-        "The least compute that keeps 98% of the best score of the task. A dash: the method does not keep it with "
-        "every seed.",
+        "The least compute with which the method reaches 98% of the best score of the task. A dash means that it does "
+        "not reach this score with every seed.",
     ),
     (
         "equal steps",
-        "All methods were trained for the same number of steps. A second stage on a frozen network comes on top.",
+        "All methods were trained for the same number of optimiser steps. The steps of a second stage on a frozen "
+        "network are additional.",
     ),
     (
         "equal training compute",
-        "All methods were trained with as much compute as the deepest network. Shallow networks get more steps.",
+        "All methods were trained with as much compute as the deepest network, so shallow networks were trained for "
+        "more optimiser steps.",
     ),
     ("correlation with difficulty", "Spearman correlation of a unit's updates with its known difficulty."),
     ("selected setting", "The settings or thresholds that the seeds selected."),
     (
         "updates above the oracle",
-        "Mean updates beyond the first update from which on the answer stays correct (oracle:stays).",
+        "Mean number of updates after the first update from which the answer stays correct (oracle:stays).",
     ),
-    ("score online", "The score where the rule really runs, so that exits change what other units see."),
-    ("score, permuted exits", "The score of the same exits, assigned to units at random."),
-    ("score, two fixed depths", "The score of two fixed depths that are mixed at random to the same compute."),
+    ("score online", "The score when the rule really stops units, so that exits change what other units read."),
+    ("score, permuted exits", "The score if the same exits are assigned to the units at random."),
+    (
+        "score, two fixed depths",
+        "The score of a random mixture of two fixed depths with the same compute as the exit rule.",
+    ),
     (
         "calibration error",
         "Expected calibration error of the prediction at the exit (Guo et al. 2017).",
@@ -74,8 +80,8 @@ COLUMNS = (
     ("time", "Measured time as a share of the time of full depth."),
     (
         "overthinking",
-        "The best fixed update for all units, and the share of units that are correct at an earlier update and wrong "
-        "at the last one.",
+        "The best fixed number of updates for all units, and the share of units that are correct at an earlier update "
+        "and wrong at the last one.",
     ),
 )
 

@@ -424,18 +424,18 @@ def to_markdown(
     lines = [
         "# Benchmark of adaptive depth: which method to use",
         "",
-        f"Which method needs the least compute for a kind of task? The table recommends the cheapest method that keeps "
-        f"{share} of the best score ({format_seeds(results)}). {_format_summary(outcomes)}",
+        f"Which method needs the least compute for a kind of task? For each task, the table recommends the cheapest "
+        f"method that reaches {share} of the best score ({format_seeds(results)}). {_format_summary(outcomes)}",
         "",
-        "| tasks like | use | because |",
+        "| kind of task | recommended method | reason |",
         "| --- | --- | --- |",
         *(_format_advice_row(outcome, descriptions.get(outcome.task, "")) for outcome in outcomes),
         "",
         *_format_figure(build_recommendations_figure(outcomes), locate_figure),
         "",
-        "Thresholds are selected on one half of the examples. Compute and score are measured on the other half, where "
-        "the score may miss the threshold. Errors (±) are one standard error over seeds and examples. The compute of "
-        "full depth is that of the most expensive method of the task.",
+        "The thresholds of exit rules are selected on one half of the examples. Compute and score are measured on the "
+        "other half, on which the score may be below the required one. Errors (±) are one standard error over seeds "
+        "and examples. The compute of full depth is that of the most expensive method of the task.",
         "",
         "`python adadepth/run.py --config-name depth_bench` runs the benchmark. `adadepth/contrib/bench/measures.py` "
         "defines the recommendation and the test of significance.",
@@ -446,8 +446,8 @@ def to_markdown(
         "",
         "## Comparison of groups of methods",
         "",
-        f"Each comparison takes the cheapest method of each of two groups, at {share} of the best score of the task. A "
-        "group that does not reach this threshold loses to a group that does.",
+        f"Each comparison uses the cheapest method of each of two groups that reaches {share} of the best score of the "
+        "task. A group without such a method loses to a group that has one.",
         "",
         *(f"- **{question}** {literature} **Result**: {answer}" for question, literature, answer in comparisons),
         "",
@@ -471,7 +471,7 @@ def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
     """Format the tasks on which adaptive depth needs less compute than fixed depth."""
     first, *_ = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
     comparison = first.comparison
-    return f"{comparison.first.capitalize()} against {comparison.second}: {format_outcome(first)}"
+    return f"{comparison.first.capitalize()} compared with {comparison.second}: {format_outcome(first)}"
 
 
 def _format_advice_row(outcome: TaskOutcome, description: str) -> str:

@@ -169,10 +169,10 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
         return f"The task has no method of {kind}."
     alternative = outcome.find_cheapest(is_adaptive=is_fixed)
     if alternative is None:
-        return f"No method of {kind} keeps {percent(ADVISED_SHARE)} of the best score."
+        return f"No method of {kind} reaches {percent(ADVISED_SHARE)} of the best score."
     name, compute = alternative
     is_significant = differ_significantly(outcome.get_requirement(method)["compute"], compute)
-    difference = "significantly more" if is_significant else "not significantly more"
+    difference = "which is significantly more" if is_significant else "which is not significantly more"
     share = format_share(compute, outcome.full_depth)
     return f"The cheapest {kind} ({quote}{name.label}{quote}) needs {share}, {difference}."
 

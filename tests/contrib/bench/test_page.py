@@ -83,7 +83,7 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
     assert (row["first"], row["second"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
     assert row["cheaper"] == "adaptive depth"
     page = to_markdown([*margin_results, *fixed], {"hops": "Labels of tokens. Each token has its own depth."})
-    assert "less compute with adaptive depth on 1 of 1 tasks (hops)." in page
+    assert "less compute is needed with adaptive depth on 1 of 1 tasks (hops)." in page
     assert "| Labels of tokens (`hops`) | `mean, margin` (" in page
     assert "It needs 62.5% ± 2.2 of the compute of full depth. The cheapest fixed depth (`fixed`) needs 100.0%" in page
 
