@@ -63,7 +63,7 @@ def test_rules_are_means_over_seeds() -> None:
     assert "margin:0.5" in page
     # scores of .8 and .9, each with .01: the square root of (.005 + .0001) / 2
     assert "0.8500 ± 0.0505" in page
-    assert "(n = 2 seeds). Adaptive depth against fixed depth: no task of this bench has both groups." in page
+    assert "(n = 2 seeds). Adaptive depth compared with fixed depth: no task of this bench has both groups." in page
     assert "(figures/hops.svg)" in page
 
 
@@ -75,7 +75,7 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
         item["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
         item |= {"way": "fixed", "name": f"hops.fixed.{item['seed']}"}
     page = to_markdown(margin_results, {})
-    assert "| `hops` | `mean, margin` (train with a loss after every update; exit by the margin" in page
+    assert "| `hops` | `mean, margin` (train with a loss after every update; exit when the two most" in page
     assert "The task has no method of fixed depth. |" in page
     table = build_outcomes_table([*margin_results, *fixed])
     (row,) = table.rows
