@@ -99,11 +99,11 @@ class DepthModel(StrictLoading):
     def exit_signals(self) -> frozenset[str]:
         """Signals that exit rules can read: `logits`, `halting`, `correctness`, `states`.
 
-        None if it predicts only at the end. If there are signals, the forward pass takes `exit_rule`, `run_all_steps`
-        and, for stochastic rules, a `generator`. When all steps run, the output has `step_logits` and `exit_steps`. It
-        also has `halting_logits` if the model has a halting head, and `state_moves` if rules read its states (see
-        `adadepth.halting.exit_rules.state_moves`). A model that classifies tokens adds `unit_slots`; see
-        `adadepth.metrics.step_records.build_token_columns`.
+        The set is empty if the model predicts only after its last update. If there are signals, the forward pass takes
+        `exit_rule`, `run_all_steps` and, for stochastic rules, a `generator`. When all steps run, the output has
+        `step_logits` and `exit_steps`. It also has `halting_logits` if the model has a halting head, and `state_moves`
+        if rules read its states (see `adadepth.halting.exit_rules.state_moves`). A model that classifies tokens adds
+        `unit_slots`; see `adadepth.metrics.step_records.build_token_columns`.
         """
         return frozenset()
 
@@ -128,7 +128,7 @@ class DepthModel(StrictLoading):
     def executions(self) -> tuple[str, ...]:
         """Execution modes that `config.execution` can select: `dense`, and `ragged` if supported.
 
-        Their results are equal.
+        All modes give the same results.
         """
         return ("dense",)
 
@@ -241,7 +241,7 @@ class HoldsBudget(DepthModel):
     def halting_bias(self) -> Tensor | None:
         """Bias of all halting logits, or None if the model has none.
 
-        It corrects a trained model that missed its target. A lower bias never makes a unit shallower.
+        Shifting the bias corrects a trained model that missed its target. A lower bias never makes a unit shallower.
         """
         return None
 

@@ -349,8 +349,9 @@ def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the weight names of a stored model with another head, or None if its head is the same or its class
-    unknown.
+    """Return the names of all weights of a stored model with another head.
+
+    Return None if the head is the same or the class of the stored model is unknown.
     """
     name, source = next(iter(stored.get("architectures") or ()), None), find_model_class(stored)
     if name is None or source is type(model):
