@@ -93,8 +93,7 @@ class TrmSettings(ModelConfig):
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:
-    """Check that every batch fills all slots, and that the exit rule does not end all puzzles after their first step.
-    """
+    """Check that every batch fills all slots, and that the exit rule does not stop all puzzles after one step."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
         yield f"model.exit_rule={rule}: every puzzle would exit after its first step; for that, set fixed:1"

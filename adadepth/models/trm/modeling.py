@@ -397,8 +397,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return {"prefix.weight"}
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the values that the last cycle of a step stores, which are states before every block and inner states.
-        """
+        """Count the values that the last cycle of a step stores: states before every block, and inner states."""
         config, rows = self.config, len(lengths)
         blocks = (config.reasoning_updates + 1) * config.num_layers
         at_once = 1 if recomputed else blocks

@@ -59,7 +59,7 @@ class PositionEmbedding(nn.Embedding):
 class TypeEmbedding(nn.Embedding):
     """Embeddings of segment types, or of columns on a grid.
 
-    They have a separate class so that weight initialisation recognises them.
+    This is a separate class so that weight initialisation recognises the embeddings.
     """
 
 
@@ -191,7 +191,7 @@ def activation(name: str) -> nn.Module:
 class HaltingProjection(nn.Linear):
     """Linear layer of a halting unit with one output logit, computed in float32 whatever the model's precision.
 
-    It has a separate class so that weight initialisation recognises it. Initialisation skips modules without direct
+    This is a separate class so that weight initialisation recognises it. Initialisation skips modules without direct
     parameters.
 
     Args:
@@ -310,7 +310,7 @@ class OneBlock(DepthModel):
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
         """Count the values that a training batch stores for the backward pass.
 
-        These are states, inner states and, with eager attention, attention weights.
+        The values are states, inner states and, with eager attention, attention weights.
 
         Logits are not counted, because their number depends on the masking.
 
