@@ -47,7 +47,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 @contextmanager
 def skip_weight_loading() -> Iterator[None]:
-    """Within the context, build models from their configurations without reading or initialising weights."""
+    """Build models from their configurations within the context, without reading or initialising weights."""
     token = _is_weightless.set(True)
     try:
         with no_init_weights():

@@ -39,7 +39,7 @@ _allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
 
 @contextmanager
 def name_setting(key: str, path: str) -> Iterator[None]:
-    """Within the context, add the name of the setting to messages about a path."""
+    """Add the name of the setting to messages about a path, within the context."""
     token = _setting.set((key, path))
     try:
         yield
@@ -55,7 +55,10 @@ def describe_place(path: Any) -> str:
 
 @contextmanager
 def allow_new_weights() -> Iterator[None]:
-    """Within the context, allow loading from a state dict with missing weights, which are then newly initialised."""
+    """Allow loading from a state dict with missing weights within the context.
+
+    Missing weights are newly initialised.
+    """
     token = _allows_new.set(True)
     try:
         yield
@@ -368,7 +371,7 @@ def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:
 
 @contextmanager
 def _suppress_table() -> Iterator[None]:
-    """Within the context, suppress transformers' table of mismatched weights. This module reports them in one line."""
+    """Suppress transformers' table of mismatched weights within the context. This module reports them in one line."""
     library = logging.getLogger("transformers.modeling_utils")
 
     def is_wanted(record: logging.LogRecord) -> bool:
