@@ -261,9 +261,9 @@ def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
 
 
 def config_folders() -> list[Path]:
-    """Return the folders `configs` with YAML files beside what packages offer.
+    """Return the folders `configs` that contain YAML files of this and of installed packages.
 
-    They lie beside the settings of families, kinds of data and modes, and beside the modules of sweepers and loggers.
+    A folder is beside the settings of families, kinds of data and modes, or beside the modules of sweepers and loggers.
     """
     specs: tuple[Family | Kind | ModeSpec, ...] = (*families().values(), *kinds().values(), *modes().values())
     settings = [spec.settings for spec in specs if spec.settings is not None]
