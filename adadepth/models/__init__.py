@@ -1,4 +1,4 @@
-"""Model families, one folder each, whose public names are imported at their first use.
+"""Model families, one folder each. Public names are imported when they are first used.
 
 The first use registers all families with the Auto classes of transformers. `adadepth.models.registry` finds the
 families without importing torch.
@@ -18,7 +18,7 @@ _SHARED = {
 def public_names() -> Mapping[str, str]:
     """Return every public name -> `"module:name"`: configurations, models, conversions, and names of other packages.
 
-    A name that both a family and the entry-point group `adadepth.names` have is the family's.
+    If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """
     from adadepth.config.plugins import list_plugin_paths
     from adadepth.models.registry import families

@@ -1,7 +1,7 @@
 """Lazy registration of the families with the Auto classes of transformers, so that `import adadepth` is cheap.
 
-Registration imports the families and torch. So it waits for the first request of a configuration or a tokenizer, with
-which every `from_pretrained` of an Auto class and every pipeline begins.
+Registration imports the families and torch, so it waits until a configuration or a tokenizer is first requested. Every
+`from_pretrained` of an Auto class and every pipeline begins with such a request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HOOKED = {
 
 
 def register_lazily() -> None:
-    """Register the families before an Auto class loads a model, whichever of the packages is imported first."""
+    """Register the families before an Auto class loads a model, whether adadepth or transformers is imported first."""
     for name in _HOOKED:
         if name in sys.modules:
             _hook_methods(sys.modules[name])
@@ -32,7 +32,7 @@ def register_lazily() -> None:
 
 
 class _ImportHook(MetaPathFinder):
-    """Finder that hooks the methods of modules when they are imported; other finders find these."""
+    """Import hook that wraps methods of given modules when they are imported. Other finders locate the modules."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -61,7 +61,7 @@ def _hook_methods(module: ModuleType) -> None:
 
 
 def _register_before(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method to register the families first."""
+    """Wrap a method so that it registers the families before it runs."""
 
     @wraps(method)
     def register_and_call(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Models from settings: fresh, from pretrained weights, or from the checkpoint of a run."""
+"""Construction of models from settings: with fresh weights, pretrained weights, or the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -27,40 +27,42 @@ register_auto_classes()
 
 
 def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
-    """Build the pretraining model of the settings, with fresh or pretrained weights.
+    """Build the pretraining model that the settings describe, with fresh or pretrained weights.
 
     Args:
-        settings: Group `model`. With `pretrained` the weights come from there, and everything that does not change
-            their shapes (depth, penalty, dropout, halting switches) from the settings.
-        vocab_size: Size of the tokenizer, used where the settings leave it open.
+        settings: Group `model`. If `pretrained` is set, the weights are loaded from it. Everything that does not change
+            their shapes (depth, penalty, dropout, halting switches) still comes from the settings.
+        vocab_size: Size of the tokenizer, used if the settings do not give a vocabulary size.
 
     Raises:
         ConfigError: If the settings contradict the tokenizer or the pretrained weights.
-        CheckpointError: If the pretrained weights are missing or of another family.
+        CheckpointError: If the pretrained weights are missing or belong to another family.
     """
     return _build(pretraining_class(settings), settings, vocab_size, {})
 
 
 def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
-    """Return the pretraining head of a family."""
+    """Return the class of a family's pretraining model."""
     return family(settings.name).head("pretraining")
 
 
 def classifier_class(settings: ModelConfig, problem: Problem) -> type[PreTrainedModel]:
-    """Return the head of a family for a kind of task, a `LabelledData.problem`."""
+    """Return the class of a family's model for a kind of task; see `LabelledData.problem`."""
     return family(settings.name).head(PREDICTED[problem].head)
 
 
 def build_classifier(
     settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: Problem = "classification"
 ) -> PreTrainedModel:
-    """Build the classifier, regressor, tagger, reader or chooser of the settings; see `build_pretraining_model`.
+    """Build the model for a labelled task that the settings describe; see `build_pretraining_model`.
+
+    The task is classification, regression, tagging, question answering or multiple choice.
 
     Args:
         settings: Group `model`.
-        vocab_size: Size of the tokenizer; None for a model that reads vectors.
-        fields: Fields of the configuration from the data: `id2label`, `problem_type`, or `input_size`.
-        problem: Kind of prediction.
+        vocab_size: Size of the tokenizer, or None for a model that reads vectors.
+        fields: Fields of the configuration that the data determine: `id2label`, `problem_type`, or `input_size`.
+        problem: Kind of task; see `LabelledData.problem`.
     """
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
@@ -86,7 +88,7 @@ def build_language_model(
     Args:
         settings: Group `model`.
         vocab_size: Size of the tokenizer.
-        gates: Fields of the configuration about supernet gates.
+        gates: Fields of the configuration that concern the supernet gates.
     """
     try:
         return _build(language_model_class(settings, settings), settings, vocab_size, gates or {})
@@ -96,26 +98,26 @@ def build_language_model(
 
 
 def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
-    """Load a supernet or a fixed network, as the checkpoint holds it; see `load_model`."""
+    """Load a supernet or a fixed network, whichever the checkpoint contains; see `load_model`."""
     config = read_config("checkpoint", path)
     return load_model(path, language_model_class(settings, config), settings, overrides, config=config)
 
 
 def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a language model, or of the supernet that searches for one.
+    """Return the class of a language model, or of the supernet that searches for its architecture.
 
     Args:
-        settings: Settings of its family.
-        described: Settings or configuration with the architecture; without one it is a supernet.
+        settings: Settings of the model's family.
+        described: Settings or configuration. If they contain no architecture, the class is that of the supernet.
     """
     spec = family(settings.name)
     return spec.head("search" if spec.searches(described) else "language_model")
 
 
 def check_on_meta_device(settings: ModelConfig, head: str) -> None:
-    """Check the model of a family as `check_model` does, on the meta device and before data are prepared.
+    """Check a family's model as `check_model` does, on the meta device, before data are prepared.
 
-    Vocabulary and classes are the defaults of the configuration. A model that cannot be made of those, or is built
+    The check uses the default vocabulary and classes of the configuration. A model that needs other values, or is built
     around another model (`Family.build`), is checked when it is built.
 
     Args:
@@ -139,7 +141,7 @@ def check_on_meta_device(settings: ModelConfig, head: str) -> None:
 
 @contextmanager
 def _prefix_setting(key: str) -> Iterator[None]:
-    """Name the setting in errors within the context."""
+    """Add the name of the setting to errors that are raised within the context."""
     try:
         yield
     except ConfigError as error:
@@ -170,7 +172,7 @@ def _build(
 
 @contextmanager
 def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
-    """Name the setting of an unknown name or a missing package in errors within the context."""
+    """Add the name of the setting to errors about an unknown name or a missing package within the context."""
     try:
         yield
     except (ImportError, KeyError) as error:
@@ -189,7 +191,10 @@ def _build_config(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedConfig:
-    """Build the configuration from the settings, the source where settings are None, and fields from the data."""
+    """Build the configuration from the settings and the fields from the data.
+
+    Settings that are None come from the source.
+    """
     from_settings = {name: getattr(settings, name) for name in _list_model_settings(settings)}
     values = {name: value for name, value in from_settings.items() if value is not None}
     if source is not None:
@@ -222,7 +227,7 @@ def _check_source(
     values: Mapping[str, Any],
     fields: Mapping[str, Any],
 ) -> None:
-    """Check that the pretrained weights have a family and sizes that these settings and data can start from."""
+    """Check that a model with these settings and data can start from the family and sizes of the pretrained weights."""
     path, fixed = settings.pretrained, _list_shape_fields(config_class, settings)
     allowed = sorted({settings.name, *family(settings.name).starts_from})
     if source.model_type not in allowed:
@@ -241,7 +246,7 @@ def _check_source(
 
 
 def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
-    """Return the fields that decide shapes of weights; a configuration of transformers declares none itself."""
+    """Return the fields that determine the shapes of weights. A configuration of transformers does not declare them."""
     return list(dict.fromkeys([*shapes(type(settings)), *shapes(config_class)]))
 
 
@@ -266,19 +271,19 @@ def load_model(
     config: PreTrainedConfig | None = None,
     only_encoder: bool = False,
 ) -> PreTrainedModel:
-    """Load the model of a checkpoint with its stored settings, but for overrides of the user.
+    """Load the model of a checkpoint with its stored settings, except for those that the user overrides.
 
     Args:
         path: Folder or hub id.
         model_class: Class of the model.
         settings: Group `model`.
         overrides: Names of the settings that the user set explicitly.
-        config: Configuration of the checkpoint, if it was read already.
-        only_encoder: Whether the class has no head, so that the head of the checkpoint is not read.
+        config: Configuration of the checkpoint, if it has already been read.
+        only_encoder: Whether the class has no head, in which case the checkpoint's head is not read.
 
     Raises:
         ConfigError: If an override would change the shape of a weight.
-        CheckpointError: If there is no whole model of that family at the path.
+        CheckpointError: If the path does not contain a complete model of that family.
     """
     config = config or read_config("checkpoint", path)
     expected = load(family(settings.name).config).model_type
@@ -313,7 +318,7 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -
     """Load the encoder of a checkpoint, a `DepthModel` without a head; see `load_model`.
 
     Raises:
-        ConfigError: If the family has none.
+        ConfigError: If the family has no encoder class.
     """
     encoder = family(settings.name).encoder
     if encoder is None:

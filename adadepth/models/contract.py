@@ -1,8 +1,8 @@
-"""Interface of models to the rest of the package: a base class of every head, and mixins beside it.
+"""Interface between models and the rest of the package: a base class of every model, and optional mixins.
 
 Training, evaluation, statistics, compute counts and budgets use models through these classes only. Members that every
-family must define are marked `required`. Optional members have a default, or form a mixin, which callers test by
-`isinstance(model, ...)` and never by the family's name. `adadepth.models.validation` reports missing members, and
+family must define are marked `required`. Optional members have a default or belong to a mixin. Callers test for a mixin
+with `isinstance(model, ...)` and never by the family's name. `adadepth.models.validation` reports missing members, and
 `adadepth.models.head_outputs` specifies the outputs of heads.
 
 Shape legend: B rows, T tokens, N steps, L layers, K operations.
@@ -26,32 +26,33 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def required(method: _Method) -> _Method:
-    """Mark a method, or the getter of a property, that every model of its class must define."""
+    """Mark a method or the getter of a property as one that every subclass must define."""
     method.is_required = True  # type: ignore[attr-defined]
     return method
 
 
 class DepthModel(StrictLoading):
-    """Base class of every head, which a class names before `PreTrainedModel`.
+    """Base class of every model with a head. A model lists it before `PreTrainedModel` among its bases.
 
-    Its forward takes `num_targets`, counts that normalise the loss parts; see `combine_terms`. A value is a class
-    attribute or a property. A model without a head, an encoder whose states can be read after every update, needs only
-    `max_updates`, `longest_sequence` and `vocabulary_size`. Its forward takes `output_hidden_states`. Its output has
-    `hidden_states`, before the first and after every update that the batch ran, and `last_hidden_state` for heads,
-    each (B, T, H).
+    The forward pass takes `num_targets`, the counts that normalise the loss parts; see `combine_terms`. A value is a
+    class attribute or a property.
+
+    An encoder without a head needs only `max_updates`, `longest_sequence` and `vocabulary_size`. Its forward pass takes
+    `output_hidden_states`. Its output has `hidden_states`, the states before the first and after every update that the
+    batch ran, and `last_hidden_state`, the states that heads read, each (B, T, H).
 
     Attributes:
         config: Configuration of the model.
         training: Whether the module is in training mode.
-        refills: Whether it can compute a part of a batch at a time: its forward takes `places`, the number of slots for
-            examples, and one that exits makes room for a waiting one. Apart from the execution in the trace, the output
-            is that without `places`, to rounding.
-        shows_states: Whether its forward takes `output_hidden_states` and the output then has `hidden_states`, before
-            the first and after every iteration that ran, each (*updates, H).
-        trains_in_slots: Whether an optimiser step trains one step of every example, which stays in its slot of the
-            batch until it halts. Its forward takes `carry`, from the output of the optimiser step before, {} at first,
-            and `draws`, uniform numbers (B, 2) of this step. The carry is a dictionary of tensors with `halted` and
-            `steps`, (B,).
+        refills: Whether the model can compute a part of a batch at a time. Its forward pass then takes `places`, the
+            number of slots for examples. When an example exits, a waiting one enters its slot. Up to rounding, `places`
+            changes nothing in the output except the execution in the trace.
+        shows_states: Whether the forward pass takes `output_hidden_states` and then returns `hidden_states`, the states
+            before the first and after every iteration that ran, each (*updates, H).
+        trains_in_slots: Whether an optimiser step trains one step of every example, and an example stays in its slot of
+            the batch until it halts. The forward pass then takes `carry` and `draws`. `carry` is a dictionary of
+            tensors with `halted` and `steps`, (B,), from the output of the previous optimiser step. It is {} before the
+            first step. `draws` are uniform random numbers of this step, (B, 2).
     """
 
     config: Any
@@ -63,111 +64,115 @@ class DepthModel(StrictLoading):
     @property
     @required
     def depth_unit(self) -> DepthUnit:
-        """Unit that has a depth, the `unit` of all its traces: token, sequence, task or architecture."""
+        """Unit that has a depth: token, sequence, task or architecture. It is the `unit` of all traces of the model."""
         raise NotImplementedError
 
     @property
     @required
     def max_updates(self) -> int:
-        """Most updates of a unit, `max_updates` of all its traces: a whole number of at least 1."""
+        """Maximum number of updates of a unit, an integer of at least 1. It is the `max_updates` of all traces."""
         raise NotImplementedError
 
     @property
     @required
     def longest_sequence(self) -> int | None:
-        """Most tokens that it has positions for: a whole number, or None for any number."""
+        """Maximum number of tokens of a sequence, or None if there is no limit."""
         raise NotImplementedError
 
     @property
     @required
     def vocabulary_size(self) -> int | None:
-        """Number of tokens that it has embeddings for: a whole number, or None if it reads no tokens."""
+        """Number of tokens that have an embedding, or None if the model reads no tokens."""
         raise NotImplementedError
 
     @required
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the normaliser of every loss part by name; the trainer sums them over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         raise NotImplementedError
 
     @required
     def price(self, trace: DepthTrace) -> Work:
-        """Multiply-accumulates of one traced batch, a `Work`."""
+        """Count the multiply-accumulates of a traced batch and return them as a `Work`."""
         raise NotImplementedError
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals for exit rules: `logits`, `halting`, `correctness`, `states`; empty: it predicts at its end only.
+        """Signals that exit rules can read: `logits`, `halting`, `correctness`, `states`.
 
-        Otherwise its forward takes `exit_rule`, `run_all_steps` and, for rules that draw, a `generator`; with all steps
-        its output has `step_logits` and `exit_steps`, `halting_logits` where it has a halting head, and `state_moves`
-        where rules read its states, see `adadepth.halting.exit_rules.state_moves`. A model whose tokens are classified
-        adds `unit_slots`; see `adadepth.metrics.step_records.build_token_columns`.
+        The set is empty if the model predicts only after its last update. If there are signals, the forward pass takes
+        `exit_rule`, `run_all_steps` and, for stochastic rules, a `generator`. When all steps run, the output has
+        `step_logits` and `exit_steps`. It also has `halting_logits` if the model has a halting head, and `state_moves`
+        if rules read its states (see `adadepth.halting.exit_rules.state_moves`). A model that classifies tokens adds
+        `unit_slots`; see `adadepth.metrics.step_records.build_token_columns`.
         """
         return frozenset()
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one prediction of one unit, if `price` does not count those of all steps."""
+        """Multiply-accumulates of one prediction for one unit; 0 if `price` counts the predictions of all steps."""
         return 0.0
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
-        """Compute the multiply-accumulates of reading a signal after one update, if `price` does not count them.
+        """Compute the multiply-accumulates of computing a signal after one update, unless `price` counts them.
 
         Args:
             signal: One of `exit_signals`.
-            lengths: Real tokens of the text of each unit, (M,).
+            lengths: Number of real tokens in the text of each unit, (M,).
 
         Returns:
-            Multiply-accumulates of every unit, float64 (M,), or one number for all.
+            Multiply-accumulates of every unit, float64 (M,), or one number for all units.
         """
         return self.readout_work if signal == LOGITS else 0.0
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Execution modes with the same results, selected by `config.execution`: `dense`, and maybe `ragged`."""
+        """Execution modes that `config.execution` can select: `dense`, and `ragged` if supported.
+
+        All modes give the same results.
+        """
         return ("dense",)
 
     @property
     def one_depth(self) -> int | None:
-        """Number of updates of every unit if depth is fixed now; None if units halt."""
+        """Number of updates of every unit if the depth is currently fixed, or None if units halt."""
         return None
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int] | None:
-        """Return a lower bound of the numbers that a forward pass stores for the backward pass, by part.
+        """Return a lower bound on how many values the forward pass stores for the backward pass, by part of the model.
 
         Args:
-            lengths: Tokens of every row.
+            lengths: Number of tokens in every row.
             recomputed: Whether gradient checkpointing recomputes most of them.
 
         Returns:
-            Counts by part; None: no bound is known.
+            Number of values by part, or None if no bound is known.
         """
         return None
 
     def prior_facts(self, outputs: Any) -> dict[str, Any]:
-        """Return the arguments of `summarise_steps` about its prior: `prior_pmf` (N,), `truncation`, `kl_direction`."""
+        """Return the prior as arguments of `summarise_steps`: `prior_pmf` (N,), `truncation`, `kl_direction`."""
         return {}
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the number of completed optimiser steps of `total`, for schedules of the model."""
+        """Set the number of completed optimiser steps out of `total`, on which schedules of the model depend."""
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return multipliers of the learning rate by name of the parameter; 1 for all others."""
+        """Return learning-rate multipliers by parameter name. Parameters that are not listed have the multiplier 1."""
         return {}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters without weight decay."""
+        """Return the names of the parameters that are trained without weight decay."""
         return set()
 
     def descending_by_sign(self) -> set[str]:
-        """Return the names of the parameters that train by the sign of their gradients; see `AdamAtan2`."""
+        """Return the names of the parameters that are updated by the sign of their gradients; see `AdamAtan2`."""
         return set()
 
     def take_classes(self, names: Sequence[str]) -> None:
         """Set the classes of the head, in this order.
 
         Raises:
-            ConfigError: If its head was trained with other classes.
+            ConfigError: If the head was trained with other classes.
         """
 
     def take_padding(self, token: int | None) -> None:
@@ -177,7 +182,7 @@ class DepthModel(StrictLoading):
         """Train only the halting head, and freeze everything else; see `continuation_losses`.
 
         Raises:
-            ConfigError: If it has no separate halting head.
+            ConfigError: If the model has no separate halting head.
         """
         raise ConfigError(
             f"halting.alone=true: {type(self).__name__} has no halting head that can be trained separately"
@@ -185,20 +190,23 @@ class DepthModel(StrictLoading):
 
 
 class DepthKnob(DepthModel):
-    """Model whose depth can be set after training: by a knob with bisection, or by its `fit_depth`."""
+    """Model with a depth that can be set after training, by bisection on one parameter or by its own `fit_depth`."""
 
     @property
     @required
     def depth_knob(self) -> str:
-        """What is turned, for the tables: a string."""
+        """Name of the parameter that sets the depth, as tables print it."""
         raise NotImplementedError
 
     def set_depth_level(self, level: float) -> None:
-        """Turn the knob to a level in (0, 1): a higher one never makes units shallower."""
+        """Set the depth parameter to a level in (0, 1). A higher level never makes units shallower."""
         raise NotImplementedError
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Turn the knob until `measure()`, the depth of the model in its current state, is nearest to the target."""
+        """Set the depth parameter so that the measured depth is nearest to the target.
+
+        `measure()` returns the depth of the model with the current value of the parameter.
+        """
 
         def measure_depth(level: float) -> float:
             self.set_depth_level(level)
@@ -210,15 +218,15 @@ class DepthKnob(DepthModel):
 
 
 class HoldsBudget(DepthModel):
-    """Model whose depth a budget can hold in training; its units of budgets decide which other methods it needs."""
+    """Model that can be trained to a depth budget. The budget units of its family determine which methods it needs."""
 
     @required
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of units of a batch with a counted depth."""
+        """Return the number of units in a batch that count towards the mean depth."""
         raise NotImplementedError
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Return a differentiable depth, in updates, summed over the batch's units; see `adadepth.budget`."""
+        """Return a differentiable depth in updates, summed over the units of the batch; see `adadepth.budget`."""
         raise NotImplementedError
 
     def expected_depth(self, outputs: Any) -> LossTerm:
@@ -226,28 +234,30 @@ class HoldsBudget(DepthModel):
         raise NotImplementedError
 
     def latency(self) -> Tensor:
-        """Compute the milliseconds of the current architecture, a scalar."""
+        """Compute the latency of the current architecture in milliseconds, a scalar."""
         raise NotImplementedError
 
     @property
     def halting_bias(self) -> Tensor | None:
-        """Bias of all halting logits, which corrects a trained model that missed its target.
+        """Bias of all halting logits, or None if the model has none.
 
-        A lower bias makes no unit shallower. None: it has no such bias.
+        Shifting the bias corrects a trained model that missed its target. A lower bias never makes a unit shallower.
         """
         return None
 
     def limit_depth(self, depth: int) -> None:
-        """Limit the depth of all units from now on."""
+        """Limit the depth of all units in the following forward passes."""
         raise NotImplementedError
 
     def force_depth(self, depth: int | None) -> None:
-        """Force a number of updates for all units from now on; None: let units halt."""
+        """Force a number of updates for all units in the following forward passes, or let units halt if it is None."""
         raise NotImplementedError
 
 
 class ReplaysHalting(DepthModel):
-    """Model of tokens that can halt by external masses; its outputs have the applied `halting_probabilities`.
+    """Model with tokens that can halt by given halting masses.
+
+    The output has `halting_probabilities`, the masses applied.
 
     Attributes:
         halts_by_sequence: Whether all tokens of a sequence halt together.
@@ -257,52 +267,55 @@ class ReplaysHalting(DepthModel):
 
     @required
     def replay_halting(self, masses: Tensor | None) -> None:
-        """Halt tokens by these masses from now on, (B, T, N), in place of the halting head; None: by the halting head.
+        """Use these halting masses, (B, T, N), in place of the halting head's from now on, or the head's again if None.
 
-        A token halts at the update at which its masses sum to its threshold, or at the last of N.
+        A token halts at the update at which the sum of its masses reaches its threshold, or at update N at the latest.
         """
         raise NotImplementedError
 
 
 class ReadsCachedStates(DepthModel):
-    """Head on a base whose states may be cached; its forward takes them as `states`."""
+    """Head on a base model with states that may be cached. The forward pass takes cached states as `states`."""
 
     @property
     @required
     def layer_states(self) -> tuple[int, ...]:
-        """Numbers of all states that it may read."""
+        """Indices of all hidden states of the base that the head may read."""
         raise NotImplementedError
 
     @property
     @required
     def state_width(self) -> int:
-        """Width of a state."""
+        """Width of a hidden state of the base."""
         raise NotImplementedError
 
     @property
     @required
     def states_key(self) -> str:
-        """Cache key of `base_states` beside its inputs: equal keys have equal states."""
+        """Part of the cache key of `base_states` that identifies the base.
+
+        Equal keys and equal inputs give equal states.
+        """
         raise NotImplementedError
 
     @required
     def states_to_read(self) -> tuple[int, ...]:
-        """Return the numbers of the states that the next forward pass reads."""
+        """Return the indices of the hidden states that the next forward pass reads."""
         raise NotImplementedError
 
     @required
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """Compute states of the base for the head, by number, each (B, T, width), without gradients."""
+        """Compute the wanted hidden states of the base by index, each (B, T, width), without gradients."""
         raise NotImplementedError
 
 
 class MixesLayers(DepthModel):
-    """Model with one distribution over the layers of a base for the whole task."""
+    """Model with one distribution over the layers of a base model that all inputs share."""
 
     @property
     @required
     def learns_distribution(self) -> bool:
-        """Whether training learns the distribution; otherwise it is set."""
+        """Whether training learns the distribution, instead of keeping it constant."""
         raise NotImplementedError
 
     @required
@@ -312,7 +325,7 @@ class MixesLayers(DepthModel):
 
     @required
     def added_parameters(self) -> int:
-        """Count the parameters beside those of the base."""
+        """Count the parameters that do not belong to the base."""
         raise NotImplementedError
 
     @required
@@ -324,28 +337,29 @@ class MixesLayers(DepthModel):
 class Remembers(DepthModel):
     """Language model that carries states from one segment of a text to the next.
 
-    Its forward takes `memory`, from the output of the segment before or None at a start, and `context`.
+    The forward pass takes `memory` and `context`. `memory` comes from the output of the previous segment, and is None
+    at the start of a text.
     """
 
     @required
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Any:
-        """Build the context of attention in evaluation; None keeps a length of the configuration.
+        """Build the attention context for evaluation. A length that is None is taken from the configuration.
 
-        The context has `memory_length`, the most positions of the memory.
+        The context has `memory_length`, the maximum number of positions of the memory.
         """
         raise NotImplementedError
 
 
 class LearnsGates(DepthModel):
-    """Supernet, whose gates select the operations of every block and learn with the weights.
+    """Supernet with gates that select the operation of every block and are trained together with the weights.
 
-    Its forward takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. Its parameter `gates` is
-    (N, K). Networks are derived from it; an architecture is a string, one letter per block. A search sets
-    `latency_weight` and `operation_costs` of its configuration, which computes from these in milliseconds
-    `compute_latency(architecture)`, `full_latency` and `dearest_latency`.
+    The forward pass takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. The parameter `gates` is
+    (N, K). Fixed networks are derived from the supernet. An architecture is a string with one letter per block. A
+    search sets `latency_weight` and `operation_costs` of the configuration. From these, the configuration computes
+    `compute_latency(architecture)`, `full_latency` and `dearest_latency` in milliseconds.
 
     Attributes:
-        temperature: Temperature of the current optimiser step.
+        temperature: Temperature of the gates in the current optimiser step.
     """
 
     temperature: float
@@ -357,7 +371,7 @@ class LearnsGates(DepthModel):
 
     @required
     def draw_noise(self, *key: int) -> Tensor:
-        """Draw the noise of `noisy` with these numbers as a seed, and return it, (N, K)."""
+        """Draw and return the gate noise of the mode `noisy`, (N, K), with the given numbers as the seed."""
         raise NotImplementedError
 
     @required
@@ -367,10 +381,13 @@ class LearnsGates(DepthModel):
 
     @required
     def sample_path(self, generator: Generator) -> list[int]:
-        """Sample the number of one operation per block by the probabilities of the gates, with a CPU generator."""
+        """Sample the number of one operation per block from the gate probabilities, with a CPU generator."""
         raise NotImplementedError
 
     @required
     def find_most_probable(self, target: float, tolerance: float) -> str:
-        """Return the most probable architecture whose latency is within a share of the target, or nearest to it."""
+        """Return the most probable architecture with a latency within a relative tolerance of the target.
+
+        If there is none, return the architecture with the nearest latency.
+        """
         raise NotImplementedError

@@ -1,7 +1,7 @@
-"""Safe loading of pretrained folders and hub ids, with checks of files, configuration and weights.
+"""Safe loading of models from folders and hub ids, with checks of files, configuration and weights.
 
-Every error is one line with the setting, the file or weight, and the problem. `adadepth.models.loading`
-holds the checks of `from_pretrained` itself, also in Python.
+Every error is one line with the setting, the file or weight, and the problem. `adadepth.models.loading` contains the
+checks that `from_pretrained` makes itself, also when it is called from Python.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 @contextmanager
 def skip_weight_loading() -> Iterator[None]:
-    """Build models from their configurations alone within the context: no weights are read or initialised."""
+    """Build models from their configurations within the context, without reading or initialising weights."""
     token = _is_weightless.set(True)
     try:
         with no_init_weights():
@@ -62,10 +62,10 @@ def is_weightless() -> bool:
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:
-    """Read the configuration of a checkpoint, and check its folder; `key` names the setting in the error.
+    """Read the configuration of a checkpoint and check its folder. Errors name the setting `key`.
 
     Raises:
-        CheckpointError: If there is none, or a file of the folder cannot belong to a model.
+        CheckpointError: If there is no configuration, or a file of the folder cannot belong to a model.
     """
     check_files(key, path)
     try:
@@ -78,13 +78,13 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
 
 
 def _extract_reason(error: Exception) -> str:
-    """Return the line of an error that names the problem."""
+    """Return the line of an error message that states the problem."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if isinstance(error, StrictDataclassError) else 0].strip()
 
 
 def check_files(key: str, path: str) -> None:
-    """Refuse a folder whose files cannot belong to a model; hub ids are not checked.
+    """Refuse a folder with files that cannot belong to a model. Hub ids are not checked.
 
     Args:
         key: Setting of the path, for the message.
@@ -109,7 +109,7 @@ def check_files(key: str, path: str) -> None:
 
 
 def _check_file(file: Path) -> str | None:
-    """Describe why a file cannot be read, following links; None if it can."""
+    """Return why a file or the target of its link cannot be read, or None if it can."""
     if not file.exists():
         return "is a broken link"
     return None if stat.S_ISREG(file.stat().st_mode) else "is not a regular file"
@@ -131,9 +131,9 @@ def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
 
 
 def _check_config(owner: str, config: Mapping[str, Any]) -> None:
-    """Check the type of a stored configuration, and, if this package wrote it, that no size is missing.
+    """Check the type of a stored configuration. If this package wrote it, check that no size is missing.
 
-    In other configurations a missing size is a default, and so is a field that is newer than the file.
+    In other configurations, missing sizes have their default value. So have fields that are newer than the file.
     """
     name, classes = config.get("model_type"), config.get("architectures") or []
     if not isinstance(name, str):
@@ -154,7 +154,7 @@ def _check_config(owner: str, config: Mapping[str, Any]) -> None:
 
 
 def _check_index(key: str, path: str, name: str, ending: str) -> None:
-    """Check that the files of an index have its ending and are in the folder."""
+    """Check that the files that an index lists exist in the folder and have the expected suffix."""
     weight_map = _read_object(key, path, name).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{key}={path}: its {name} has no weight_map from weights to files")
@@ -172,7 +172,8 @@ def convert_loading_errors(key: str, path: str) -> Iterator[None]:
     """Convert loading errors of libraries within the context to a one-line error that names the setting.
 
     Raises:
-        CheckpointError: In place of errors of libraries; a `UserError` and missing packages or memory pass.
+        CheckpointError: In place of errors of libraries. A `UserError` and errors about missing packages or memory are
+            not converted.
     """
     try:
         with name_setting(key, path):
@@ -205,8 +206,9 @@ def load_with_weights(
         path: Folder or hub id.
         model_class: Class of the model.
         config: Configuration of the model.
-        has: Names of all stored weights if the stored model has another head: a warning lists new weights, and unused
-            ones are not read. None: the names of stored weights and of the model must be the same.
+        has: Names of all stored weights if the stored model has another head. A warning then lists new weights, and
+            unused weights are not read. If it is None, the names of the stored weights and of the model's must be the
+            same.
         **options: Arguments of `from_pretrained`.
 
     Raises:

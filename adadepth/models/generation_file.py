@@ -1,4 +1,4 @@
-"""Checks of `generation_config.json` of a folder before a model reads it."""
+"""Checks of the `generation_config.json` in a folder before a model reads it."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ _FIELDS: dict[str, _Allowed] = {
 
 
 def check_generation_file(origin: str, folder: Path) -> None:
-    """Refuse a `generation_config.json` that transformers would ignore silently, or fail with later.
+    """Refuse a `generation_config.json` that transformers would silently ignore or that would cause an error later.
 
     Args:
         origin: Path of the model with its setting, for the message.
         folder: Folder of the model; it may lack the file.
 
     Raises:
-        CheckpointError: Naming the field, its value and what it must be.
+        CheckpointError: Names the field, its value and the allowed values.
     """
     file = folder / GENERATION_CONFIG_NAME
     if not file.is_file():

@@ -1,4 +1,4 @@
-"""Fields of the output of every kind of head, and their check on a first batch.
+"""Required output fields of every kind of head, and their check on the first batch.
 
 Shape legend: B rows, T tokens, C classes, P tokens with a label, V words or symbols, L cells.
 """
@@ -16,7 +16,7 @@ from adadepth.models.registry import families, load
 
 
 class Field(NamedTuple):
-    """Tensor of an output: number of dimensions, and content in words."""
+    """Specification of an output tensor: its number of dimensions, and a description of its content."""
 
     dimensions: int
     words: str
@@ -40,17 +40,17 @@ OUTPUTS: dict[str, dict[str, Field]] = {
 
 
 def check_output(model: DepthModel, outputs: Any) -> None:
-    """Refuse the output of a batch with targets that has missing or wrong fields.
+    """Refuse a model output with missing or wrong fields.
 
-    Every output has `loss`, a scalar that is the sum of `loss_parts`, name to scalar, each normalised and weighted by
-    `combine_terms`; and `trace`, the `DepthTrace` of the batch.
+    Every output has `loss`, `loss_parts` and `trace`. `loss_parts` are scalars by name, normalised and weighted by
+    `combine_terms`. `loss` is their sum, a scalar. `trace` is the `DepthTrace` of the batch.
 
     Args:
-        model: Model of the output.
-        outputs: Output of its first batch with targets.
+        model: Model that returned the output.
+        outputs: Output for the first batch with targets.
 
     Raises:
-        ConfigError: In one line: the family, the class, every wrong field, and its specification.
+        ConfigError: Names the family, the class, and every wrong field with its specification, in one line.
     """
     wrong = _check_common_fields(model, outputs)
     for kind in list_head_kinds(model):
@@ -64,13 +64,13 @@ def check_output(model: DepthModel, outputs: Any) -> None:
 
 
 def list_head_kinds(model: DepthModel) -> list[str]:
-    """Return the kinds of heads that the class of a model has in its family; none for a class of no family."""
+    """Return the kinds of heads for which a family uses the model's class. The list is empty if no family uses it."""
     heads = [(kind, load(path)) for spec in families().values() for kind, path in spec.heads.items()]
     return [kind for kind, head in heads if isinstance(model, head)]
 
 
 def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
-    """Describe what is wrong with the fields of every output."""
+    """Return the errors in the fields that every output must have."""
     wrong = []
     loss, parts, trace = (getattr(outputs, name, None) for name in ("loss", "loss_parts", "trace"))
     if not isinstance(loss, Tensor) or loss.dim() != 0:

@@ -1,9 +1,10 @@
 """Strict `from_pretrained` of every model: missing, unread and mismatched weights are errors.
 
 `DepthModel` extends `StrictLoading`, so that Python and the command line refuse the same checkpoints with the same
-messages. Exceptions are explicit. The head of another task may be new, with a warning. The report of transformers
-omits tied weights, derived buffers, and weights that a class ignores. Checkpoints of types of transformers may hold
-more than their class. `ignore_mismatched_sizes=True` initialises weights of another shape.
+messages. There are four exceptions. The head for another task may be newly initialised, with a warning. The loading
+report of transformers omits tied weights, derived buffers, and weights that a class ignores. Checkpoints of
+transformers' own model types may contain more weights than their class. `ignore_mismatched_sizes=True` initialises
+weights of another shape.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
 
 @contextmanager
 def name_setting(key: str, path: str) -> Iterator[None]:
-    """Name the setting of a path in messages within the context."""
+    """Add the name of the setting to messages about a path, within the context."""
     token = _setting.set((key, path))
     try:
         yield
@@ -54,7 +55,10 @@ def describe_place(path: Any) -> str:
 
 @contextmanager
 def allow_new_weights() -> Iterator[None]:
-    """Let models be loaded from a state dict with some of their weights within the context; others are initialised."""
+    """Allow loading from a state dict with missing weights within the context.
+
+    Missing weights are newly initialised.
+    """
     token = _allows_new.set(True)
     try:
         yield
@@ -63,20 +67,20 @@ def allow_new_weights() -> Iterator[None]:
 
 
 class StrictLoading:
-    """Mixin, before `PreTrainedModel`, whose `from_pretrained` refuses checkpoints that do not fit."""
+    """Mixin with a `from_pretrained` that refuses checkpoints that do not fit. It must precede `PreTrainedModel`."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         """Load a checkpoint as transformers does, and refuse one that does not fit exactly.
 
         Args:
-            pretrained_model_name_or_path: Folder or hub id; None with `state_dict`.
+            pretrained_model_name_or_path: Folder or hub id, or None if `state_dict` is given.
             *args: As in transformers.
             **kwargs: As in transformers.
 
         Raises:
-            CheckpointError: In one line, if the checkpoint is of another type, or a weight is missing, unknown or of
-                another shape.
+            CheckpointError: If the checkpoint has another model type, or a weight is missing, unknown or of another
+                shape. The message is one line.
         """
         path: Any = pretrained_model_name_or_path
         parent: Any = super()
@@ -106,7 +110,7 @@ class StrictLoading:
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Convert a checkpoint of a published model with other names of weights; see `Family.published`.
+        """Convert the checkpoint of a published model that uses other weight names; see `Family.published`.
 
         Args:
             path: Folder or hub id.
@@ -114,13 +118,13 @@ class StrictLoading:
             options: Arguments of `from_pretrained`.
 
         Returns:
-            Options with `config` and `state_dict`; None: the checkpoint needs no conversion.
+            Options with `config` and `state_dict`, or None if the checkpoint needs no conversion.
         """
         return None
 
 
 def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the stored configuration beside the weights; empty if there is none."""
+    """Return the configuration that is stored beside the weights, or an empty one if there is none."""
     if path is None:
         return {}
     location = {name: options[name] for name in HUB_ARGUMENTS if name in options}
@@ -133,17 +137,17 @@ def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def check_model_type(
     loaded_class: Any, origin: str, stored: Mapping[str, Any], *, starts: bool = False, advice: str = ""
 ) -> None:
-    """Refuse a configuration of a type that a class does not read.
+    """Refuse a configuration with a model type that a class does not read.
 
     Args:
         loaded_class: Class of a model or of a configuration.
         origin: Path of the checkpoint, for the message.
         stored: Stored configuration.
-        starts: Whether types are allowed, too, whose weights the class can start from.
-        advice: Alternative, at the end of the message.
+        starts: Whether to allow the model types from which the class can load initial weights, too.
+        advice: Suggested alternative, appended to the message.
 
     Raises:
-        CheckpointError: Naming both types.
+        CheckpointError: Names both types.
     """
     allowed = list_readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
     kind = stored.get("model_type")
@@ -153,7 +157,7 @@ def check_model_type(
 
 
 def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
-    """Return the model types whose configurations a class reads; empty if it reads all types."""
+    """Return the model types that a class reads. The list is empty if it reads all types."""
     kind = getattr(config_class, "model_type", "")
     spec = find_family(kind) if kind else None
     if spec is None:
@@ -162,15 +166,16 @@ def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
 
 
 def find_family(model_type: str) -> Family | None:
-    """Return the family whose models have a type, or that reads published models of that type."""
+    """Return the family that defines a model type or reads published models of that type, or None."""
     specs = families().values()
     return next((spec for spec in specs if model_type == spec.name or model_type in spec.published), None)
 
 
 def find_model_class(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
-    """Return the model class of a configuration, of this package or else of transformers; None for an unknown class.
+    """Return the model class for a configuration, from this package or else from transformers, or None if unknown.
 
-    A family reads a published model by its head of the same kind, e.g. an `OuroForCausalLM` by `LoopedForCausalLM`.
+    A family loads a published model with its own head of the same kind, e.g. `LoopedForCausalLM` for an
+    `OuroForCausalLM`.
     """
     described = config if isinstance(config, Mapping) else vars(config)
     name = str(next(iter(described.get("architectures") or ()), ""))
@@ -192,7 +197,7 @@ def _list_classes(spec: Family) -> Iterable[str]:
 
 
 def build_without_memory(config: PreTrainedConfig) -> Any:
-    """Build the model of a configuration on the device `meta`; None if that is not possible."""
+    """Build the model of a configuration on the device `meta`, or return None if that is not possible."""
     model_class = find_model_class(config)
     if model_class is None:
         return None
@@ -204,7 +209,7 @@ def build_without_memory(config: PreTrainedConfig) -> Any:
 
 
 def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
-    """Return the names of all weights of the model of a configuration; empty if its class is unknown."""
+    """Return the names of all weights of a configuration's model. The set is empty if the model class is unknown."""
     model = build_without_memory(config)
     return frozenset(() if model is None else model.state_dict())
 
@@ -212,13 +217,13 @@ def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
 def split_report(
     model: Any, report: Mapping[str, Any], source: Collection[str] | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split the report of transformers on a loaded model.
+    """Split the loading report of transformers into missing weights, unread weights and new weights of the head.
 
     Args:
         model: Loaded model.
-        report: Its `output_loading_info`.
-        source: Names of all weights of the stored model, if that has another head; empty: the weights of the base are
-            expected. None: the stored model has the same class.
+        report: The `output_loading_info` of the model.
+        source: Names of all weights of the stored model if it has another head. If it is empty, the weights of the base
+            are expected. If it is None, the stored model has the same class.
 
     Returns:
         Names of missing weights, of unread weights, and of new weights of the head.
@@ -230,17 +235,17 @@ def split_report(
 
 
 def _list_spellings(names: Collection[str], model: Any) -> set[str]:
-    """Return names as in a model with a base and as in the base alone; without names, those of the base."""
+    """Return weight names as spelled in the model and in its base alone. Without names, return those of the base."""
     prefix = f"{model.base_model_prefix}."
     weights = names or [name for name in model.state_dict() if name.startswith(prefix)]
     return {spelling for name in weights for spelling in (name, prefix + name, name.removeprefix(prefix))}
 
 
 def refuse_mismatched(origin: str, report: Mapping[str, Any], advice: str = "") -> None:
-    """Refuse weights of another shape in the report of transformers.
+    """Refuse weights that the loading report of transformers lists with another shape.
 
     Raises:
-        WeightShapeError: Naming the first.
+        WeightShapeError: Names the first such weight.
     """
     for name, stored, expected in sorted(report["mismatched_keys"]):
         raise WeightShapeError(
@@ -250,12 +255,12 @@ def refuse_mismatched(origin: str, report: Mapping[str, Any], advice: str = "") 
 
 
 def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] = ()) -> None:
-    """Refuse a model with missing weights: initialised at random, they would pass for trained.
+    """Refuse a model with missing weights, because randomly initialised weights would be taken for trained ones.
 
     Args:
-        origin: Path with its setting.
+        origin: Path with its setting, for the message.
         missing: Names of missing weights.
-        surplus: Names of unread weights, of which the message names one.
+        surplus: Names of unread weights. The message names one of them.
 
     Raises:
         CheckpointError: If weights are missing.
@@ -272,17 +277,17 @@ def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] =
 
 
 def refuse_unread(origin: str, model: Any, surplus: Collection[str]) -> None:
-    """Refuse unread weights, but for types of transformers, whose older releases wrote more of them.
+    """Refuse unread weights, except in model types of transformers, because its older releases saved more weights.
 
     Raises:
-        CheckpointError: Naming the first.
+        CheckpointError: Names the first unread weight.
     """
     if surplus and not _is_of_transformers(model):
         raise CheckpointError(f"{origin}: it has the weights {sorted(surplus)[0]!r}, which its model does not have")
 
 
 def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
-    """Warn of weights that were initialised at random."""
+    """Warn about weights that were initialised at random."""
     if names:
         logger.warning(
             "%s: randomly initialised, because the checkpoint lacks them: %s", origin, ", ".join(sorted(names))
@@ -290,14 +295,14 @@ def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
 
 
 def format_shape(shape: Iterable[int]) -> str:
-    """Return a shape as text."""
+    """Format the shape of a weight as text."""
     return f"({', '.join(map(str, shape))})"
 
 
 def _check_report(
     origin: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], ignores_shapes: bool
 ) -> None:
-    """Refuse weights that do not fit, and warn of new ones; see the module."""
+    """Refuse weights that do not fit, and warn about new ones; see the docstring of the module."""
     if not ignores_shapes:
         refuse_mismatched(
             origin, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True initialises them randomly"
@@ -310,7 +315,7 @@ def _check_report(
 
 
 def _refuse_untied(origin: str, model: Any) -> None:
-    """Refuse weights that differ although the configuration ties them; transformers would not tie them."""
+    """Refuse stored weights that differ although the configuration ties them. transformers would not tie them."""
     tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
     for name, source in sorted(tied.items()):
         if name not in model.all_tied_weights_keys:
@@ -320,12 +325,12 @@ def _refuse_untied(origin: str, model: Any) -> None:
 
 
 def _is_of_transformers(model: Any) -> bool:
-    """Return whether the configuration of a model is one of transformers."""
+    """Return whether the configuration class of a model belongs to transformers."""
     return type(model.config).__module__.startswith("transformers.")
 
 
 def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) -> None:
-    """Refuse integers, such as quantised weights without their scales, for weights in floating point."""
+    """Refuse integer values for floating-point weights, e.g. quantised weights without their scales."""
     if getattr(model.config, "quantization_config", None) is not None:
         return
     weights = model.state_dict()
@@ -338,7 +343,7 @@ def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) 
 
 
 def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and stored type of all weights in the safetensors of a folder."""
+    """Yield the name and stored dtype of every weight in the safetensors files of a folder."""
     folder = Path(str(path), options.get("subfolder") or "")
     for file in sorted(folder.glob("*.safetensors")) if path is not None else ():
         with safe_open(file, framework="pt") as weights:
@@ -347,7 +352,10 @@ def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the names of all weights of a stored model with another head; None: the same head, or unknown."""
+    """Return the names of all weights of a stored model with another head.
+
+    Return None if the head is the same or the class of the stored model is unknown.
+    """
     name, source = next(iter(stored.get("architectures") or ()), None), find_model_class(stored)
     if name is None or source is type(model):
         return None
@@ -357,13 +365,13 @@ def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozen
 
 
 def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether a folder holds an adapter, whose base transformers loads."""
+    """Return whether a folder contains an adapter. transformers then loads its base model."""
     return path is not None and Path(str(path), options.get("subfolder") or "", _ADAPTER).is_file()
 
 
 @contextmanager
 def _suppress_table() -> Iterator[None]:
-    """Drop the table of mismatches of transformers within the context: this module reports them in one line."""
+    """Suppress transformers' table of mismatched weights within the context. This module reports them in one line."""
     library = logging.getLogger("transformers.modeling_utils")
 
     def is_wanted(record: logging.LogRecord) -> bool:

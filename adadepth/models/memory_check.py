@@ -1,4 +1,4 @@
-"""Memory checks: whether a machine can hold a model in training, before anything is allocated."""
+"""Checks that a machine has enough memory to train a model, made before anything is allocated."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PARTS = {"weights": 4, "gradients": 4, "optimizer": 8}
 
 
 def check_size(model_class: Any, config: PreTrainedConfig) -> None:
-    """Refuse a model whose training exceeds the whole memory even without activations.
+    """Refuse a model if training it needs more than the total memory even without activations.
 
-    The model is built on the device `meta`, which takes a few hundredths of a second.
+    The check builds the model on the device `meta`, which takes a few hundredths of a second.
 
     Raises:
-        ConfigError: With the parts of the memory.
+        ConfigError: Lists the parts of the memory.
     """
     needed, available = compute_training_bytes(model_class, config), total_memory()
     if needed is None or sum(needed.values()) <= available:
@@ -38,7 +38,7 @@ def check_size(model_class: Any, config: PreTrainedConfig) -> None:
 
 
 def compute_training_bytes(model_class: Any, config: PreTrainedConfig) -> dict[str, int] | None:
-    """Compute the bytes by part; None for a model that cannot be built on the device `meta`."""
+    """Compute the bytes that training needs, by part, or None if the model cannot be built on the device `meta`."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             parameters = list(model_class(config).parameters())
@@ -54,12 +54,12 @@ def _count_bytes(parameters: Sequence[Tensor]) -> dict[str, int]:
 
 
 def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool) -> None:
-    """Refuse a micro-batch whose training exceeds the whole memory; for the arguments see `compute_least_bytes`.
+    """Refuse a micro-batch that needs more than the total memory; see `compute_least_bytes` for the arguments.
 
     A model without an estimate of its activations is not refused.
 
     Raises:
-        ConfigError: With the parts of the memory.
+        ConfigError: Lists the parts of the memory.
     """
     if model.least_activations(lengths, recomputed) is None:
         return
@@ -77,16 +77,16 @@ def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: in
 def compute_least_bytes(
     model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool
 ) -> tuple[int, dict[str, int]]:
-    """Compute the least bytes of an optimiser step, and their parts.
+    """Compute a lower bound on the bytes of an optimiser step, and its parts.
 
-    Gradients replace activations, so the larger of the two counts. The activations of a partly frozen model do not
-    count, since frozen parts keep none.
+    Gradients take the place of activations, so only the larger of the two is counted. The activations of a partly
+    frozen model are not counted, because frozen parts store none.
 
     Args:
         model: A `DepthModel`.
-        lengths: Least numbers of tokens of the rows of a micro-batch.
+        lengths: Minimum number of tokens of every row of a micro-batch.
         width: Bytes of an activation.
-        processes: Number of processes of this machine with such a micro-batch.
+        processes: Number of processes on this machine that train on such a micro-batch.
         recomputed: See `DepthModel.least_activations`.
     """
     parameters = list(model.parameters())
@@ -99,7 +99,7 @@ def compute_least_bytes(
 
 
 def free_memory(device: torch.device) -> tuple[int, int] | None:
-    """Return free and total bytes of an accelerator or of this machine; None if it does not report them."""
+    """Return the free and total bytes of an accelerator or of this machine, or None if they are not reported."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     try:
@@ -111,7 +111,7 @@ def free_memory(device: torch.device) -> tuple[int, int] | None:
 
 
 def total_memory() -> int:
-    """Return the bytes of memory and of accelerators of all machines of a run, which may share one model."""
+    """Return the total bytes of main and accelerator memory on all machines of a run, which may share one model."""
     machines = int(os.environ.get("WORLD_SIZE", "1")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     devices = range(torch.cuda.device_count())

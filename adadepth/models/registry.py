@@ -1,8 +1,8 @@
 """Descriptors of the model families, and their discovery without importing torch.
 
-A family is a folder of `adadepth.models` whose module `family` holds its descriptor `FAMILY`, or `FAMILIES` where a
-folder has several. Installed packages add families by entry points of the group `adadepth.families`. A YAML file only
-names a family.
+A family is a folder of `adadepth.models`. Its module `family` contains the descriptor `FAMILY`, or `FAMILIES` if the
+folder has several. Installed packages add families through entry points of the group `adadepth.families`. A YAML file
+only names a family.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ _AUTO = {
 
 @dataclass(frozen=True)
 class Budgeting:
-    """Depth budgets of a family.
+    """Depth budgets that a family supports.
 
     Attributes:
-        trained: Units of a mean depth that training can hold.
-        fitted: Units of a mean depth to which a trained model can be fitted.
-        fits_target: Whether the trained model is fitted to `budget.target`, since training has no penalty on depth.
-        prices: Settings of penalties on depth, which must be 0 beside a budget.
-        grows: Whether it can train at any fixed depth, so that depth may grow at first.
-        whole: Whether depth is a number of blocks.
-        least: Fewest updates of a unit.
-        checks: `"module:function"` of checks of a target: from a configuration to a line per mistake.
+        trained: Units of depth (`BudgetUnit`) for which training can keep the mean depth at a target.
+        fitted: Units of depth (`BudgetUnit`) for which a trained model can be fitted to a target.
+        fits_target: Whether the trained model is fitted to `budget.target`, because training has no depth penalty.
+        prices: Settings of depth penalties. They must be 0 if a budget is set.
+        grows: Whether the model can train at any fixed depth, which lets the depth grow at the start of training.
+        whole: Whether the depth is a whole number of blocks.
+        least: Minimum number of updates of a unit.
+        checks: Checks of a target as `"module:function"`. A check takes a configuration and yields one line per
+            mistake.
     """
 
     trained: tuple[BudgetUnit, ...] = ()
@@ -62,25 +63,27 @@ class Budgeting:
 
     @property
     def targets(self) -> tuple[BudgetUnit, ...]:
-        """Units of a `budget.target`, held in training or fitted."""
+        """Units in which `budget.target` can be given."""
         return self.fitted if self.fits_target else self.trained
 
 
 @dataclass(frozen=True)
 class Searching:
-    """Search of architectures in a family; an architecture is a string, one letter per block.
+    """Architecture search of a family. An architecture is a string with one letter per block.
 
-    Functions are `"module:function"`, with the arguments of the named ones of `adadepth.models.par_xl`. A shape is
-    length, memory and batch of a segment of text.
+    Functions are given as `"module:function"`. Each takes the arguments of the function of `adadepth.models.par_xl`
+    that is named below. A shape is the length, the number of memory positions and the batch size of a segment of text.
 
     Attributes:
-        setting: Setting of the architecture; None there means the supernet, which is `heads["search"]`.
-        memory: Setting of the number of positions before a segment that it sees.
-        costs: Cost of each operation in seconds or multiply-accumulates: `latency.operation_costs`.
-        derive: Network of one architecture with the weights of the supernet: `latency.derive`.
-        baselines: Architectures of equal compute by name: `configuration.baseline_architectures`.
-        macs: Multiply-accumulates of an architecture at a shape: `configuration.architecture_macs`.
-        time: Seconds of several networks at a shape: `latency.model_latencies`.
+        setting: Setting of the architecture. If its value is None, the model is the supernet `heads["search"]`.
+        memory: Setting of the number of positions before a segment that attention sees.
+        costs: Function that returns the cost of each operation, in seconds or multiply-accumulates:
+            `latency.operation_costs`.
+        derive: Function that builds the network of one architecture with the supernet's weights: `latency.derive`.
+        baselines: Function that returns architectures of equal compute by name: `configuration.baseline_architectures`.
+        macs: Function that counts the multiply-accumulates of an architecture at a shape:
+            `configuration.architecture_macs`.
+        time: Function that measures the seconds of several networks at a shape: `latency.model_latencies`.
     """
 
     setting: str
@@ -94,55 +97,64 @@ class Searching:
 
 @dataclass(frozen=True)
 class Family:
-    """Descriptor of a family; code is named as `"module:name"` and imported when needed.
+    """Descriptor of a family. It names code as `"module:name"`, which is imported when needed.
 
     Attributes:
-        settings: Its settings, a subclass of `ModelConfig` whose `name` is that of the family in `model.name`.
-        config: Its `PreTrainedConfig`; its `model_type` is that name, too. transformers' `PreTrainedConfig` itself has
-            none: checkpoints are then of any type that the heads can load.
-        heads: Kind of task -> class of its model: `pretraining`, `classification` (and regression), `tagging`,
+        settings: Settings class, a subclass of `ModelConfig`. Its `name` is the name of the family in `model.name`.
+        config: Configuration class, a `PreTrainedConfig`. Its `model_type` is the same name. If it is transformers'
+            `PreTrainedConfig` itself, checkpoints may have any model type that the heads can load.
+        heads: Class of the model by kind of task: `pretraining`, `classification` (and regression), `tagging`,
             `question_answering`, `multiple_choice`, `language_model`, `search`.
-        auto: Further Auto classes of transformers, besides those of its heads -> class registered with it.
-        encoder: Its model without a head for probes, see `DepthModel`; None: its states cannot be read.
-        tokenizer: The fast tokenizer that AutoTokenizer loads with it; None: none of its own.
-        public: Additional names of the package `adadepth` -> objects.
-        loss_parts: Losses that an evaluation reports besides that of the task -> setting that must be above 0 for it;
-            None: always.
-        budget: Its depth budgets.
-        depth: Setting of the greatest number of updates; None: a pretrained model decides.
-        fixed_depth: Setting that gives every unit the same depth, for a matched baseline.
-        matched_baseline: Settings of the fixed-depth network that is trained at the end of a run on its cached states,
-            and a description of that network; None: a run evaluates its network at a fixed depth.
-        search: Search of its architectures; None: it has no supernet.
-        reads: `OPTIONAL_GROUPS` of a configuration that it reads, besides `budget`.
-        starts_from: Other families whose weights it can start from -> function that loads them, called like
-            `adadepth.models.albert_act.convert.load_albert`; None: the head's own `from_pretrained`.
-        build: Function that makes a classifier without a configuration before its base is read; called like
-            `adadepth.models.adalayers.base.build_on_base`.
-        published: Published model types whose folders its configuration and its heads read.
-        adopts: Function that makes a model of the layers of a pretrained decoder of no family; called like
-            `adadepth.models.looped.retrofit.build_from_decoder`. None: such a checkpoint is refused.
-        text: `Kind.reading` of the data of its language model.
-        settle: Function that sets settings from the training text before a language model is built; called like
-            `adadepth.models.par_xl.configuration.settle_cutoffs`.
-        first_tokens: Function from settings or configuration to the number of [CLS] at the start of a text, by argument
-            of `load_labelled_data`; None: one.
-        reads_vectors: Whether it reads vectors and no tokens.
-        own_symbols: Whether it learns embeddings of its symbols, and not only words of a pretrained tokenizer.
-        checks: Checks of its settings against each other and the rest of a configuration; see `Budgeting.checks`.
-        option: Option of the group `model` for this family, which messages advise.
-        advice: Advice for depth that does not adapt: one line of overrides and their effects, separated by "; "; DEPTH
-            stands for half of the greatest depth.
-        offline: Alternative to pretrained weights of the hub without a network, one line.
-        weights_from: Function that renames the parameters of an original, for `convert_reference_state_dict`.
-        config_from: Function that reads the configuration of an original, for `convert_reference_config`.
-        extensions: Extensions of training, each a `"module:name"` that makes an
-            `adadepth.training.extension.Extension`, or None if a run needs none. Its arguments are any of `config`,
-            `args` (of transformers' trainer), `model`, `data` and `seed`.
-        sections: Additional sections of its report, each a `"module:function"` from the files of a run to a section, or
-            to None; see `adadepth.report.section`.
-        reference_depth: Published depths of its models, a `"module:function"` from the files of a run to an
-            `adadepth.report.console_summary.ReferenceDepth`, or to None.
+        auto: Classes to register with further Auto classes of transformers, by Auto class. Those of the heads are
+            registered anyway.
+        encoder: Class of the model without a head, which probes read; see `DepthModel`. None if its states cannot be
+            read.
+        tokenizer: Fast tokenizer class that AutoTokenizer loads for the family, or None if the family has none of its
+            own.
+        public: Objects that the package `adadepth` exports additionally, by public name.
+        loss_parts: Losses that an evaluation reports besides the task loss, each with the setting that must be above 0
+            for it, or None if it is always reported.
+        budget: Depth budgets that the family supports.
+        depth: Setting of the maximum number of updates, or None if the pretrained model determines it.
+        fixed_depth: Setting that gives every unit the same depth, used for a compute-matched baseline.
+        matched_baseline: Settings and description of the fixed-depth network that is trained on the cached states at
+            the end of a run. If it is None, a run evaluates its own network at a fixed depth instead.
+        search: Architecture search, or None if the family has no supernet.
+        reads: Optional groups of a configuration (`OPTIONAL_GROUPS`) that the family reads, besides `budget`.
+        starts_from: Other families that can provide the initial weights, each with the function that loads them. The
+            function is called like `adadepth.models.albert_act.convert.load_albert`. If it is None, the model's own
+            `from_pretrained` loads them.
+        build: Function that builds a classifier if its configuration is unknown until its base model is read. It is
+            called like `adadepth.models.adalayers.base.build_on_base`.
+        published: Model types of published models that the configuration and the heads can load.
+        adopts: Function that builds a model from the layers of a pretrained decoder that belongs to no family. It is
+            called like `adadepth.models.looped.retrofit.build_from_decoder`. If it is None, such a checkpoint is
+            refused.
+        text: Format of the text on which the language model is trained; see `Kind.reading`.
+        settle: Function that derives settings from the training text before a language model is built. It is called
+            like `adadepth.models.par_xl.configuration.settle_cutoffs`.
+        first_tokens: Function that takes settings or a configuration and returns arguments of `load_labelled_data`,
+            which set the number of [CLS] tokens at the start of a text. If it is None, there is one.
+        reads_vectors: Whether the family reads vectors instead of tokens.
+        own_symbols: Whether the family can learn embeddings of arbitrary symbols, not only of a pretrained tokenizer's
+            words.
+        checks: Checks of the family's settings against each other and the rest of a configuration; see
+            `Budgeting.checks`.
+        option: Option of the group `model` that messages recommend for this family.
+        advice: Advice for the case that the depth does not adapt: one line of overrides and their effects, separated by
+            "; ". DEPTH stands for half of the maximum depth.
+        offline: Alternative to pretrained weights from the hub when there is no network, one line.
+        weights_from: Function that renames the parameters of the reference implementation, for
+            `convert_reference_state_dict`.
+        config_from: Function that reads the configuration of the reference implementation, for
+            `convert_reference_config`.
+        extensions: Extensions of training as `"module:name"`. Each is called with any of `config`, `args` (of
+            transformers' trainer), `model`, `data` and `seed`. It returns an `adadepth.training.extension.Extension`,
+            or None if a run does not need it.
+        sections: Additional sections of the report as `"module:function"`. Each function takes the files of a run and
+            returns a section or None; see `adadepth.report.section`.
+        reference_depth: Published depths of the family's models as `"module:function"`. The function takes the files of
+            a run and returns an `adadepth.report.console_summary.ReferenceDepth` or None.
     """
 
     settings: type[ModelConfig]
@@ -185,29 +197,29 @@ class Family:
 
     @property
     def groups(self) -> frozenset[str]:
-        """`OPTIONAL_GROUPS` of a configuration that it reads."""
+        """Optional groups of a configuration (`OPTIONAL_GROUPS`) that the family reads."""
         holds_budget = self.budget.trained or self.budget.fitted
         return self.reads | {"budget"} if holds_budget else self.reads
 
     def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
-        """Return the losses that an evaluation reports besides that of the task."""
+        """Return the names of the losses that an evaluation reports besides the task loss."""
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
 
     def auto_classes(self) -> Mapping[str, str]:
-        """Return the class that each Auto class of transformers makes of a configuration of this family."""
+        """Return the class that each Auto class of transformers builds for this family, by Auto class."""
         return {_AUTO[kind]: path for kind, path in self.heads.items() if kind in _AUTO} | dict(self.auto)
 
     def searches(self, described: object) -> bool:
-        """Return whether settings or a configuration have no architecture, so that supernet gates learn it."""
+        """Return whether settings or a configuration give no architecture, so that supernet gates learn it."""
         return self.search is not None and getattr(described, self.search.setting, "") is None
 
     def head(self, kind: str) -> Any:
-        """Load the class of its model for a kind of task.
+        """Import the class of the family's model for a kind of task.
 
         Raises:
-            ConfigError: If it has none.
+            ConfigError: If the family has no model for it.
         """
         if kind not in self.heads:
             raise ConfigError(f"model={self.name}: has no model for {kind}; it supports {', '.join(self.heads)}")
@@ -230,10 +242,10 @@ def families() -> Mapping[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Return the family of a name.
+    """Return the family with the given name.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no such family.
     """
     specs = families()
     if name not in specs:
@@ -242,16 +254,16 @@ def family(name: str) -> Family:
 
 
 def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
-    """Return whether training holds `budget.target` or the trained model is fitted to it; None without a target."""
+    """Return how `budget.target` is met: `held` in training, `fitted` after training, or None without a target."""
     if config.budget.target is None:
         return None
     return "fitted" if family(config.model.name).budget.fits_target else "held"
 
 
 def config_folders() -> list[Path]:
-    """Return the folders `configs` with YAML files beside what packages offer.
+    """Return the folders `configs` that contain YAML files of this and of installed packages.
 
-    They lie beside the settings of families, kinds of data and modes, and beside the modules of sweepers and loggers.
+    A folder is beside the settings of families, kinds of data and modes, or beside the modules of sweepers and loggers.
     """
     specs: tuple[Family | Kind | ModeSpec, ...] = (*families().values(), *kinds().values(), *modes().values())
     settings = [spec.settings for spec in specs if spec.settings is not None]
@@ -272,13 +284,13 @@ def list_families_reading(group: str) -> list[str]:
 
 
 def join_alternatives(names: Iterable[str]) -> str:
-    """Join names for a sentence: `a, b or c`."""
+    """Join names as alternatives in a sentence: `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
-    """Describe why an object is no descriptor of a family of that name; None if it is one."""
+    """Return why an object is not a descriptor of a family with that name, or None if it is one."""
     if not isinstance(descriptor, Family):
         return f"must be an adadepth.models.registry.Family, not {type(descriptor).__name__}"
     if not issubclass(descriptor.settings, ModelConfig):

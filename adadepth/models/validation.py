@@ -1,4 +1,4 @@
-"""Validation of the classes of a family against `adadepth.models.contract`, before any data are prepared."""
+"""Validation of a family's classes against `adadepth.models.contract` before any data are prepared."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACE = "adadepth.models.contract"
 
 
 class _Value(NamedTuple):
-    """Allowed values of a member, as text and as a test."""
+    """Allowed values of a member: a description and a test."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -78,10 +78,10 @@ _BUDGETED = {
 
 
 def check_family(spec: Family) -> None:
-    """Refuse a family with a class that is no `DepthModel`, or has missing or wrong members.
+    """Refuse a family if one of its classes is not a `DepthModel` or has missing or wrong members.
 
     Raises:
-        ConfigError: In one line: the family, the class, every wrong member, and its specification.
+        ConfigError: Names the family, the class, and every wrong member with its specification, in one line.
     """
     heads = [load(path) for path in spec.heads.values()]
     for head in heads:
@@ -95,7 +95,7 @@ def check_family(spec: Family) -> None:
 
 
 def check_model(model: Any, name: str) -> None:
-    """Refuse a model of a family whose properties have invalid values.
+    """Refuse a model with properties that have invalid values.
 
     Raises:
         ConfigError: As in `check_family`.
@@ -118,7 +118,7 @@ def _refuse(name: str, head: type, mistakes: Sequence[str]) -> None:
 
 
 def _find_mistakes(head: type, spec: Family) -> Iterator[str]:
-    """Yield what is wrong with a class, without a model of it."""
+    """Yield the errors that can be found in a class without building a model."""
     yield from _check_members(head)
     if not issubclass(head, DepthModel):
         return
@@ -132,7 +132,7 @@ def _find_mistakes(head: type, spec: Family) -> Iterator[str]:
 
 
 def _check_members(head: type) -> Iterator[str]:
-    """Yield members of the contract that are missing or of another kind."""
+    """Yield the members of the contract that a class lacks or defines as another kind of object."""
     if not issubclass(head, DepthModel):
         yield _NO_MODEL
         return
@@ -163,7 +163,7 @@ def _check_value(name: str, value: Any) -> Iterator[str]:
 
 
 def _check_forward(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
-    """Yield arguments that members or mixins require and the forward pass does not name."""
+    """Yield the arguments that the forward pass lacks although members or mixins of the class require them."""
     if head.forward is nn.Module.forward:
         if DepthModel in promises:
             yield "forward is missing; it must be a method: from a batch to outputs, see adadepth.models.head_outputs"

@@ -77,13 +77,13 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     ("max_updates", "it must be a whole number of at least 1"),
     ("longest_sequence", "it must be a whole number of at least 1, or None"),
     ("vocabulary_size", "it must be a whole number of at least 1, or None"),
-    ("count_targets", "it must be a method: Return the normaliser of every loss part by name"),
-    ("price", "it must be a method: Multiply-accumulates of one traced batch"),
+    ("count_targets", "it must be a method: Return the count that divides each loss part"),
+    ("price", "it must be a method: Count the multiply-accumulates of a traced batch"),
     ("forward", "it must be a method: from a batch to outputs"),
-    ("count_units", "it must be a method: Return the number of units of a batch"),
-    ("soft_depth", "it must be a method: Return a differentiable depth, in updates, summed over the batch"),
-    ("set_depth_level", "it must be a method: Turn the knob to a level"),
-    ("depth_knob", "it must be a string: What is turned"),
+    ("count_units", "it must be a method: Return the number of units in a batch"),
+    ("soft_depth", "it must be a method: Return a differentiable depth"),
+    ("set_depth_level", "it must be a method: Set the depth parameter to a level"),
+    ("depth_knob", "it must be a string: Name of the parameter that sets the depth"),
 ]))  # fmt: skip
 def test_a_member_is_missing(
     member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
@@ -96,7 +96,7 @@ def test_a_member_is_missing(
     ('depth_unit = "token"', 'depth_unit = "word"', "depth_unit='word' must be one of token, sequence"),
     ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",
-     "price is no method; it must be a method"),
+     "price is not a method; it must be a method"),
     ("num_targets: Mapping[str, Tensor] | None = None,", "", "forward must accept num_targets"),
     ("        return self.config.num_hidden_layers", '        return "four"',
      "max_updates='four' must be a whole number of at least 1"),

@@ -1,1 +1,1 @@
-"""Adalayers: a learned distribution over the layers of a frozen transformer feeds a small head."""
+"""Adalayers: a small head on the states of a frozen transformer, weighted by a learned distribution over layers."""

@@ -1,7 +1,8 @@
-"""The base model of Adalayers: loading its encoder, streaming its states, and the base class of heads on it.
+"""Base model of Adalayers: loading the encoder, streaming its hidden states, and the base class of heads on it.
 
-No state is stored: each is passed on when the next block is about to read it, and the run ends as soon as the deepest
-requested state has been read. A model on a frozen base is saved without it, and joined with it when it is loaded.
+Hidden states are not stored. Each state is passed to the head when the next block is about to read it. The forward pass
+ends as soon as the deepest requested state has been read. A model on a frozen base is saved without the base, and
+combined with it again when it is loaded.
 """
 
 from __future__ import annotations
@@ -41,15 +42,15 @@ _UNUSED_PARTS = ("pooler.", "decoder.")
 def load_base(
     path: str, revision: str | None = None, attention: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedConfig]:
-    """Load the encoder of a pretrained model in float32, and the model's configuration.
+    """Load the encoder of a pretrained model in float32, and the configuration of the model.
 
     Args:
-        path: A folder, a hub id or `package:NAME/FOLDER`.
+        path: Folder, hub id or `package:NAME/FOLDER`.
         revision: Revision of a hub id.
-        attention: Attention implementation; None: the choice of transformers.
+        attention: Attention implementation, or None for the default of transformers.
 
     Raises:
-        CheckpointError: If there is no such model, or it lacks weights.
+        CheckpointError: If there is no such model, or weights are missing.
         ConfigError: If its blocks cannot be found.
     """
     origin = resolve_path("base_model", path)
@@ -78,7 +79,7 @@ def load_base(
 
 
 def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the part of a model that computes the states, without decoder and pooler.
+    """Return the part of a model that computes the hidden states, without decoder and pooler.
 
     Raises:
         ConfigError: If its blocks cannot be found.
@@ -91,7 +92,10 @@ def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def weights_digest(base: nn.Module) -> str:
-    """Return the SHA-256 of the weights, without their names, which change between releases of transformers."""
+    """Return the SHA-256 digest of the weights.
+
+    Names are not included, because they differ between transformers releases.
+    """
     digests = (
         hashlib.sha256(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).digest()
         for weight in base.state_dict().values()
@@ -100,7 +104,7 @@ def weights_digest(base: nn.Module) -> str:
 
 
 def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
-    """Return the base's N blocks in the order in which they are called; ALBERT calls its groups several times.
+    """Return the N blocks of the base in the order in which they are called. ALBERT calls its groups several times.
 
     Raises:
         ConfigError: If the base has no list of N blocks.
@@ -115,7 +119,7 @@ def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
 
 
 class _StopBlock(nn.Module):
-    """A placeholder where the blocks were cut off, so that the loop over them still reaches the last state."""
+    """Placeholder for removed blocks. With it, the loop over the blocks still reaches the last state."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError("states: the base was truncated, but deeper states were requested")
@@ -126,7 +130,7 @@ def _is_cut(blocks: nn.ModuleList) -> bool:
 
 
 def cut_blocks(base: PreTrainedModel, depth: int) -> None:
-    """Remove the blocks after the first `depth`, unless they are shared."""
+    """Remove all blocks after the first `depth`, unless blocks are shared."""
     blocks = find_blocks(base)
     shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
     if not shared and depth < len(blocks) - _is_cut(blocks):
@@ -135,7 +139,7 @@ def cut_blocks(base: PreTrainedModel, depth: int) -> None:
 
 
 class _StopForward(Exception):
-    """The end of a forward pass whose deepest requested state was read."""
+    """Signal that ends a forward pass when the deepest requested state has been read."""
 
 
 def stream_states(
@@ -145,14 +149,16 @@ def stream_states(
     consume: Callable[[int, Tensor], None],
     trainable: bool = False,
 ) -> int:
-    """Run the base as far as needed and pass on the requested states, shallowest first.
+    """Run the base as far as needed, and pass the requested states to a function, shallowest first.
 
     Args:
-        base: An encoder, see `extract_encoder`.
-        inputs: Arguments of its forward pass.
-        numbers: Numbers of the states. State n is the input of block n + 1; state N is the output of the base.
-        consume: Function of the number and the state (B, T, K), in the caller's gradient mode; it must not change it.
-        trainable: Whether the computation of the base is differentiated.
+        base: Encoder; see `extract_encoder`.
+        inputs: Arguments of the forward pass of the base.
+        numbers: Indices of the requested states. State n is the input of block n + 1, and state N is the output of the
+            base.
+        consume: Function that takes the index and the state, (B, T, K). It runs in the gradient mode of the caller, and
+            must not modify the state.
+        trainable: Whether gradients are computed for the base.
 
     Returns:
         The number of blocks that ran.
@@ -188,17 +194,17 @@ _BASE_SETTINGS = ("base_model", "base_revision")
 def build_on_base(
     model_class: Any, settings: AdaLayersSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """Build a new head on the base that the settings name.
+    """Build a new head on the base model that the settings name.
 
     Args:
-        model_class: The head.
-        settings: The `model` group.
-        vocab_size: Size of the tokenizer, at most that of the base's vocabulary.
-        fields: Fields of the configuration that the data decide.
+        model_class: Class of the model with the head.
+        settings: Group `model`.
+        vocab_size: Size of the tokenizer, at most the size of the base's vocabulary.
+        fields: Fields of the configuration that the data determine.
 
     Raises:
-        ConfigError: If a setting is wrong, or the tokenizer is larger than the base's.
-        CheckpointError: If there is no such base.
+        ConfigError: If a setting is invalid, or the tokenizer is larger than the base's vocabulary.
+        CheckpointError: If there is no such base model.
     """
     fields_of_model = (name for name, setting in get_field_specs(type(settings)).items() if setting.in_model)
     names = [name for name in fields_of_model if name not in _BASE_SETTINGS]
@@ -217,9 +223,9 @@ def build_on_base(
 
 
 class OnBaseModel(DepthModel, PreTrainedModel):
-    """The base class of heads on the encoder of another model, frozen unless the configuration says otherwise.
+    """Base class of heads on the encoder of another model, which is frozen unless the configuration trains it.
 
-    A frozen base that was loaded from `config.base_model` is left out of the model's own checkpoints.
+    Checkpoints of the model do not contain a frozen base that was loaded from `config.base_model`.
     """
 
     config: AdaLayersConfig
@@ -231,7 +237,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
-        """Build the base with random weights, or leave it out until `attach_base`."""
+        """Build the model, with a base of random weights if `build_base`, else without a base until `attach_base`."""
         super().__init__(config)
         if config.base_config is None:
             raise ConfigError("base_config: missing; from_base builds a model on a pretrained base")
@@ -251,7 +257,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """Build a new head on a pretrained base.
 
         Args:
-            base: A folder, a hub id or `package:NAME/FOLDER`.
+            base: Folder, hub id or `package:NAME/FOLDER`.
             revision: Revision of a hub id.
             attn_implementation: Attention implementation of the base.
             save_base: Whether to save a frozen base with the head.
@@ -278,15 +284,15 @@ class OnBaseModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint, and its base from `base_model` unless the checkpoint contains it.
+        """Load a checkpoint, and load its base from `base_model` unless the checkpoint contains the base.
 
         Args:
-            pretrained_model_name_or_path: A folder or hub id.
+            pretrained_model_name_or_path: Folder or hub id.
             *model_args: As in transformers.
-            **kwargs: As in transformers; `base_model` is where the base is now.
+            **kwargs: As in transformers. `base_model` is the current path of the base.
 
         Raises:
-            CheckpointError: If there is no such base, or it has other weights than the head was trained on.
+            CheckpointError: If there is no such base, or its weights are not those on which the head was trained.
         """
         path = pretrained_model_name_or_path
         hub_options = {name: kwargs[name] for name in HUB_ARGUMENTS if name in kwargs}
@@ -311,10 +317,10 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         return load_with_weights
 
     def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool = False, **kwargs: Any) -> None:
-        """Save the model, and its base if no other checkpoint has its weights.
+        """Save the model. The base is saved with it if no other checkpoint has the base's weights.
 
         Args:
-            save_directory: The folder.
+            save_directory: Folder of the checkpoint.
             *args: As in transformers.
             save_base: Whether to save the base in any case.
             **kwargs: As in transformers.
@@ -329,14 +335,14 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             self.config.base_saved, self._keys_to_ignore_on_save = before
 
     def attach_base(self, base: PreTrainedModel, referenced: bool = False) -> None:
-        """Set the base: frozen unless it is trained, and cut where the model was truncated.
+        """Set the base model. The base is frozen unless it is trained, and cut at the depth of a truncated model.
 
         Args:
-            base: An encoder, see `extract_encoder`.
-            referenced: Whether `config.base_model` has its weights.
+            base: Encoder; see `extract_encoder`.
+            referenced: Whether `config.base_model` is a checkpoint with the weights of the base.
 
         Raises:
-            ConfigError: If the base is trained and skips blocks at random.
+            ConfigError: If the base is to be trained and skips blocks at random.
         """
         config = self.config
         if not config.freeze_base_model and getattr(base, "layerdrop", 0.0) > 0.0:
@@ -350,24 +356,25 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         self.train(self.training)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
-        """Resize as transformers does; the base then has weights of its own, and is saved with the model."""
+        """Resize the embeddings as transformers does. The base then has its own weights and is saved with the model."""
         self._keys_to_ignore_on_save = set()
         return super().resize_token_embeddings(*args, **kwargs)
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens that the base has positions for; None if they are relative."""
+        """Maximum sequence length of the base in tokens, or None if its positions are relative."""
         return longest_sequence(self.model)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of pieces that the base has embeddings for; None if it has no table of them."""
+        """Number of tokens for which the base has an embedding, or None if it has no embedding table."""
         return vocabulary_size(self.model)
 
     def train(self, mode: bool = True) -> Any:
-        """Set the mode; a frozen base stays in evaluation mode.
+        """Set training or evaluation mode. A frozen base stays in evaluation mode.
 
-        Trainers call this before every step, when walking through a large base would take longer than a small head.
+        A frozen base is skipped, because trainers call this method before every step. Visiting all modules of a large
+        base would take longer than running a small head.
         """
         if not self.config.freeze_base_model or not hasattr(self, "model"):
             return super().train(mode)

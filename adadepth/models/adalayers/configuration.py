@@ -1,4 +1,4 @@
-"""The configuration of Adalayers."""
+"""Configuration of Adalayers."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from adadepth.models.shared.configuration import FamilyConfig
 
 @strict
 class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
-    """The configuration of a distribution over a base model's layers, and a head on the mixed states (Dremov 2024).
+    """Configuration of a distribution over the layers of a base model, and a head on the mixed states (Dremov 2024).
 
-    State n is the hidden state after n blocks of the base, state 0 the embeddings; layer j is the j-th entry of the
-    distribution, see `layer_states`. Field names are those of the original.
+    State n is the hidden state after n blocks of the base. State 0 is the embeddings. Layer j is the j-th entry of the
+    distribution; see `layer_states`. Field names are those of the reference implementation.
     """
 
     # Trainers of transformers gather logits only.
@@ -76,13 +76,16 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def depth(self) -> int:
-        """Blocks N of the base."""
+        """Number N of blocks of the base."""
         assert isinstance(self.base_config, PreTrainedConfig)
         return self.base_config.num_hidden_layers
 
     @property
     def vocab_size(self) -> int | None:
-        """The number of pieces of the base's vocabulary; None without a base, where transformers reads it, too."""
+        """Number of tokens in the vocabulary of the base, or None without a base.
+
+        transformers also reads this property.
+        """
         return getattr(self.base_config, "vocab_size", None)
 
     @vocab_size.setter
@@ -92,20 +95,20 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def state_width(self) -> int:
-        """Width K of the base's states."""
+        """Width K of the hidden states of the base."""
         assert self.layer_in_dim is not None
         return self.layer_in_dim
 
     @property
     def layer_states(self) -> tuple[int, ...]:
-        """The state number of every layer."""
+        """Index of the hidden state of every layer."""
         assert self.layers_num is not None
         first = 0 if self.include_embeddings else 1
         return tuple(range(first, first + self.layers_num))
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """The layers that the model has: all of them, the one picked, or those that a truncation kept."""
+        """Layers that the model has: all layers, the selected layer, or those that remain after truncation."""
         assert self.layers_num is not None
         if self.pick_one_layer_only is not None:
             return (self.pick_one_layer_only % self.layers_num,)
@@ -113,12 +116,12 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def learns_distribution(self) -> bool:
-        """Whether the distribution is a parameter."""
+        """Whether the distribution is a trained parameter."""
         return not self.freeze_distribution and self.pick_one_layer_only is None
 
     @property
     def reads_raw_states(self) -> bool:
-        """Whether the head reads the base's states without any projection."""
+        """Whether the head reads the hidden states of the base without a projection."""
         return self.mix == "scalar" and self.head == "linear"
 
     @property
@@ -144,7 +147,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
             raise ConfigError(f"classes_weights={weights} must not be negative, nor all 0")
 
     def _fit_base(self, base: PreTrainedConfig) -> None:
-        """Set open sizes from the base, and refuse those that contradict it."""
+        """Set missing sizes from the base, and refuse sizes that contradict it."""
         width, states = base.hidden_size, base.num_hidden_layers + (1 if self.include_embeddings else 0)
         if self.layer_in_dim not in (None, width):
             raise ConfigError(f"layer_in_dim={self.layer_in_dim}: the states of the base have width {width}")

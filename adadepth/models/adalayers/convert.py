@@ -1,4 +1,4 @@
-"""Conversion of the checkpoints and configurations of the original Adalayers."""
+"""Conversion of checkpoints and configurations of the reference implementation of Adalayers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """Rename the original's weights; the base of an encoder-decoder model is its encoder alone."""
+    """Rename the weights of the reference implementation. For an encoder-decoder base, only the encoder is kept."""
     encoder = "model.encoder." if any(name.startswith("model.decoder.") for name in state_dict) else "model."
     converted = {}
     for name, weight in state_dict.items():
@@ -35,10 +35,10 @@ def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> 
 
 
 def read_config(config: dict[str, Any]) -> AdaLayersConfig:
-    """Convert the original's fields, with `seed_compat`.
+    """Convert the configuration of the reference implementation, and set `seed_compat`.
 
     Raises:
-        CheckpointError: For a head with a conditional random field.
+        CheckpointError: If the head has a conditional random field.
     """
     for name in [name for name in config if "crf" in name]:
         if config.pop(name):

@@ -1,7 +1,7 @@
-"""Layers, losses and penalties of the Adalayers head: self-attention, projection, focal loss, entropy.
+"""Layers, losses and penalties of the Adalayers heads: self-attention, projection, focal loss, entropy.
 
-On a CPU, torch's attention draws a number for each of T^2 dropped weights and searches all scores for rows without a
-key, which takes longer than its products: there the head has an attention without either.
+On a CPU, torch's attention draws a random number for each of the T^2 weights, and searches all scores for rows without
+a key. This takes longer than the matrix products. On a CPU, the head therefore uses an attention that does neither.
 
 Shape legend: B batch, T tokens, k width, A heads, d = k / A.
 """
@@ -20,13 +20,14 @@ from adadepth.models.shared.losses import LossTerm, check_classes, target_weight
 
 
 def attend(attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None) -> Tensor:
-    """Let every token attend to the real ones, (B, T, k) to (B, T, k).
+    """Return the output of self-attention to all real tokens, (B, T, k).
 
     Args:
-        attention: Attention with tokens first; see `adadepth.models.adalayers.heads` for the reason.
-        dropout: Dropout of the attention's weights, with the probability of the attention.
+        attention: Attention module with tokens as the first dimension; see `adadepth.models.adalayers.heads` for the
+            reason.
+        dropout: Dropout of the attention weights, with the dropout probability of `attention`.
         features: Mixed states, (B, T, k).
-        mask: (B, T), 0 at padding; None if all tokens are real.
+        mask: 0 at padding, (B, T), or None if all tokens are real.
     """
     if features.device.type == "cpu":
         return _attend_on_cpu(attention, dropout, features, mask)
@@ -55,14 +56,14 @@ def _attend_on_cpu(
 
 
 def project(projector: nn.Module, activated: Tensor) -> Tensor:
-    """Project GELU(Z), f = LN(W GELU(Z)), (B, T, K) to (B, T, k); the norm has no parameters (Dremov 2024)."""
+    """Return the projection f = LN(W GELU(Z)), (B, T, k). The norm has no parameters (Dremov 2024)."""
     assert isinstance(projector, nn.Linear)
     projected = product(activated, projector.weight)
     return nn.functional.layer_norm(projected, projected.shape[-1:])
 
 
 def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Average over real tokens, (B, T, k) to (B, k); 0 if a sequence has none."""
+    """Return the mean over real tokens, (B, k), or 0 for a sequence without real tokens."""
     if mask is None:
         return features.mean(dim=1)
     real = mask.ne(0).unsqueeze(-1).to(features.dtype)
@@ -70,17 +71,19 @@ def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def build_zero(parameters: Iterable[nn.Parameter]) -> Tensor | float:
-    """Return 0, with a gradient of 0 to every trainable parameter.
+    """Return a zero that gives every trainable parameter a gradient of 0.
 
-    Processes must agree on which parameters have a gradient, also on those that a batch did not use.
+    In distributed training, the same parameters must have a gradient in all processes, including parameters that a
+    batch did not use.
     """
     return sum(0.0 * parameter.flatten()[0] for parameter in parameters if parameter.requires_grad)
 
 
 def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Return the cross-entropy or focal loss of logits (..., C) and classes (...), negative where there is no target.
+    """Return the cross-entropy or focal loss of logits, (..., C), and classes, (...). Negative classes are not targets.
 
-    The focal loss is a (1 - p_y)^g CE (Lin et al. 2017, arXiv 1708.02002), p_y the probability of the right class.
+    The focal loss is a (1 - p_y)^g CE, where p_y is the probability of the correct class (Lin et al. 2017, arXiv
+    1708.02002).
 
     Raises:
         DataError: If a label is not one of the C classes.
@@ -98,19 +101,19 @@ def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor)
 
 
 def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
-    """Return the divisor of `class_or_focal_loss`: the number of targets, or the sum of their weights."""
+    """Return the count that divides `class_or_focal_loss`: the number of targets, or the sum of their class weights."""
     if config.focal_loss_enabled and config.seed_compat:
         return torch.full((), labels.numel(), device=labels.device)
     return target_weights(config, labels).sum()
 
 
 def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) -> dict[str, LossTerm]:
-    """Return the enabled penalties: the entropy of the weights, and their mean depth as a share of N.
+    """Return the enabled penalties on the distribution: its entropy, and its mean depth as a share of N.
 
     Args:
         config: Configuration with the coefficients of the penalties.
-        weights: The distribution, (L,).
-        count: Number of targets; a penalty counts once for each, so that it is normalised like the task.
+        weights: Distribution over the layers, (L,).
+        count: Number of targets. A penalty counts once per target, so that it is normalised like the task loss.
     """
     values = {}
     if config.lambda_distribution_entropy:

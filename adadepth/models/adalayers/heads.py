@@ -1,7 +1,8 @@
-"""Adalayers with heads for sequences and for tokens.
+"""Adalayers models for sequence classification and token classification.
 
-torch's attention gets the tokens first: its fast path for batches first would store the scores of all pairs of tokens,
-more than the base of a long text needs. Shape legend: B batch, T tokens, k width of the mixed states, C classes.
+torch's attention is called with tokens as the first dimension. Its fast path for the batch as first dimension would
+store the scores of all pairs of tokens. For a long text, these need more memory than the base. Shape legend: B batch, T
+tokens, k width of the mixed states, C classes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
     """Classification, regression (`num_labels` = 1) or multi-label tagging of sequences."""
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Build self-attention over the mixed states, unless the head is linear, and a classifier of their mean."""
+        """Build self-attention over the mixed states, unless the head is linear, and a classifier of the mean state."""
         if config.head == "attention":
             self.self_attention = nn.MultiheadAttention(
                 config.project_dim, config.attention_heads_num, config.attention_dropout_prob or 0.0
@@ -32,14 +33,14 @@ class AdaLayersForSequenceClassification(AdaLayersModel):
         self.logits = nn.Linear(config.mixed_width, count_head_classes(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the logits of the sequences' classes, (B, C)."""
+        """Return the class logits of sequences, (B, C)."""
         if self.config.head == "linear":
             return self.logits(self.dropout(masked_mean(features, mask)))
         attended = attend(self.self_attention, self.dropout, features, mask)
         return self.logits(masked_mean(self.dropout(nn.functional.gelu(attended)), mask))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the `class_or_focal_loss`, or the `sequence_loss` if the labels are not classes."""
+        """Return the loss `class_or_focal_loss`, or `sequence_loss` if the labels are not classes."""
         one_class = infer_problem_type(self.config, labels) == "single_label_classification"
         return (class_or_focal_loss if one_class else sequence_loss)(self.config, logits, labels)
 
@@ -71,14 +72,14 @@ class AdaLayersForTokenClassification(AdaLayersModel):
         self.logits = nn.Linear(config.mixed_width, count_head_classes(config))
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the logits of the tokens' classes, (B, T, C)."""
+        """Return the class logits of tokens, (B, T, C)."""
         tokens, padding = features.transpose(0, 1), None if mask is None else mask.eq(0)
         for layer in self.encoder_layers:
             tokens = layer(tokens, src_key_padding_mask=padding)
         return self.logits(self.dropout(tokens.transpose(0, 1)))
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the `class_or_focal_loss` of the tokens."""
+        """Return the loss of the tokens; see `class_or_focal_loss`."""
         return class_or_focal_loss(self.config, logits, labels)
 
     def count_labels(self, labels: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Adalayers: a learned weighted sum of a frozen base's layers, the base class of its heads, multiply-accumulates."""
+"""Adalayers: a learned weighted sum of the layers of a frozen base, the base class of its heads, and MAC counts."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ from adadepth.models.shared.steps import choose_states, requested_states
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:
-    """Return the multiply-accumulates of a traced batch; look-ups, norms and activations are not counted.
+    """Return the multiply-accumulates of a traced batch. Lookups, norms and activations are not counted.
 
-    A token in a sequence of S takes 4 K^2 + 2 S K + 2 K F a block, the projection of every layer that is mixed, and
-    the head. `executed` and `dense` count what ran, padding included: no blocks if the states came from a cache.
-    `adaptive` counts the reading of the mixed layers, `full` all N blocks and all layers.
+    For each token of a sequence of S tokens, a block takes 4 K^2 + 2 S K + 2 K F. The projections of all mixed layers
+    and the head are added. `executed` and `dense` count what ran, including padding; blocks are not counted if the
+    states came from a cache. `adaptive` counts the blocks up to the deepest mixed layer and the mixed layers. `full`
+    counts all N blocks and all layers.
 
     Args:
-        config: Configuration with the widths.
-        trace: Trace with `layer_weights`, and in `execution` `tokens` and `width`.
-        tokens_are_classified: Whether the head predicts for every token, or once for a sequence.
+        config: Configuration with the widths K and F.
+        trace: Trace with `layer_weights` and `execution`, which has `tokens` and `width`.
+        tokens_are_classified: Whether the head predicts for every token, instead of once per sequence.
     """
     ran = trace.executed
     assert ran.tokens is not None
@@ -66,7 +67,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
 
 def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
-    """Return the multiply-accumulates of projections and weighted sum, a token."""
+    """Return the multiply-accumulates per token of the projections and the weighted sum."""
     states, projected = config.state_width, config.project_dim
     if config.mix == "projected":
         return layers * float(states * projected + projected)
@@ -74,7 +75,7 @@ def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
 
 
 def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: bool) -> Tensor:
-    """Return the multiply-accumulates of the head for a whole sequence of this length."""
+    """Return the multiply-accumulates of the head for a whole sequence with the given length."""
     width = config.mixed_width
     output = width * count_head_classes(config) * (length if tokens_are_classified else 1.0)
     if config.head == "linear":
@@ -87,11 +88,11 @@ def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: b
 
 @dataclass
 class AdaLayersOutput(ModelOutput):
-    """The loss and its parts, logits (B, C) or (B, T, C), and the depth trace.
+    """Output with the loss and its parts, logits, (B, C) or (B, T, C), and the depth trace.
 
-    `distribution` has the layers' weights before any was cut, float32, (L,), differentiable. On request,
-    `hidden_states` are the N + 1 states of the base, (B, T, K) each, and `attentions` the weights of its N blocks,
-    (B, heads, T, T) each.
+    `distribution` contains the weights of the layers before any layer is cut, float32, (L,), differentiable. If
+    requested, `hidden_states` are the N + 1 states of the base, (B, T, K) each, and `attentions` are the attention
+    weights of its N blocks, (B, heads, T, T) each.
     """
 
     loss: Tensor | None = None
@@ -104,7 +105,7 @@ class AdaLayersOutput(ModelOutput):
 
 
 class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnBaseModel):
-    """A weighted sum of layers; a subclass adds the head that reads it and its loss."""
+    """Model with a weighted sum of layers. A subclass adds the head that reads the sum, and its loss."""
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
@@ -114,7 +115,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def max_updates(self) -> int:
-        """The most updates of a unit."""
+        """Maximum number of updates of a unit, which is the number of blocks."""
         return self.config.depth
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
@@ -143,20 +144,23 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         raise NotImplementedError
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Return logits from the mixed states (B, T, k or K) and the mask of real tokens (B, T); None: all are real."""
+        """Return the logits for mixed states, (B, T, k or K).
+
+        The mask is 1 at real tokens, (B, T), or None if all tokens are real.
+        """
         raise NotImplementedError
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the task's part of the loss."""
+        """Return the loss part of the task."""
         raise NotImplementedError
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """Return the divisor of the task's loss."""
+        """Return the count that divides the loss of the task."""
         raise NotImplementedError
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise linear maps as torch itself does, and the distribution uniformly."""
+        """Initialise linear layers as torch does, and the distribution uniformly."""
         if module is self:
             init.ones_(self.distribution)
             if hasattr(self, "gamma"):
@@ -171,40 +175,41 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def layer_states(self) -> tuple[int, ...]:
-        """The state number of every layer."""
+        """Index of the hidden state of every layer."""
         return self.config.layer_states
 
     @property
     def state_width(self) -> int:
-        """Width K of the base's states."""
+        """Width K of the hidden states of the base."""
         return self.config.state_width
 
     @property
     def states_key(self) -> str:
-        """A key of what the states depend on beside the base's inputs: its weights, and the activation.
+        """Cache key of the states for equal inputs. It depends on the weights of the base and the activation.
 
-        `base_hash` is of the pretrained base; one that a checkpoint contains may have been trained since.
+        If the checkpoint contains the base, its weights are hashed again, because they may have been trained further.
+        `base_hash` is the hash of the pretrained base.
         """
         weights = weights_digest(self.model) if self.config.base_saved else self.config.base_hash
         return f"{weights} gelu" if self.config.mix == "projected" else str(weights)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return the factor by which the distribution's learning rate exceeds that of the rest."""
+        """Return the learning-rate multiplier of the distribution, by parameter name."""
         return {"distribution": self.config.distribution_lr_multiplier}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the distribution, which decay would draw to a uniform one."""
+        """Return the parameter name of the distribution. Weight decay would pull it towards a uniform distribution."""
         return {"distribution"}
 
     def set_step(self, step: int, total: int | None = None) -> None:
-        """Set the number of optimiser steps made, for `cutoff_warmup_steps`; a loaded model is past them.
+        """Set the number of completed optimiser steps, which `cutoff_warmup_steps` needs.
 
-        `total`, of the whole training, is not used here.
+        In a loaded model, the warm-up is over. `total`, the number of steps of the whole training, is not used.
         """
         self.cutoff_is_on = step >= self.config.cutoff_warmup_steps
 
     def layer_distribution(self) -> Tensor:
-        """Return the weight of every layer, float32, (L,), differentiable; exactly 0 if a layer was cut."""
+        """Return the weight of every layer, float32, (L,), differentiable. It is exactly 0 for a layer that was cut."""
         config = self.config
         return layer_weights(
             self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, self.mixed_layers
@@ -212,16 +217,16 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def mixed_layers(self) -> tuple[int, ...]:
-        """The layers that may have weight: those of the model up to the deepest state allowed."""
+        """Layers that may have a positive weight: the layers of the model up to the deepest allowed state."""
         deepest = self.config.deepest_state
         states, layers = self.config.layer_states, self.config.layers
         return layers if deepest is None else tuple(layer for layer in layers if states[layer] <= deepest)
 
     def limit_depth(self, depth: int) -> None:
-        """Give no weight to states after more than `depth` blocks; the others share it by their scores.
+        """Set the weight of states after more than `depth` blocks to 0. The other states are weighted by their scores.
 
         Raises:
-            ConfigError: If no layer would be left.
+            ConfigError: If no layer would remain.
         """
         previous, self.config.deepest_state = self.config.deepest_state, depth
         if not self.mixed_layers:
@@ -230,7 +235,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             raise ConfigError(f"budget={depth}: the shallowest state of this model comes after {shallowest} blocks")
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Keep the states after at most `target` blocks; a model that was trained with fewer keeps its limit."""
+        """Keep only the states after at most `target` blocks. A model that was trained with a lower limit keeps it."""
         if self._trained_limit is None:
             self._trained_limit = self.config.depth if self.config.deepest_state is None else self.config.deepest_state
         self.limit_depth(min(int(target), self._trained_limit))
@@ -238,19 +243,28 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return Fit(target, depth, depth <= target)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the sequences of a batch: all have the task's one depth, which a budget counts for each."""
+        """Count the sequences of a batch.
+
+        All sequences of a task have the same depth, and a budget counts it once for each.
+        """
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return sum_n t_n^a of the tail masses, see `smooth_depth`, for every sequence: near the deepest state."""
+        """Return sum_n t_n^a of the tail masses t_n, counted for every sequence.
+
+        The value is close to the deepest state with weight; see `smooth_depth`.
+        """
         return self._count_per_sequence(smooth_depth(self._compute_tails(outputs)), outputs)
 
     def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return sum_n t_n, the expected state, for every sequence."""
+        """Return the expected state index sum_n t_n, counted for every sequence."""
         return self._count_per_sequence(self._compute_tails(outputs).sum(), outputs)
 
     def _compute_tails(self, outputs: AdaLayersOutput) -> Tensor:
-        """Return the tail masses of the weights before the cut, so that gradients reach a layer that was cut."""
+        """Return the tail masses of the layer weights before layers are cut.
+
+        Because these weights are used, gradients reach a layer that was cut.
+        """
         assert outputs.distribution is not None
         return compute_tail_masses(outputs.distribution, self.config.layer_states[0], self.config.depth)
 
@@ -264,10 +278,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.config.distribution_cutoff if self.cutoff_is_on else 0.0
 
     def active_states(self) -> tuple[int, ...]:
-        """Return the numbers of the states whose weight is not 0, increasing.
+        """Return the indices of the states with a weight other than 0, in increasing order.
 
-        Reading the weights takes a host synchronisation, in inference once. In training without cutoff and top-k no
-        weight can be 0, and none is read.
+        Reading the weights synchronises with the device, which in inference happens once. In training without cutoff
+        and top-k, no weight can be 0, and none is read.
         """
         learning = torch.is_grad_enabled() and self.distribution.requires_grad
         cuts = self._cutoff > 0.0 or self.config.topk_distribution is not None
@@ -288,7 +302,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return tuple(self.config.layer_states[layer] for layer in layers)
 
     def states_to_read(self) -> tuple[int, ...]:
-        """Return the states that the next forward pass reads: the active ones, in training with top-k all."""
+        """Return the states that the next forward pass reads: active states, or all states in training with top-k."""
         return self._select_states(self.active_states())
 
     def _select_states(self, active: tuple[int, ...]) -> tuple[int, ...]:
@@ -309,21 +323,21 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> AdaLayersOutput:
-        """Mix the base's layers and classify.
+        """Compute the weighted sum of the base's layers, the logits, and the loss if there are labels.
 
         Args:
             input_ids: Token ids of the base, (B, T).
-            attention_mask: 1 at real tokens, (B, T); None if all are real.
-            token_type_ids: Input of the base, if it has one of that name.
-            position_ids: Input of the base, if it has one of that name.
-            inputs_embeds: Embeddings (B, T, K) instead of `input_ids`.
-            labels: Classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C) of sequences; or classes (B, T) of
-                tokens, negative where there is none.
-            states: States by number from `base_states`, (B, T, K) each, at least the active ones: the base does not
-                run.
-            num_targets: See `combine_terms`.
-            **kwargs: Other arguments of the base; with `output_hidden_states` or `output_attentions` all of its
-                blocks run, whatever weight they have.
+            attention_mask: 1 at real tokens, (B, T), or None if all tokens are real.
+            token_type_ids: Segment ids, if the base takes this input.
+            position_ids: Position ids, if the base takes this input.
+            inputs_embeds: Embeddings instead of `input_ids`, (B, T, K).
+            labels: For sequences, classes, (B,), values, (B,) or (B, 1), or multi-hot rows, (B, C). For tokens,
+                classes, (B, T), negative where there is no target.
+            states: States by index from `base_states`, (B, T, K) each, with which the base does not run. All active
+                states must be included.
+            num_targets: Counts that normalise the loss parts; see `combine_terms`.
+            **kwargs: Other arguments of the base. With `output_hidden_states` or `output_attentions`, all blocks of the
+                base run, whatever their weights.
 
         Raises:
             DataError: If an active state is missing from `states`.
@@ -355,12 +369,15 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         count = self.count_labels(batch["labels"])
         return {"task": count} | dict.fromkeys(distribution_terms(self.config, self.layer_distribution(), count), count)
 
     def _run_all_blocks(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return all states of the base, with the requested hidden states and attentions; empty without a request."""
+        """Run all blocks of the base if its hidden states or attentions are requested, and return them with all states.
+
+        Without a request, return an empty mapping.
+        """
         requests = requested_states(self.config, options)
         if not requests:
             return {}
@@ -381,7 +398,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         states: Mapping[int, Tensor] | None,
         blocks: int,
     ) -> tuple[Tensor, int]:
-        """Return the weighted sum over layers, (B, T, k or K), and the number of blocks that ran, `blocks` before."""
+        """Return the weighted sum over layers, (B, T, k or K), and the number of blocks that have run.
+
+        `blocks` is the number of blocks that had run before.
+        """
         config, first = self.config, self.config.layer_states[0]
         total: Tensor | None = None
 
@@ -412,7 +432,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return total, blocks
 
     def _activate(self, state: Tensor) -> Tensor:
-        """Return a state as the mix reads it; no weight of the head enters, so that a cache can store it."""
+        """Return a state in the form that the weighted sum reads.
+
+        The result does not depend on weights of the head, so it can be cached.
+        """
         return nn.functional.gelu(state) if self.config.mix == "projected" else state
 
     def _transform(self, layer: int, state: Tensor) -> Tensor:
@@ -421,7 +444,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.dropout(project(self.projectors[str(layer)], state))
 
     def _find_unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
-        """Yield the parameters without a gradient, if these layers are read and this many blocks ran."""
+        """Yield the parameters that get no gradient if only these layers are read and this many blocks ran."""
         for name, projector in getattr(self, "projectors", {}).items():
             if int(name) not in layers:
                 yield from projector.parameters()
@@ -459,7 +482,10 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @torch.no_grad()
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """Return the base's states by number, (B, T, K) each, for inputs as in `forward`; GELU(Z) if projected."""
+        """Return the wanted states of the base by index, (B, T, K) each, for the inputs of `forward`.
+
+        If states are projected, the result is GELU(Z).
+        """
         states: dict[int, Tensor] = {}
 
         def keep(number: int, state: Tensor) -> None:
@@ -469,9 +495,12 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:
-        """Remove the layers whose weight is at most `min_weight`, their projections, and the blocks above the deepest.
+        """Remove the layers with a weight of at most `min_weight`.
 
-        With 0 the predictions stay the same. The model can be saved and loaded; it is not meant for more training.
+        Their projections and the blocks above the deepest remaining layer are removed, too.
+
+        With `min_weight=0`, the predictions stay the same. The truncated model can be saved and loaded, but is not
+        intended for further training.
 
         Raises:
             ConfigError: If no layer would remain.
@@ -488,11 +517,11 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def learns_distribution(self) -> bool:
-        """Whether the weights of layers are trained."""
+        """Whether the weights of the layers are trained."""
         return self.config.learns_distribution
 
     def added_parameters(self) -> int:
-        """Return the number of parameters beside those of the base."""
+        """Return the number of parameters that do not belong to the base."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))
 
     def base_parameters(self) -> int:

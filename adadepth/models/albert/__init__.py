@@ -1,1 +1,1 @@
-"""Plain ALBERT with the members of `DepthModel`: the fixed-depth baseline."""
+"""Plain ALBERT with the interface of `DepthModel`: the fixed-depth baseline."""

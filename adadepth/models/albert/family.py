@@ -1,4 +1,4 @@
-"""The settings of plain ALBERT."""
+"""Settings and descriptor of plain ALBERT."""
 
 from dataclasses import dataclass
 
@@ -9,7 +9,7 @@ from adadepth.models.shared.albert.settings import AlbertSettings
 
 @dataclass
 class PlainAlbertSettings(AlbertSettings):
-    """Plain ALBERT (Lan et al. 2020), which runs all of its layers: the baseline."""
+    """Baseline: plain ALBERT (Lan et al. 2020), which always runs all of its layers."""
 
     name: str = family_name("albert")
 

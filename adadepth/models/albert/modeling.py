@@ -1,4 +1,4 @@
-"""Plain ALBERT for sequence tasks, with the members of `DepthModel`: the baseline of full depth."""
+"""Plain ALBERT for sequence tasks, with the interface of `DepthModel`: the full-depth baseline."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class SequenceOutput(ModelOutput):
 
 
 class PlainAlbertModel(OneBlock, AlbertModel):
-    """The encoder of transformers, which applies one block `num_hidden_layers` times."""
+    """ALBERT encoder of transformers, which applies one block `num_hidden_layers` times."""
 
 
 class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):
-    """The classifier of transformers, whose checkpoints it reads and writes.
+    """ALBERT classifier of transformers. It reads and writes checkpoints of transformers.
 
-    A sequence gets `num_hidden_layers` updates. The model can start from ACT-ALBERT checkpoints, too.
+    Every sequence gets `num_hidden_layers` updates. The model can also start from ACT-ALBERT checkpoints.
     """
 
     config: AlbertConfig
@@ -50,11 +50,11 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
 
     @property
     def least_updates(self) -> int:
-        """The fewest updates of a sequence: all, since nothing halts."""
+        """Minimum number of updates of a sequence. It equals the maximum, because nothing halts."""
         return self.max_updates
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
@@ -76,7 +76,10 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> SequenceOutput:
-        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C)."""
+        """Compute the logits of sequences, (B, C).
+
+        Labels are classes, (B,), values, (B,) or (B, 1), or multi-hot rows, (B, C).
+        """
         if (words := input_ids if inputs_embeds is None else inputs_embeds) is not None:
             check_words(words, self.get_input_embeddings())
         outputs = self.albert(

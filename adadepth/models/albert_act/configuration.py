@@ -1,4 +1,4 @@
-"""The configuration of ACT-ALBERT."""
+"""Configuration of ACT-ALBERT."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ FREEZING_RULES = ("single", "graves")
 
 @strict
 class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
-    """Configuration of an ALBERT whose tokens choose how often the shared layer updates them (Simoulin & Crabbé 2021).
+    """Configuration of an ALBERT that updates each token until the token halts (Simoulin & Crabbé 2021).
 
-    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`). Published configurations
-    lack the halting switches, so these default to the published behaviour.
+    Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`). Published configurations do
+    not contain the halting switches, so the defaults of these are the published behaviour.
     """
 
     # Fields that stock trainers cannot gather or do not need; they keep the logits.
@@ -53,7 +53,7 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
 
 
 def refuse_ragged(config: AlbertActConfig) -> None:
-    """Refuse ragged execution under a state rule with which it would give different results.
+    """Refuse ragged execution with a state rule under which its results would differ from dense execution.
 
     Raises:
         ConfigError: If the execution is `ragged` and the state rule does not freeze halted tokens.

@@ -1,4 +1,4 @@
-"""Conversion to ACT-ALBERT from published configurations and from the weights of an ALBERT of transformers."""
+"""Conversion of published ACT-ALBERT configurations, and of the weights of an ALBERT of transformers, to ACT-ALBERT."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.models.shared.albert.convert import from_albert
 def read_config(config: dict[str, Any]) -> AlbertActConfig:
     """Return the configuration of a published ACT-ALBERT from its JSON fields.
 
-    A published `gelu` is the tanh form that TensorFlow trained with, `gelu_new` here.
+    A published `gelu` becomes `gelu_new`, the tanh form with which TensorFlow trained.
     """
     config.pop("num_hidden_groups", None)
     if config.get("hidden_act") == "gelu":
@@ -26,13 +26,13 @@ def read_config(config: dict[str, Any]) -> AlbertActConfig:
 
 
 def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
-    """Build a model with the weights of an ALBERT; the halting unit and other new parameters keep their initialisation.
+    """Build a model with the weights of an ALBERT. New parameters, e.g. the halting unit, are freshly initialised.
 
     Args:
         model_class: Class of the result.
         path: Folder or hub id of an ALBERT.
         config: Configuration of the result.
-        attention: `attn_implementation` if it is set, otherwise empty.
+        attention: Dictionary with `attn_implementation` if it is set, otherwise empty.
     """
     source = read_stored("model.pretrained", path)
     albert = load_with_weights(

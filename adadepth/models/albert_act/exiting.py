@@ -1,7 +1,7 @@
-"""Early exit of ACT-ALBERT: predictions after every iteration, from which an exit rule stops tokens or sequences.
+"""Early exit of ACT-ALBERT: an exit rule stops tokens or sequences based on predictions after every iteration.
 
-A token that exits keeps its state, and running tokens still attend to it. The model's halting threshold is one of the
-exit rules. Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
+A token that exits keeps its state, and running tokens still attend to it. The halting threshold of the model is one of
+the exit rules. Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
 """
 
 from __future__ import annotations
@@ -40,20 +40,22 @@ def predict_steps(
     selected: Tensor | None = None,
     by_sequence: bool = False,
 ) -> dict[str, Any]:
-    """Step until every unit has exited, and return the predictions of the units, without a loss.
+    """Run steps until every unit has exited, and return the predictions of the units, without a loss.
 
     Args:
-        model: Head with its base model at `albert`, and a method `read` that maps states (K, H) to logits (K, C).
+        model: Model with its base in the attribute `albert`, and a method `read` that maps states, (K, H), to logits,
+            (K, C).
         inputs: First five arguments of the head's forward pass.
-        rule: Exit rule; None: the model's halting threshold, or its fixed depth.
+        rule: Exit rule, or None for the halting threshold or the fixed depth of the model.
         run_all: Whether all tokens run all steps, and the rule is applied to the recorded predictions afterwards.
         generator: Random generator for stochastic rules.
         options: Keyword arguments of the attention implementation.
-        selected: Mask of the tokens that are units, boolean, (B, T); None: all real tokens. Unused with `by_sequence`.
-        by_sequence: Whether units are whole sequences, read at their first token.
+        selected: Mask of the tokens that are units, boolean, (B, T), or None for all real tokens. It is not used with
+            `by_sequence`.
+        by_sequence: Whether units are whole sequences, which are predicted from their first token.
 
     Returns:
-        Fields of the output: those of `build_unit_fields`, and the trace of all tokens.
+        Fields of the output: the fields of `build_unit_fields`, and the trace of all tokens.
 
     Raises:
         ConfigError: If the rule does not exist, or the model does not support it.
@@ -79,7 +81,7 @@ def predict_steps(
 
 
 def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
-    """Return the exit rule, by default the model's threshold or fixed depth, if the model supports exit rules."""
+    """Return the exit rule, by default the threshold or fixed depth of the model. Refuse models without exit rules."""
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
@@ -95,7 +97,7 @@ def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
 def _build_step_positions(
     albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]
 ) -> DensePositions:
-    """Return the positions of a batch, packed if the model would run it ragged."""
+    """Return the positions of a batch, packed if the model would use ragged execution for it."""
     # The mean halting probability of a sequence needs all of its tokens.
     needs_all = albert.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else albert.ragged_kernel(start.valid)
@@ -103,22 +105,23 @@ def _build_step_positions(
 
 
 class ActStepper:
-    """Stepper of a batch whose units exit one by one; see `adadepth.models.shared.steps.Stepper`.
+    """Stepper of a batch of units that exit one by one; see `adadepth.models.shared.steps.Stepper`.
 
-    A unit is a token, or a whole sequence, which is read at its first token and whose tokens exit together.
+    A unit is a token or a whole sequence. A sequence is predicted from its first token, and its tokens exit together.
 
     Args:
-        encoder: Encoder whose iteration is one step.
-        positions: Positions of the batch's tokens, dense or packed; packed tokens leave when their unit exits.
+        encoder: Encoder. One of its iterations is a step.
+        positions: Positions of the batch's tokens, dense or packed. Packed tokens leave the batch when their unit
+            exits.
         state: x_0, (B, T, H).
-        slots: Index b T + t of the token at which each unit is read, ascending, int64, (A,).
-        read: Head of the task, (A, H) to (A, C).
+        slots: Index b T + t of the token from which each unit is predicted, ascending, int64, (A,).
+        read: Function that returns logits, (A, C), for states, (A, H).
         by_sequence: Whether a unit is a whole sequence.
 
     Attributes:
         rows: Number of units at the start.
         device: Device of the batch.
-        updates: Updates of every token so far, float32, (B, T).
+        updates: Number of updates of every token so far, float32, (B, T).
         width: Sequence length T.
     """
 
@@ -143,11 +146,14 @@ class ActStepper:
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Number of queries, keys and query-key pairs of the next step; None where it computes all positions."""
+        """Number of queries, keys and query-key pairs of the next step, or None if it computes all positions."""
         return self._positions.computed
 
     def advance(self) -> tuple[Tensor, Tensor]:
-        """Apply the block once; return logits (A, C), and halting logits (A,) whose cdf is the halting sum."""
+        """Apply the block once, and return the logits, (A, C), and the halting logits, (A,).
+
+        The cumulative halting probability of these halting logits is the halting sum.
+        """
         running = self._positions.gather(self._running)
         output, probability = self._encoder.propose(self._state, self._positions)
         rule, weight = self._encoder.state_rule, probability * running
@@ -159,7 +165,7 @@ class ActStepper:
         return logits, halting_logits(hazard)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the running units at `rows`, int64 positions (A',), and let all others exit."""
+        """Keep the running units at positions `rows`, int64 (A',), and let all others exit."""
         self._slots, self._accumulated = self._slots[rows], self._accumulated[rows]
         if self._by_sequence:
             stays = torch.zeros(len(self._valid), dtype=torch.bool, device=rows.device)

@@ -23,7 +23,7 @@ PositionInit = StrEnum("PositionInit", ["normal", "sinusoidal"])
 
 @dataclass
 class AlbertActSettings(AlbertSettings):
-    """ACT-ALBERT: one shared ALBERT block applied until every token has halted (Simoulin & Crabbé 2021)."""
+    """ACT-ALBERT: one shared ALBERT block that is applied until every token has halted (Simoulin & Crabbé 2021)."""
 
     name: str = family_name("albert_act")
     act_epsilon: float = setting(
@@ -120,7 +120,7 @@ _SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
-    """Yield the settings that ragged execution does not work with: state rule, attention, compilation."""
+    """Yield an error for each setting that does not work with ragged execution: state rule, attention, compilation."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.execution is not ExecutionMode.ragged:
@@ -148,7 +148,7 @@ def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_readouts(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for a readout weight in question answering, whose head has no readouts."""
+    """Yield an error for a readout weight in question answering, because that head has no readouts."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if get_problem(config.dataset) == "question_answering" and model.readout_weight:
@@ -156,7 +156,7 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_pooling(config: ExperimentConfig) -> Iterator[str]:
-    """Yield errors for mean pooling where no whole sequences are classified, or with readouts."""
+    """Yield errors for mean pooling if the task does not classify whole sequences, or with readouts."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:

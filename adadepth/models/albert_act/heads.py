@@ -46,16 +46,16 @@ Output = TypeVar("Output", bound=HaltingOutput)
 
 
 def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean state of the real tokens, (B, T, H) and boolean (B, T) to (B, H); 0 for a row without tokens.
+    """Return the mean state of the real tokens, (B, H), or 0 for a row without real tokens.
 
-    Simoulin & Crabbé's fine-tuning calls it `use_bos=False`, and includes padding in the mean.
+    The fine-tuning of Simoulin & Crabbé calls this `use_bos=False`, and includes padding in the mean.
     """
     real_states = states.masked_fill(~real.unsqueeze(-1), 0.0)  # states at padding may be NaN
     return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def refuse_steps(config: AlbertActConfig) -> None:
-    """Refuse readouts and exit rules with mean pooling, because these read the first token.
+    """Refuse readouts and exit rules with mean pooling, because both predict from the first token.
 
     Raises:
         ConfigError: If `pooling` is `mean`.
@@ -68,13 +68,14 @@ def refuse_steps(config: AlbertActConfig) -> None:
 class TaskOutput(HaltingOutput):
     """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
 
-    With an exit rule, or with all steps, the output also has the predictions of the K units, tokens or sequences.
+    With an exit rule, or if all steps run, the output also has the predictions of the K units (tokens or sequences).
 
     Attributes:
-        logits: Logits of the task, in the shape given above; None with an exit rule or all steps.
-        unit_slots: Index b T + t of the token at which each unit is read, int64, (K,).
-        step_logits: Logits after every step, float32, (K, N, C), NaN for steps that a unit did not run.
-        halting_logits: z_n, float32, (K, N): 1 - prod (1 - sigmoid(z_j)) over j <= n is the halting sum after step n.
+        logits: Logits of the task, in the shape given above, or None with an exit rule or if all steps run.
+        unit_slots: Index b T + t of the token from which each unit is predicted, int64, (K,).
+        step_logits: Logits after every step, float32, (K, N, C), with NaN for steps that a unit did not run.
+        halting_logits: Halting logits z_n, float32, (K, N). The halting sum after step n is 1 - prod (1 - sigmoid(z_j))
+            over j <= n.
         exit_steps: Step at which each unit exits, counted from 1, int64, (K,).
     """
 
@@ -87,7 +88,7 @@ class TaskOutput(HaltingOutput):
 
 @dataclass
 class SpanOutput(HaltingOutput):
-    """Predictions of the question-answering head: start and end logits, each (B, T)."""
+    """Predictions of the question-answering head: start logits and end logits, (B, T) each."""
 
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
@@ -98,11 +99,11 @@ class MaskedPredictionOutput(HaltingOutput):
     """Masked-language-model and sentence-order predictions.
 
     Attributes:
-        prediction_logits: Vocabulary logits: (B, T, V) without labels; with labels only at the P positions that have
-            one, (P, V), in row-major order of `labels != -100`.
+        prediction_logits: Vocabulary logits, (B, T, V) without labels. With labels, they exist only at the P positions
+            that have a label, (P, V), in row-major order of `labels != -100`.
         token_losses: Cross-entropy at each of the P positions in nats, float32, detached, (P,).
-        sop_logits: Sentence-order logits, (B, 2): original order, swapped. None without that head.
-        logits: `prediction_logits` of a model without sentence order, under the name that pipelines read.
+        sop_logits: Sentence-order logits for original and swapped order, (B, 2), or None without that head.
+        logits: The same as `prediction_logits` in a model without sentence order. Pipelines read this name.
     """
 
     prediction_logits: Tensor | None = None
@@ -112,7 +113,7 @@ class MaskedPredictionOutput(HaltingOutput):
 
 
 class AlbertActTaskModel(AlbertActPreTrainedModel):
-    """Base class of the task heads: encoder, dropout, and the loss that all of them share."""
+    """Base class of the models with task heads, with the encoder, the dropout and the loss that all of them share."""
 
     needs_pooler: bool = True
 
@@ -124,12 +125,12 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
     def encode(
         self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: TargetUnits | None = None
     ) -> Any:
-        """Return the base model's `AlbertActOutput`, with readout states if `units` are read after every iteration."""
+        """Return the output of the base model, `AlbertActOutput`, with readout states if `units` is not None."""
         readouts = {} if units is None else {"readout_slots": units.slots}
         return self.albert(*inputs, **{**options, **readouts, "return_dict": True})
 
     def select_units(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
-        """Return the units that are read after every iteration, or None without readouts.
+        """Return the units that are predicted after every iteration, or None without readouts.
 
         Args:
             labels: Labels of the batch, or None.
@@ -138,11 +139,11 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the units with a target; implemented by heads with readouts."""
+        """Return the units with a target. Heads with readouts implement this method."""
         raise NotImplementedError
 
     def read(self, state: Tensor) -> Tensor:
-        """Return logits for the states of units, (K, H) to (K, C); implemented by heads with readouts."""
+        """Return the logits, (K, C), for the states of units, (K, H). Heads with readouts implement this method."""
         raise NotImplementedError
 
     def with_loss(
@@ -162,7 +163,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         mask = batch["attention_mask"].flatten(0, -2)
         counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
@@ -175,17 +176,21 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
 class AlbertActForSequenceClassification(AlbertActTaskModel):
     """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
 
-    The classifier reads the pooled first token, or with `pooling=mean` the mean of the last states of all real tokens.
+    The classifier reads the pooled first token. With `pooling=mean`, it reads the mean of the last states of all real
+    tokens.
     """
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the classifier reads the pooled first token; an unused pooler would have no gradient."""
+        """Whether the model has a pooler, which it needs if the classifier reads the pooled first token."""
         return self.config.pooling == "first"
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals that exit rules can read; none with mean pooling, because steps are read at the first token."""
+        """Signals that exit rules can read.
+
+        With mean pooling there are no signals, because predictions after steps read the first token.
+        """
         return SIGNALS if self.config.pooling == "first" else frozenset()
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -208,9 +213,12 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Classify; labels are classes (B,), values (B,) or (B, 1), or multi-hot rows (B, C). Logits are (B, C).
+        """Compute the logits of sequences, (B, C).
 
-        With an exit rule or all steps, the output is that of `predict_steps` with sequences as units, without a loss.
+        Labels are classes, (B,), values, (B,) or (B, 1), or multi-hot rows, (B, C).
+
+        With an exit rule, or if all steps run, the output is that of `predict_steps` with sequences as units, without a
+        loss.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
@@ -232,21 +240,21 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         return mean_of_tokens(outputs.last_hidden_state, outputs.trace.valid)
 
     def read(self, state: Tensor) -> Tensor:
-        """Return logits for the states of first tokens, (K, H) to (K, C)."""
+        """Return the logits, (K, C), for the states of first tokens, (K, H)."""
         refuse_steps(self.config)
         return self.classifier(self.dropout(self.albert.pooled(state)))
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one readout: H^2 for the pooler and H C."""
+        """Multiply-accumulates of one readout: H^2 for the pooler and H C for the classifier."""
         return self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config))
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of sequences whose class is not ignored, or the sum of their class weights."""
+        """Return the number of sequences with a class that is not ignored, or the sum of their class weights."""
         return count_sequences(self.config, batch["labels"])
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the sequences that `count_labels` counts as units, at their first tokens."""
+        """Return the sequences that `count_labels` counts as units. They are predicted from their first tokens."""
         kind = infer_problem_type(self.config, labels)
         if kind == CLASSES:
             rows = (labels >= 0).nonzero().squeeze(1)
@@ -281,10 +289,10 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Tag; labels are classes (B, T), -100 where there is none. Logits are (B, T, C).
+        """Compute the logits of tokens, (B, T, C). Labels are classes, (B, T), or -100 for no label.
 
-        With an exit rule or all steps, the output is that of `predict_steps`, without a loss. Units are all real
-        tokens; where all steps run and there are labels, units are the tokens with a label.
+        With an exit rule, or if all steps run, the output is that of `predict_steps`, without a loss. Units are all
+        real tokens. If all steps run and there are labels, units are the tokens with a label.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         if exit_rule is not None or run_all_steps:
@@ -298,12 +306,12 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
         return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
-        """Return logits for states, (..., H) to (..., C)."""
+        """Return the logits, (..., C), for states, (..., H)."""
         return self.classifier(self.dropout(state))
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one readout, H C."""
+        """Multiply-accumulates of one readout, H C for the classifier."""
         return self.config.hidden_size * count_head_classes(self.config)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
@@ -312,7 +320,10 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
 
 
 class AlbertActForQuestionAnswering(AlbertActTaskModel):
-    """Start and end of an answer in the text; the loss is the mean of both cross-entropies."""
+    """Question answering: prediction of the start and end of an answer in the text.
+
+    The loss is the mean of the two cross-entropies.
+    """
 
     needs_pooler = False
 
@@ -335,7 +346,10 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> SpanOutput:
-        """Find the span; positions are token indices (B,), ignored where they lie outside the text."""
+        """Compute start and end logits.
+
+        Target positions are token indices, (B,), ignored if they are outside the text.
+        """
         outputs = self.encode((input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds), kwargs)
         start_logits, end_logits = self.qa_outputs(outputs.last_hidden_state).unbind(dim=-1)
         task = None
@@ -348,7 +362,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         return self.with_loss(result, outputs, task, num_targets)
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the answer boundaries inside the text, in spans: a start and an end are half a target each."""
+        """Count the targets inside the text. The start and the end of an answer count as half a target each."""
         length = batch["input_ids"].shape[-1]
         return (
             _is_inside(batch["start_positions"], length).sum() + _is_inside(batch["end_positions"], length).sum()
@@ -364,7 +378,7 @@ def _ignore_outside(positions: Tensor, length: int) -> Tensor:
 
 
 class AlbertActForMultipleChoice(AlbertActTaskModel):
-    """Multiple choice among several texts; the tokens of each choice have depths of their own."""
+    """Multiple choice among several texts. Tokens of different choices can have different depths."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -383,7 +397,10 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Choose; inputs are (B, choices, T), labels (B,). Logits are (B, choices), halting fields (B*choices, T)."""
+        """Compute the logits of all choices, (B, choices).
+
+        Inputs are (B, choices, T), labels (B,), and halting fields (B*choices, T).
+        """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         shape = get_shape(inputs)
         units = self.select_units(labels, shape)
@@ -393,11 +410,14 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def read(self, state: Tensor) -> Tensor:
-        """Return logits for the first tokens of all choices, (K, choices, H) to (K, choices)."""
+        """Return the logits, (K, choices), for the first tokens of all choices, (K, choices, H)."""
         return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the questions with an answer as units, at the first tokens of all their choices."""
+        """Return the questions with an answer as units.
+
+        A question is predicted from the first tokens of all its choices.
+        """
         rows, choices = (labels >= 0).nonzero().squeeze(1), shape[1]
         sequences = (rows.unsqueeze(1) * choices + torch.arange(choices, device=rows.device)).flatten()
         return TargetUnits(sequences * shape[2], labels[rows], sequences=choices)
@@ -413,7 +433,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         self.post_init()
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the counts that divide the loss parts of a batch; the trainer sums them over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
         return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
 
@@ -430,7 +450,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> MaskedPredictionOutput:
-        """Predict, and with labels compute the loss.
+        """Compute the predictions, and the loss if there are labels.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -438,9 +458,9 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
             token_type_ids: Segment of each token, (B, T).
             position_ids: Position of each token, (B, T) or (1, T).
             inputs_embeds: Word embeddings instead of ids, (B, T, E).
-            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). With labels, vocabulary logits
-                exist at these positions only.
-            sentence_order_label: 0 original order, 1 swapped, negative for none, (B,).
+            labels: Original ids at the positions to predict, -100 elsewhere, (B, T). If labels are given, vocabulary
+                logits exist only at these positions.
+            sentence_order_label: 0 for original order, 1 for swapped order, negative for no label, (B,).
             num_targets: Counts that normalise the loss parts, in place of this batch's counts; see `combine_terms`.
             **kwargs: Options of `AlbertActModel.forward`.
         """
@@ -480,7 +500,10 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> MaskedPredictionOutput:
-        """Predict as `AlbertActForPreTraining` does; the signature has one kind of labels, because trainers read it."""
+        """Predict as `AlbertActForPreTraining` does.
+
+        The signature has only one kind of labels, because trainers read labels from it.
+        """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         return super().forward(*inputs, labels=labels, num_targets=num_targets, **kwargs)
 
@@ -489,10 +512,10 @@ def get_shape(inputs: Sequence[Tensor | None]) -> torch.Size:
     """Return the shape of a batch, (B, T) or (B, choices, T).
 
     Args:
-        inputs: First five arguments of a forward pass: ids first, embeddings last.
+        inputs: First five arguments of a forward pass, from token ids to embeddings.
 
     Raises:
-        ValueError: If neither is given.
+        ValueError: If neither ids nor embeddings are given.
     """
     input_ids, *_, inputs_embeds = inputs
     if input_ids is not None:

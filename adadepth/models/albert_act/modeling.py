@@ -1,4 +1,4 @@
-"""ACT-ALBERT without heads: the base model, its outputs, the ponder cost, and multiply-accumulate counts.
+"""ACT-ALBERT without heads: the base model, its outputs, the ponder cost, and MAC counts.
 
     x_0 = W LN(word + segment + position)
     x, N, R of every token                          the recurrence, in `recurrence.py`
@@ -50,7 +50,7 @@ _BATCH_NEEDS = {"cpu": 5e7}
 
 
 class TracedOutput(ModelOutput):
-    """Model output whose properties read updates, remainders and halting probabilities off its trace."""
+    """Model output with updates, remainders and halting probabilities as properties, which come from the trace."""
 
     trace: DepthTrace | None
 
@@ -76,10 +76,11 @@ class AlbertActOutput(TracedOutput):
 
     Attributes:
         last_hidden_state: Results of the recurrence, (B, T, H).
-        pooler_output: tanh of the pooled first token, (B, H); None without a pooler.
-        ponder_cost: Cost N + R, reduced as set by `penalty_reduction`, before its weight; a scalar.
-        hidden_states: States x_0 to x_N, N + 1 tensors (B, T, H), on request.
-        attentions: Attention weights per iteration, N tensors (B, A, T, T), on request (eager attention).
+        pooler_output: Pooled first token after tanh, (B, H), or None without a pooler.
+        ponder_cost: Ponder cost N + R without its weight, reduced as `penalty_reduction` sets, a scalar.
+        hidden_states: States x_0 to x_N, N + 1 tensors (B, T, H), if requested.
+        attentions: Attention weights of every iteration, N tensors (B, A, T, T), if requested. They need eager
+            attention.
         trace: Trace with `updates`, `remainders` and `halting_probabilities`.
         readout_states: States of the tokens at `readout_slots` after every iteration, (K, N, H).
     """
@@ -95,11 +96,11 @@ class AlbertActOutput(TracedOutput):
 
 @dataclass
 class HaltingOutput(TracedOutput):
-    """Fields shared by the outputs of all heads; those not listed are the fields of `AlbertActOutput`.
+    """Fields that the outputs of all heads share. Fields that are not listed are those of `AlbertActOutput`.
 
     Attributes:
-        loss: Sum of `loss_parts`, when labels are given.
-        loss_parts: Weighted and normalised parts by name, `ponder` among them.
+        loss: Sum of `loss_parts`, or None without labels.
+        loss_parts: Weighted and normalised parts by name, including `ponder`.
     """
 
     loss: Tensor | None = None
@@ -111,14 +112,14 @@ class HaltingOutput(TracedOutput):
 
     @classmethod
     def from_base(cls, outputs: AlbertActOutput, **predictions: Any) -> Self:
-        """Build a head's output from its predictions and the base model's output."""
+        """Build the output of a head from its predictions and the output of the base model."""
         names = ("ponder_cost", "hidden_states", "attentions", "trace")
         shared: dict[str, Any] = {name: outputs.get(name) for name in names}
         return cls(**shared, **predictions)
 
 
 class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlockModel):
-    """Base class of all ACT-ALBERT models: initialisation, ponder cost, depth control and compute counts."""
+    """Base class of all ACT-ALBERT models, with initialisation, ponder cost, depth control and compute counts."""
 
     config: AlbertActConfig
     config_class = AlbertActConfig
@@ -139,9 +140,10 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
             self._init_positions(module)
 
     def _init_positions(self, module: nn.Embedding) -> None:
-        """Initialise an embedding with sinusoids; on grids, rows fill the first half of the width, columns the second.
+        """Initialise an embedding with sinusoids.
 
-        More than two token types are the columns of a grid.
+        On grids, rows use the first half of the width and columns the second. If there are more than two token types,
+        they are the columns of a grid.
         """
         config, has_columns = self.config, self.config.type_vocab_size > 2
         if isinstance(module, TypeEmbedding) and not has_columns:
@@ -153,7 +155,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         init.copy_(module.weight, nn.functional.pad(waves, padding))
 
     def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
-        """Return the penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or in tokens."""
+        """Return the ponder penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or tokens."""
         trace = outputs.trace
         assert trace is not None
         assert outputs.remainders is not None
@@ -161,7 +163,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
 
     def count_payers(self, mask: Tensor) -> Tensor:
-        """Return the count that divides the ponder penalty: real tokens, or sequences that have any.
+        """Return the count that divides the ponder penalty: real tokens, or sequences with at least one real token.
 
         Args:
             mask: Mask of the real tokens, (B, T).
@@ -169,11 +171,14 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the real tokens of a batch, the units of a depth budget."""
+        """Count the real tokens of a batch, which are the units of a depth budget."""
         return batch["attention_mask"].sum()
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Return the smooth depth, summed over real tokens: survivals 1 - h_n after the updates before the last."""
+        """Return the smooth depth, summed over real tokens.
+
+        The smooth depth is computed from the survivals 1 - h_n after all updates before the last; see `smooth_depth`.
+        """
         trace: DepthTrace = outputs.trace
         survival = 1.0 - outputs.halting_probabilities.cumsum(dim=-1)
         steps = torch.arange(1, survival.shape[-1] + 1, device=survival.device)
@@ -182,21 +187,24 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Executions with equal results; only `dense` if the depth is fixed or halted states keep changing."""
+        """Execution modes with equal results.
+
+        This is only `dense` if the depth is fixed or halted states keep changing.
+        """
         adapts = self.config.fixed_depth is None and self.config.state_rule in FREEZING_RULES
         return ("dense", "ragged") if adapts else ("dense",)
 
     def set_depth_level(self, level: float) -> None:
-        """Halt a token when its halting sum exceeds `level`, in (0, 1)."""
+        """Set the halting threshold: a token halts when its halting sum exceeds `level`, in (0, 1)."""
         self.config.act_epsilon = 1.0 - level
 
     @property
     def halting_bias(self) -> Tensor:
-        """The bias b of the halting unit sigmoid(w y + b), (1,)."""
+        """Bias b of the halting unit sigmoid(w y + b), (1,)."""
         return self._encoder.albert_layer.act.dense.bias
 
     def force_depth(self, depth: int | None) -> None:
-        """Give every token `depth` updates and disable halting; None restores the configured depth."""
+        """Give every token `depth` updates and disable halting. None restores the configured depth."""
         self._encoder.forced_depth = depth
 
     @property
@@ -205,12 +213,15 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return self.config.halting_scope == "sequence"
 
     def replay_halting(self, masses: Tensor | None) -> None:
-        """Halt tokens by given halting masses, (B, T, N), in place of the halting unit's; None restores the unit."""
+        """Halt tokens by given halting masses, (B, T, N), in place of those of the halting unit.
+
+        None restores the unit.
+        """
         self._encoder.replayed_masses = masses
 
     @property
     def one_depth(self) -> int | None:
-        """Current number of updates of every token; None where tokens halt."""
+        """Current number of updates of every token, or None if tokens halt."""
         return self._encoder.fixed_depth
 
     @property
@@ -219,7 +230,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of one traced batch; see `price_tokens`."""
+        """Return the multiply-accumulates of a traced batch; see `price_tokens`."""
         return price_tokens(self.config, trace)
 
 
@@ -238,7 +249,7 @@ class Start(NamedTuple):
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
-    """Base model: ALBERT whose shared layer updates every token until the token halts."""
+    """ALBERT base model with a shared layer that updates every token until the token halts."""
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -275,13 +286,13 @@ class AlbertActModel(AlbertActPreTrainedModel):
             token_type_ids: Segment of each token, (B, T).
             position_ids: Position of each token, (B, T) or (1, T).
             inputs_embeds: Word embeddings instead of ids, (B, T, E).
-            readout_slots: Distinct indices b T + t of the tokens whose states after every iteration are returned,
-                int64, (K,).
+            readout_slots: Distinct indices b T + t of the tokens for which the states after every iteration are
+                returned, int64, (K,).
             **kwargs: `output_hidden_states`, `output_attentions`, `return_dict`, and options of the attention.
 
         Raises:
-            ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the
-                sequence is longer than the positions.
+            ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if the sequence
+                is longer than the number of positions.
         """
         state, mask, valid = self.start(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         readouts = None if readout_slots is None else ReadoutStates(readout_slots, state)
@@ -311,7 +322,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Start:
-        """Return the input of the encoder; the arguments are those of the forward pass."""
+        """Return the input of the encoder. The arguments are those of the forward pass."""
         words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
@@ -323,30 +334,33 @@ class AlbertActModel(AlbertActPreTrainedModel):
         return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
 
     def pooled(self, state: Tensor) -> Tensor:
-        """Return tanh(W h) of the states of first tokens, (..., H) to (..., H)."""
+        """Return tanh(W h), (..., H), of the states h of first tokens, (..., H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state))
 
     def ragged_kernel(self, valid: Tensor) -> Kernel | None:
-        """Return the attention kernel of a batch's ragged execution, or None for dense; `valid` is (B, T)."""
+        """Return the attention kernel for ragged execution of a batch, or None for dense execution.
+
+        `valid` is the mask of the real tokens, (B, T).
+        """
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
     def _should_record(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Return whether the call, or else the configuration, requests `hidden_states` or `attentions`."""
+        """Return whether the output `name` is requested, by the call or else by the configuration."""
         return bool(options.get(f"output_{name}", getattr(self.config, f"output_{name}", False)))
 
 
 def ragged_kernel(
     config: AlbertActConfig, positions: int, device: torch.device, dtype: torch.dtype, *, training: bool
 ) -> Kernel | None:
-    """Return the attention kernel of a ragged execution, or None for a dense one.
+    """Return the attention kernel for ragged execution, or None for dense execution.
 
     Args:
         config: Configuration with `execution`, the state rule and the widths.
         positions: Number of positions of the batch, padding included.
         device: Device of the batch.
         dtype: Dtype of the weights.
-        training: Whether the model is in training mode, in which attention weights are dropped.
+        training: Whether the model is in training mode, which applies dropout to attention weights.
 
     Raises:
         ConfigError: If `execution="ragged"` does not work with the state rule or the attention implementation.
@@ -369,15 +383,15 @@ def ragged_kernel(
 
 
 def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
-    """Return the multiply-accumulates of the encoder for one traced batch; heads and embedding lookups are not counted.
+    """Return the multiply-accumulates of the encoder for a traced batch. Heads and lookups are not counted.
 
-    An update of a token costs `update_work`, and H for its halting unit. The adaptive count includes one more refresh
-    of a token's keys and values, 2 H^2, after its last update if other tokens of the sequence still run.
+    An update of a token costs `update_work`, plus H for the halting unit. If other tokens of the sequence still run
+    after the last update of a token, the adaptive count includes one more refresh of its keys and values, 2 H^2.
 
     Args:
         config: Configuration with the widths E, H, F.
-        trace: Trace with `execution`. Its `tokens` holds the tokens per row if the traced units are only some of them.
-            Without its `computed`, every row counts as run in every iteration.
+        trace: Trace with `execution`. If the traced units are only some of the tokens, `execution.tokens` is the number
+            of tokens per row. Without `execution.computed`, all rows are counted in every iteration.
     """
     ran = trace.executed
     hidden = config.hidden_size

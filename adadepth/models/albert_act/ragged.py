@@ -1,8 +1,8 @@
-"""The recurrence of ACT-ALBERT on the tokens that still run, packed one after the other.
+"""Ragged execution of the ACT-ALBERT recurrence: only the tokens that still run are computed, packed together.
 
-The results equal those of the dense loop in `recurrence.py`; docs/ragged_execution.md has the argument.
-`ragged_kernel` in `modeling.py` selects the execution of a batch. Shape legend: B batch, T tokens, P packed tokens, H
-width, N iterations that ran.
+The results equal those of the dense loop in `recurrence.py`. docs/ragged_execution.md explains why. `ragged_kernel` in
+`modeling.py` selects the execution of a batch. Shape legend: B batch, T tokens, P packed tokens, H width, N iterations
+that ran.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _UNMEASURED_REPACK_SAVES = 1e10
 
 
 class PackedPositions(DensePositions):
-    """Positions of the running tokens, packed one after the other, with the keys and values of all real tokens.
+    """Positions of the running tokens, packed together, and the keys and values of all real tokens.
 
-    A halted token keeps its state, hence its keys and values. An iteration therefore recomputes the keys and values of
-    only those tokens that ran in the previous iteration, including those that halted there.
+    A halted token keeps its state, and therefore its keys and values. An iteration recomputes the keys and values only
+    of the tokens that ran in the previous iteration, including those that halted in it.
 
     Args:
-        valid: Mask of the real tokens, boolean, (B, T); all of them run at first.
+        valid: Mask of the real tokens, boolean, (B, T). All real tokens run at first.
         attention_mask: Mask in the form of the attention implementation.
         options: Keyword arguments of the attention implementation.
         kernel: Attention kernel for packed queries.
@@ -88,24 +88,30 @@ class PackedPositions(DensePositions):
         return output
 
     def renew(self, state: Tensor) -> None:
-        """Set the states from which the next iteration recomputes keys and values, (P, H), halted tokens included."""
+        """Set the states, (P, H), from which the next iteration recomputes keys and values.
+
+        They include halted tokens.
+        """
         self._changed = self.block_input(state)
 
     def narrow(self, staying: Tensor) -> None:
-        """Keep only the packed tokens at positions `staying` running, int64, (P',)."""
+        """Keep only the packed tokens at positions `staying`, int64, (P',), as running tokens."""
         self.active = ActiveSet(self.slots[staying], self.active.shape)
         if self._first is not None:
             self._first = take(self._first, staying)
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Drop the tokens outside `running`, (B, T); return the states of the remaining ones; waits for the device."""
+        """Drop the tokens outside `running`, (B, T), and return the states of the others.
+
+        The call synchronises with the device.
+        """
         staying = running.flatten()[self.slots].nonzero().squeeze(1)
         self.renew(state)
         self.narrow(staying)
         return take(state, staying)
 
     def find(self, slots: Tensor) -> Tensor:
-        """Return the positions of slots b T + t among the packed tokens; the slots ascend, so bisection finds them."""
+        """Return the positions of slots b T + t among the packed tokens, by bisection because slots are sorted."""
         return torch.searchsorted(self.slots, slots)
 
 
@@ -133,11 +139,11 @@ def run_ragged(
     """Run the recurrence on running tokens only; see `AlbertActTransformer.forward` for the result.
 
     Args:
-        encoder: Encoder whose `update` is one iteration.
+        encoder: Encoder. Its method `update` runs one iteration.
         state: x_0, (B, T, H).
         positions: Positions of the batch's tokens before the first iteration.
-        readouts: Recorder of the states of some tokens after every iteration.
-        records: Whether the states of every iteration are recorded, at the cost of one copy of all states each.
+        readouts: Recorder of the states of some tokens after every iteration, or None.
+        records: Whether to record the states of every iteration. This copies all states in each iteration.
     """
     base = encoder.start(state, positions.valid)
     tokens = encoder.start(positions.enter(state), torch.ones_like(positions.slots, dtype=torch.bool))
@@ -172,7 +178,7 @@ def run_ragged(
 
 
 def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:
-    """Return the least number of halted tokens, among the packed ones, from which on repacking pays off."""
+    """Return the minimum number of halted tokens among the packed tokens at which repacking saves time."""
     return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config, 0)
 
 
@@ -184,7 +190,7 @@ def _take_tokens(tokens: TokenStates, rows: Tensor) -> TokenStates:
 
 
 def _assemble(base: TokenStates, finished: list[tuple[Tensor, TokenStates]]) -> tuple[Tensor, ActState]:
-    """Scatter the results and halting sums of packed tokens into the batch; padding keeps the values of `base`."""
+    """Scatter the results and halting sums of packed tokens into the batch. Padding keeps the values of `base`."""
     shape = base.halting.updates.shape
     if len(finished) == 1 and len(finished[0][0]) == shape.numel():
         tokens = finished[0][1]
@@ -201,7 +207,7 @@ def _assemble(base: TokenStates, finished: list[tuple[Tensor, TokenStates]]) -> 
 
 
 def _scatter_by_step(probabilities: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Tensor:
-    """Scatter the halting masses of every iteration's packed tokens into the batch, (B, T, N)."""
+    """Scatter the halting masses of the packed tokens of every iteration into the batch, (B, T, N)."""
     size = shape.numel()
     indices = torch.cat([step * size + slots for step, (slots, _) in enumerate(probabilities)])
     values = torch.cat([values for _, values in probabilities])

@@ -1,4 +1,4 @@
-"""Readouts of ACT-ALBERT: the states of some tokens after every iteration, and the loss of a head that reads them.
+"""Readouts of ACT-ALBERT: the states of some tokens after every iteration, and a loss of predictions from them.
 
 Shape legend: B batch, T tokens, K recorded tokens or units, P packed tokens, H width, N iterations that ran, C classes.
 """
@@ -34,12 +34,15 @@ class ReadoutStates:
         self._steps: list[Tensor] = []
 
     def add(self, state: Tensor) -> None:
-        """Record the states of one iteration from those of all tokens, (B, T, H)."""
+        """Record the states of one iteration, given the states of all tokens, (B, T, H)."""
         self._latest = take(state.flatten(0, 1), self.slots)
         self._steps.append(self._latest)
 
     def add_packed(self, active: ActiveSet, state: Tensor) -> None:
-        """Record the states of one iteration from those of packed tokens, (P, H); other tokens repeat their last."""
+        """Record the states of one iteration, given those of packed tokens, (P, H).
+
+        Other tokens repeat their last state.
+        """
         ranks = active.ranks.index_select(0, self.slots)
         present = (ranks >= 0).nonzero().squeeze(1)
         rows = take(state, ranks.index_select(0, present))
@@ -52,14 +55,15 @@ class ReadoutStates:
 
 
 class TargetUnits(NamedTuple):
-    """The K units that have a target, and the tokens at which the head reads them.
+    """The K units that have a target, and the tokens from which the head predicts them.
 
     Attributes:
-        slots: Index b T + t of each token that is read, int64, (K,), or (K sequences,) if a unit is several sequences.
-        labels: Targets of the units, none of them ignored, (K,), or (K, C) for multi-label targets.
+        slots: Index b T + t of each token that is read, int64, (K,), or (K * sequences,) if a unit consists of several
+            sequences.
+        labels: Targets of the units, (K,), or (K, C) for multi-label targets. No target is ignored.
         kind: Problem type, as returned by `adadepth.models.shared.losses.infer_problem_type`.
-        sequences: Number of sequences per unit, such as the choices of a question; the unit runs until the last of them
-            has halted. None: the unit is read at one token.
+        sequences: Number of sequences per unit, such as the choices of a question. The unit runs until the last
+            sequence has halted. If it is None, the unit is predicted from one token.
     """
 
     slots: Tensor
@@ -69,23 +73,26 @@ class TargetUnits(NamedTuple):
 
 
 def labelled_tokens(labels: Tensor) -> TargetUnits:
-    """Return the tokens with a class as units, in row-major order of the labels (B, T); waits for the device."""
+    """Return the tokens with a class as units, in row-major order of the labels, (B, T).
+
+    The call synchronises with the device.
+    """
     slots = (labels >= 0).flatten().nonzero().squeeze(1)
     return TargetUnits(slots, labels.flatten()[slots])
 
 
 def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read: Read) -> LossTerm:
-    """Return the loss part `readouts`: the task loss of a unit averaged over its iterations, summed over units.
+    """Return the loss part `readouts`, the mean task loss over the iterations of a unit, summed over units.
 
         sum_k c_k / N_k  sum_{n <= N_k} loss(read(x_n^k), y_k),  counted as sum_k c_k
 
-    N_k is the number of iterations that unit k ran, and c_k its class weight, 1 without class weights.
+    N_k is the number of iterations that unit k ran. c_k is its class weight, or 1 without class weights.
 
     Args:
         config: Configuration with `readout_weight`, the weight of the part, and the class weights.
-        outputs: Output of the base model with `readout_states` at the units' slots.
-        units: Units that are read.
-        read: Head of the task, (R, H), or (R, sequences, H), to (R, C).
+        outputs: Output of the base model with `readout_states` at the slots of the units.
+        units: Units with a target.
+        read: Function that returns logits, (R, C), for states, (R, H) or (R, sequences, H).
     """
     states = outputs.readout_states
     ran = ran_steps(outputs.trace, units.slots, states.shape[1])
@@ -101,13 +108,13 @@ def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read
 
 
 def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
-    """Return the mask of the iterations that the tokens at `slots` ran, boolean, (K, N) with N `steps`."""
+    """Return the mask of the iterations that the tokens at `slots` ran, boolean, (K, N), where N is `steps`."""
     updates = trace.updates.flatten()[slots]
     return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
 
 
 def refuse_readouts(config: AlbertActConfig, head: str) -> None:
-    """Refuse a readout weight for a head without readouts.
+    """Refuse a readout weight for a head that has no readouts.
 
     Raises:
         ConfigError: If `readout_weight` is not 0.

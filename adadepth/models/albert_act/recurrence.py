@@ -33,12 +33,12 @@ class HaltingUnit(nn.Module):
         self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return the halting probabilities of states, (..., H) to (...), float32."""
+        """Return the halting probabilities, float32 (...), of states, (..., H)."""
         return self.dense(state).squeeze(-1).sigmoid()
 
 
 class AlbertActLayer(AlbertLayer):
-    """Shared block and halting unit; the recurrence calls the halting unit, the block's forward pass does not."""
+    """Shared block with a halting unit. The recurrence calls the halting unit, not the forward pass of the block."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -50,7 +50,7 @@ class TokenStates(NamedTuple):
 
     Attributes:
         state: x_n, (..., H).
-        result: Result so far, (..., H); the same tensor as `state` under the rule `single`.
+        result: Result so far, (..., H). Under the rule `single`, it is the same tensor as `state`.
         halting: Halting sums, (...).
     """
 
@@ -60,7 +60,7 @@ class TokenStates(NamedTuple):
 
 
 class DensePositions:
-    """Positions of a batch's tokens and their attention, where all positions run in every iteration.
+    """Positions of the tokens of a batch, and their attention, if all positions run in every iteration.
 
     Args:
         valid: Mask of the real tokens, boolean, (B, T).
@@ -76,20 +76,20 @@ class DensePositions:
 
     @property
     def slots(self) -> Tensor | None:
-        """Index b T + t of each running token, int64, (P,); None where all positions run."""
+        """Index b T + t of each running token, int64, (P,), or None if all positions run."""
         return None
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Number of queries, keys and query-key pairs of the next iteration; None where all positions run."""
+        """Number of queries, keys and query-key pairs of the next iteration, or None if all positions run."""
         return None
 
     def gather(self, values: Tensor) -> Tensor:
-        """Return the values of the running tokens, (..., *), from values of the whole batch, (B, T, *)."""
+        """Select the values of the running tokens, (..., *), from those of the whole batch, (B, T, *)."""
         return values
 
     def enter(self, state: Tensor) -> Tensor:
-        """Return x_0 of the running tokens, (..., H), from that of the whole batch, (B, T, H); store it for recall."""
+        """Return x_0 of the running tokens, (..., H), from x_0 of the batch, (B, T, H), and store it for recall."""
         first = self.gather(state)
         self._first = first if self._recall else None
         return first
@@ -99,11 +99,11 @@ class DensePositions:
         return state if self._first is None else state + self._first
 
     def apply(self, layer: AlbertActLayer, block_input: Tensor) -> Tensor:
-        """Apply the block, (..., H) to (..., H)."""
+        """Apply the block to its input, (..., H)."""
         return layer(block_input, self._mask, **self._options)[0]
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Drop the tokens outside `running`, (B, T), if packed; return the states of the remaining tokens."""
+        """Drop the tokens outside `running`, (B, T), if tokens are packed, and return the states of the others."""
         return state
 
     def find(self, slots: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class DensePositions:
 
 
 class StateRecord(nn.Module):
-    """Identity on the states after an iteration; a module, so that a hook can record the states."""
+    """Identity on the states after an iteration. It is a module so that a hook can record the states."""
 
     def forward(self, before: Tensor, after: Tensor) -> Tensor:
         """Return the states after an iteration, (B, T, H)."""
@@ -123,8 +123,8 @@ class AlbertActTransformer(nn.Module):
     """Encoder that applies the shared layer until every token has halted, at most `num_hidden_layers` times.
 
     Attributes:
-        forced_depth: Updates of every token, in place of the configured depth; None: the configured depth.
-        replayed_masses: Halting masses in place of the halting unit's, (B, T, N); None: the halting unit's.
+        forced_depth: Number of updates of every token, or None for the configured depth.
+        replayed_masses: Halting masses that replace those of the halting unit, (B, T, N), or None.
     """
 
     def __init__(self, config: AlbertActConfig) -> None:
@@ -145,7 +145,7 @@ class AlbertActTransformer(nn.Module):
         Args:
             state: x_0, (B, T, H).
             positions: Positions of the batch.
-            readouts: Recorder of the states of some tokens after every iteration.
+            readouts: Recorder of the states of some tokens after every iteration, or None.
 
         Returns:
             The results, (B, T, H), and the trace.
@@ -164,12 +164,15 @@ class AlbertActTransformer(nn.Module):
         return tokens.result, self.trace(tokens.halting, torch.stack(probabilities, dim=-1), positions.valid)
 
     def start(self, state: Tensor, valid: Tensor) -> TokenStates:
-        """Return the tokens before the first iteration, from x_0 (..., H); tokens not `valid`, (...), start halted."""
+        """Return the tokens before the first iteration, given x_0, (..., H).
+
+        Tokens outside `valid`, (...), start halted.
+        """
         result = state if self.state_rule == "single" else torch.zeros_like(state)
         return TokenStates(state, result, init_act(valid))
 
     def update(self, tokens: TokenStates, positions: DensePositions, step: int) -> tuple[TokenStates, Tensor]:
-        """Run iteration `step`, counted from 1; return the tokens after it and the halting masses, (...).
+        """Run iteration `step`, counted from 1, and return the tokens after it and their halting masses, (...).
 
         The halting mass of a token that had halted before is 0.
         """
@@ -199,7 +202,7 @@ class AlbertActTransformer(nn.Module):
         return output, self.halting_probability(block_input, output, positions.valid, positions.slots)
 
     def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
-        """Return the probability p_n that tokens halt at this update, (...), float32; 0 with a fixed depth.
+        """Return the probability p_n that tokens halt at this update, float32, (...). It is 0 with a fixed depth.
 
         Sequence-level halting takes the mean of p_n over the real tokens of a sequence.
 
@@ -207,7 +210,8 @@ class AlbertActTransformer(nn.Module):
             state: Block input r_n, (..., H).
             output: Block output y_n, (..., H).
             valid: Mask of the real tokens, boolean, (B, T).
-            slots: Index b T + t of each packed token, int64, (P,), whole sequences if sequences halt; None: not packed.
+            slots: Index b T + t of each packed token, int64, (P,), or None if tokens are not packed. If sequences halt,
+                the packed tokens are those of whole sequences.
         """
         probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
         if self.fixed_depth is not None:
@@ -225,13 +229,13 @@ class AlbertActTransformer(nn.Module):
     def trace(
         self, halting: ActState, probabilities: Tensor, valid: Tensor, computed: ComputedSteps | None = None
     ) -> DepthTrace:
-        """Return the trace of a pass.
+        """Return the trace of a forward pass.
 
         Args:
             halting: Final halting sums, (B, T).
             probabilities: Halting mass of every iteration, 0 once a token has halted, (B, T, N).
             valid: Mask of the real tokens, boolean, (B, T).
-            computed: Computed queries, keys and pairs of each iteration; None where all positions ran.
+            computed: Number of computed queries, keys and pairs of each iteration, or None if all positions ran.
         """
         return DepthTrace(
             unit="token",
@@ -244,7 +248,7 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def fixed_depth(self) -> int | None:
-        """Updates of every token where halting is disabled; None where tokens halt."""
+        """Number of updates of every token if halting is disabled, or None if tokens halt."""
         return self.config.fixed_depth if self.forced_depth is None else self.forced_depth
 
     @property
@@ -255,7 +259,7 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def state_rule(self) -> StateRuleLike:
-        """Rule that updates the states; `graves` with a fixed depth.
+        """Rule that updates the states. With a fixed depth, it is `graves`.
 
         A fixed depth leaves nothing to interpolate: the state is the block's output. The cap forces every token to halt
         with weight 1, so the last output is the result.

@@ -1,4 +1,4 @@
-"""Published depths of ACT-ALBERT beside those of a run: a section of the report and a column of the console summary.
+"""Comparison of a run's depths with published depths of ACT-ALBERT, for the report and the console summary.
 
 Source: Simoulin & Crabbé 2021, "How many layers and why? An analysis of the model depth in transformers", ACL-IJCNLP
 Student Research Workshop, 2021.acl-srw.23. The figures come from the table of mean updates in the README of their
@@ -27,7 +27,8 @@ class PublishedModel:
     Attributes:
         most: Maximum number of updates, its `num_hidden_layers`.
         penalty: Weight of the ponder cost.
-        means: Mean updates by token class; the source's row [MASK/random] also selects [MASK] tokens (`_BLEND`).
+        means: Mean updates by token class. The row [MASK/random] of the source also includes [MASK] tokens; see
+            `_BLEND`.
     """
 
     most: int
@@ -56,7 +57,7 @@ _CORPUS = "wikipedia_bookcorpus"  # name in the configuration group `dataset`
 
 
 def reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the depths of the published model of a pretraining run's maximum depth, and how their training differs."""
+    """Return the depths of the published model with a run's maximum depth, and how the training settings differ."""
     name = _find_published_model(files)
     if name is None:
         return None
@@ -66,7 +67,7 @@ def reference_depth(files: RunFiles) -> ReferenceDepth | None:
 
 
 def _find_published_model(files: RunFiles) -> str | None:
-    """Return the name of the published model of a pretraining run's maximum depth; None if there is none."""
+    """Return the name of the published model with the maximum depth of a pretraining run, or None if there is none."""
     if files.config.get("task") != "pretrain" or not files.halting.get("classes", {}).get("mask/mask", {}).get("n"):
         return None
     return next((name for name, model in MODELS.items() if model.most == max_updates(files)), None)
@@ -99,7 +100,7 @@ def _has_pairs(config: Mapping[str, Any]) -> bool:
 
 
 def published(files: RunFiles) -> Section | None:
-    """Return the section with the depths by token class of this run and of the published models."""
+    """Return the section with the depths by token class of a run and of the published models, or None."""
     classes = files.halting.get("classes", {})
     if not classes.get("mask/mask", {}).get("n"):
         return None

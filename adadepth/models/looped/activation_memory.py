@@ -1,8 +1,8 @@
-"""The least memory of activations that a forward pass of a looped model stores for the backward pass.
+"""Minimum activation memory that a forward pass of a looped model stores for the backward pass.
 
-D is the width, F the inner width of a layer, h and h_kv the heads of queries and keys, d_h their width. The numbers of
-a token in a layer were fitted to what autograd keeps in float32, see docs/looped.md; it also keeps a few of each token
-and, of packed documents, a mask of T, which are left out.
+D is the width, F the inner width of a layer, h and h_kv the number of heads of queries and keys, and d_h their width.
+The number of values per token and layer was fitted to what autograd stores in float32; see docs/looped.md. Two smaller
+parts are not counted: a few values per token, and a mask of T values per token of packed documents.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ _HF_STATES = 7  # the same of a layer of another decoder: residual and normed st
 
 
 def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-    """Return how many numbers each part stores; see `DepthModel.least_activations`.
+    """Return how many values each part stores; see `DepthModel.least_activations`.
 
-    With drawn loops a text may have one only. Of recomputed loops the states before them are stored.
+    If the number of loops is drawn, one loop is counted, because a text may have only one. For recomputed loops, only
+    the states before each loop are counted.
 
     Args:
-        config: A `LoopedConfig`.
+        config: Configuration of the model, a `LoopedConfig`.
         lengths: Number of tokens of every row.
         recomputed: Whether the backward pass recomputes loops, one at a time.
     """

@@ -1,7 +1,8 @@
-"""Key-value caches of looped models that store fewer than all loops of a token.
+"""Key-value caches of looped models that store fewer entries for a token than it runs loops.
 
-A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. The policy says what is
-read of it at loop n, by tokens of later calls, and by those of the same call once it has exited:
+A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. The cache policy
+defines which key other tokens read at loop n. This applies to tokens of later forward passes, and to tokens of the same
+forward pass after the exit:
 
     all      k_n: all tokens run all loops (transformers' own caches; no cache of this module)
     frozen   k_n where n <= e; after its exit what the layer makes of what a loop would begin with at the state s_e
@@ -10,16 +11,16 @@ read of it at loop n, by tokens of later calls, and by those of the same call on
     mean     (k_1 + ... + k_e) / e
     ring:K   k_m of the newest loop m <= e with m = n (mod K); k_e where there is none, which is where e < K
 
-and the same of the values. Tokens of one call that still run see each other loop by loop, so that a prompt is computed
-as without a cache but for its tokens that have exited. Layers of the prelude have one entry a token. A coda has what it
-made after the loop that the token was read at; with `frozen` an entry for every loop after which it ran, and that of
-the exit at all others.
+The same holds for the values. Tokens of one forward pass that still run attend to each other loop by loop. A prompt is
+therefore computed as without a cache, except for tokens that have exited. Layers of the prelude have one entry per
+token. A layer of the coda stores the entry of the loop at which the token exited. With `frozen`, it stores an entry for
+every loop after which it ran, and the entry of the exit for all other loops.
 
-A layer has a tensor of B rows and S entries a token, (B, S, h, M, d): N of `frozen`, K of a ring, one of the other
-policies. An entry that a policy reads twice is written twice, so that reading is a view and no look-up, whatever loops
-the rows' tokens ran. `Target` says where keys of the running call are written: rows and tokens of each, and one loop
-for all. Rows at different loops would need a loop for each row there, and a view for each in `LoopLayer.update`. What
-is stored never depends on the loop at which other rows are.
+A layer stores a tensor with S entries per token, (B, S, h, M, d). S is N for `frozen`, K for a ring, and 1 for the
+other policies. An entry that is read at several loops is stored several times. Reading is therefore a view instead of a
+lookup, whatever number of loops the tokens ran. `Target` records where the keys of the current forward pass are
+written: the rows and tokens, and one loop for all of them. Rows at different loops would need one loop per row in
+`Target`, and one view per row in `LoopLayer.update`. The stored values never depend on the loops of other rows.
 
 Shape legend: B rows, T new tokens, M tokens that were there before, K tokens that exit, h heads of keys and values, d
 their width, N loops.
@@ -40,13 +41,13 @@ from adadepth.models.looped.cache_policies import parse_policy
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
-    """Return the bytes of a token's keys and values: 2 h d numbers, times P + S C + S' Q entries.
+    """Return the bytes per token of keys and values: 2 h d numbers, times P + S C + S' Q entries, times `item`.
 
     Args:
-        config: A `LoopedConfig`.
-        policy: Name of a policy; None: the configuration's.
-        loops: N; None: the configuration's.
-        item: Bytes of a number.
+        config: Configuration of the model, a `LoopedConfig`.
+        policy: Name of the cache policy, or None for that of the configuration.
+        loops: Number N of loops, or None for that of the configuration.
+        item: Number of bytes of one number.
     """
     parsed, loops = parse_policy(policy or config.cache_policy), config.loops(loops)
     entries = config.prelude + config.core * parsed.core_entries(loops) + config.coda * parsed.coda_entries(loops)
@@ -55,14 +56,14 @@ def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = 
 
 @dataclass
 class Target:
-    """The position in a cache at which the running call writes keys and values.
+    """Position in a cache at which the current forward pass writes keys and values.
 
     Attributes:
-        before: M.
-        new: T.
-        rows: B.
-        loop: Current loop, from 0; -1 before all loops.
-        picked: Tokens whose keys are written; None: all.
+        before: Number M of earlier tokens in the cache.
+        new: Number T of new tokens.
+        rows: Number B of rows.
+        loop: Current loop, counted from 0, or -1 before the first loop.
+        picked: Tokens for which keys and values are written, or None for all tokens.
     """
 
     before: int = 0
@@ -74,12 +75,15 @@ class Target:
 
 @dataclass
 class Selection:
-    """Some tokens of a batch, in the R rows that have any, each with as many columns, r, as the fullest row needs.
+    """Selected tokens of a batch, in the R rows that have any.
+
+    They are arranged in r columns, the number that the fullest row needs.
 
     Attributes:
-        rows: Numbers of the rows, ascending, int64 (R,).
-        tokens: Numbers of the tokens, ascending in a row, int64 (R, r); unselected ones fill rows that have fewer.
-        real: Whether each of them was selected, boolean (R, r).
+        rows: Indices of the rows, ascending, int64 (R,).
+        tokens: Indices of the tokens, ascending in a row, int64 (R, r). Rows with fewer selected tokens are filled with
+            unselected tokens.
+        real: Whether each of these tokens was selected, boolean (R, r).
     """
 
     rows: Tensor
@@ -88,7 +92,7 @@ class Selection:
 
     @classmethod
     def from_running(cls, running: Tensor) -> Selection | None:
-        """Select the tokens (B, T) that run; None if all of them do."""
+        """Select the running tokens from their mask, (B, T), or return None if all tokens run."""
         counts = running.sum(dim=1)
         most = int(counts.max())
         if most == running.shape[1] and bool((counts == most).all()):
@@ -98,17 +102,17 @@ class Selection:
         return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
 
     def take(self, values: Tensor) -> Tensor:
-        """Gather the selected tokens: (B, T, ...) to (R, r, ...)."""
+        """Gather the values of the selected tokens, (R, r, ...), from those of the batch, (B, T, ...)."""
         return values[self.rows.unsqueeze(1), self.tokens]
 
     def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """Return values (B, T, ...) in which the selected tokens have those of (R, r, ...)."""
+        """Return `values`, (B, T, ...), with those of the selected tokens replaced by `computed`, (R, r, ...)."""
         rows, tokens = self.coordinates
         return values.index_put((rows, tokens), computed[self.real])
 
     @property
     def coordinates(self) -> tuple[Tensor, Tensor]:
-        """Row and token number of every selected token, int64 (K,) each."""
+        """Row index and token index of every selected token, int64 (K,) each."""
         return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
 
 
@@ -116,12 +120,12 @@ _SLACK = 64  # tokens by which a full layer grows at least
 
 
 class LoopLayer(CacheLayerMixin):
-    """Keys and values of a layer, (B, S, h, capacity, d), whose first M tokens count.
+    """Keys and values of a layer, (B, S, h, capacity, d). The first M of `capacity` tokens are filled.
 
     Args:
-        entries: S.
-        target: Position of the running call, shared by the layers of a cache.
-        policy: Stored loops of a token: `frozen`, `last`, `mean`, `first` or `ring`.
+        entries: Number S of entries per token.
+        target: Position of the current forward pass, shared by all layers of a cache.
+        policy: Name of the cache policy: `frozen`, `last`, `mean`, `first` or `ring`.
     """
 
     is_sliding = False
@@ -138,7 +142,7 @@ class LoopLayer(CacheLayerMixin):
         self._accumulated: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Create tensors of no token yet for the rows of the call."""
+        """Create tensors without tokens for the rows of the current forward pass."""
         self.keys, self.values = (
             new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
             for new in (key_states, value_states)
@@ -146,7 +150,7 @@ class LoopLayer(CacheLayerMixin):
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values (R, h, r, d) at the target; returns those that attention reads, (R, h, M + T, d)."""
+        """Write keys and values, (R, h, r, d), and return those that attention reads, (R, h, M + T, d)."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         target = self._target
@@ -163,13 +167,13 @@ class LoopLayer(CacheLayerMixin):
     def finalize_exited(
         self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None
     ) -> None:
-        """Store what later tokens read of tokens (K,) that exit after loop n, from 1.
+        """Store the entries of K tokens that exit after loop n (counted from 1), as later tokens will read them.
 
         Args:
-            rows: Row of each, int64 (K,).
-            tokens: Number of each in the running call, int64 (K,).
-            loop: n.
-            frozen: Keys and values (K, h, d) for the entries of later loops; None: those of loop n.
+            rows: Row index of each token, int64 (K,).
+            tokens: Index of each token in the current forward pass, int64 (K,).
+            loop: Loop n.
+            frozen: Keys and values for the entries of later loops, (K, h, d) each, or None to use those of loop n.
         """
         columns = self._target.before + tokens
         for number, stored in enumerate((self.keys, self.values)):
@@ -184,7 +188,7 @@ class LoopLayer(CacheLayerMixin):
                     stored[rows, entry, :, columns] = filling
 
     def _find_empty_entries(self, loop: int) -> list[int]:
-        """Return the entries that hold nothing of a token that exits after loop n, from 1."""
+        """Return the entries that are still empty for a token that exits after loop n, counted from 1."""
         if self._entries == 1:
             return []
         if self._policy == "ring":
@@ -193,32 +197,32 @@ class LoopLayer(CacheLayerMixin):
         return [entry for entry in range(self._entries) if entry > newest or entry not in self._written]
 
     def close(self, length: int) -> None:
-        """End the call: M is now `length`."""
+        """End the forward pass. The number M of filled tokens becomes `length`."""
         self._length, self._accumulated, self._written = length, [], set()
 
     def get_seq_length(self) -> int:
-        """Return M."""
+        """Return the number M of filled tokens."""
         return self._length
 
     def get_max_length(self) -> int:
-        """Return -1: it grows."""
+        """Return -1, because the cache can grow without limit."""
         return -1
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return M + T, and 0, the offset of the first."""
+        """Return the number of keys, M + T, and the offset of the first key, 0."""
         return self._length + query_length, 0
 
     def reset(self) -> None:
-        """Forget all tokens."""
+        """Remove all tokens."""
         self.keys = self.values = None
         self.is_initialized = False
         self.close(0)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens; under every policy the entries of a token depend on no later one.
+        """Remove the last tokens. Under every policy, the entries of a token do not depend on later tokens.
 
         Args:
-            tokens_to_remove: Their number as a negative one, or 0.
+            tokens_to_remove: Number of tokens to remove, given as a negative number, or 0.
 
         Raises:
             ValueError: If the number is positive.
@@ -228,12 +232,12 @@ class LoopLayer(CacheLayerMixin):
         self._length = max(self._length + tokens_to_remove, 0)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row."""
+        """Repeat every row `repeats` times."""
         if self.is_initialized:
             self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows only."""
+        """Keep only the rows with the given indices."""
         if self.is_initialized:
             self.keys, self.values = self.keys[indices], self.values[indices]
 
@@ -246,7 +250,7 @@ class LoopLayer(CacheLayerMixin):
             )
 
     def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
-        """Add up the loops of each token, or take its first one, in at least float32."""
+        """Accumulate the sum over the loops of each token, or its first loop, in float32 or a wider dtype."""
         if self._policy not in ("mean", "first") or (self._policy == "first" and loop > 0):
             return
         target = self._target
@@ -264,7 +268,10 @@ class LoopLayer(CacheLayerMixin):
                 total[rows, :, tokens] += new.transpose(1, 2)[target.picked.real]
 
     def _read(self, stored: Tensor) -> Tensor:
-        """Read (R, h, M + T, d) from (B, h, capacity, d): a view where all rows are read."""
+        """Return the keys or values of the running rows, (R, h, M + T, d), from the cache, (B, h, capacity, d).
+
+        The result is a view if the rows are contiguous.
+        """
         target = self._target
         filled = stored[:, :, : target.before + target.new]
         if target.picked is None or len(target.picked.rows) == target.rows:
@@ -276,7 +283,7 @@ class LoopLayer(CacheLayerMixin):
 
 
 def _write(stored: Tensor, new: Tensor, target: Target) -> None:
-    """Write (R, h, r, d) into (B, h, capacity, d)."""
+    """Write the keys or values of the running rows, (R, h, r, d), into the cache, (B, h, capacity, d)."""
     if target.picked is None:
         stored[:, :, target.before : target.before + target.new] = new
     else:
@@ -285,15 +292,15 @@ def _write(stored: Tensor, new: Tensor, target: Target) -> None:
 
 
 class LoopedCache(Cache):
-    """A cache of a policy other than `all`, with one layer for each of P + C + Q layers that have weights.
+    """Cache with a policy other than `all`. It has one cache layer for each of the P + C + Q layers with weights.
 
     Args:
-        config: A `LoopedConfig`.
-        policy: Name of a policy; None: the configuration's.
-        loops: N, the most loops of a call; None: the configuration's.
+        config: Configuration of the model, a `LoopedConfig`.
+        policy: Name of the cache policy, or None for that of the configuration.
+        loops: Maximum number N of loops of a forward pass, or None for that of the configuration.
 
     Raises:
-        ConfigError: If there is no such policy, or it is `all`.
+        ConfigError: If there is no such policy, or the policy is `all`.
     """
 
     def __init__(self, config: Any, policy: str | None = None, loops: int | None = None) -> None:
@@ -315,10 +322,11 @@ class LoopedCache(Cache):
         return [*self._prelude, *self.core, *self.coda]
 
     def open(self, rows: int, new: int, loops: int) -> None:
-        """Begin a call of B rows, T tokens and N loops; the prelude is next.
+        """Begin a forward pass of B rows, T tokens and N loops. The prelude runs next.
 
         Raises:
-            ConfigError: If it may run more loops than `frozen` has places for, or has other rows.
+            ConfigError: If `frozen` stores fewer loops than the forward pass may run, or the number of rows differs
+                from that of the cache.
         """
         if self.policy.name == "frozen" and loops > self.loops:
             raise ConfigError(
@@ -332,20 +340,20 @@ class LoopedCache(Cache):
         target.loop, target.picked = -1, None
 
     def set_loop(self, loop: int, picked: Selection | None) -> None:
-        """Set the loop n, from 1, and the tokens whose keys are written next."""
+        """Set the loop n, counted from 1, and the tokens for which keys and values are written next."""
         self.target.loop, self.target.picked = loop - 1, picked
 
     def close(self) -> None:
-        """End the call: its tokens are from now on earlier ones."""
+        """End the forward pass. Its tokens then count as earlier tokens."""
         length = self.target.before + self.target.new
         for layer in self._loop_layers:
             layer.close(length)
 
     def bytes_per_token(self) -> int:
-        """Return the bytes of a token's keys and values as they are stored; unused capacity is not counted.
+        """Return the bytes per token of the stored keys and values. Unused capacity is not counted.
 
         Raises:
-            ConfigError: If there are none yet.
+            ConfigError: If the cache is empty.
         """
         if not all(layer.is_initialized for layer in self._loop_layers):
             raise ConfigError("bytes_per_token: the cache is empty; use `cache.bytes_per_token(config)` of the policy")
@@ -354,5 +362,5 @@ class LoopedCache(Cache):
 
 
 def make_cache(config: Any, policy: str, loops: int) -> Cache:
-    """Return an empty cache of a policy."""
+    """Return an empty cache with the given policy."""
     return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

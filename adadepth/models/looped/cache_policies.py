@@ -1,4 +1,4 @@
-"""Cache policies of looped models by name; `adadepth.models.looped.cache` has their equations."""
+"""Cache policies of looped models by name. `adadepth.models.looped.cache` contains their equations."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ POLICIES = ("all", "frozen", "last", "mean", "first", "ring:K")
 
 @dataclass(frozen=True)
 class Policy:
-    """A cache policy.
+    """Cache policy: which loops of a token a key-value cache stores.
 
     Attributes:
         name: `all`, `frozen`, `last`, `mean`, `first` or `ring`.
-        ring: K, entries of a ring.
+        ring: Number K of entries of a ring.
     """
 
     name: str
     ring: int = 1
 
     def core_entries(self, loops: int) -> int:
-        """Return the entries of a token in a layer of the core, of N loops."""
+        """Return the number of entries that a cache stores for a token in a core layer, given N loops."""
         return {"all": loops, "frozen": loops, "ring": self.ring}.get(self.name, 1)
 
     def coda_entries(self, loops: int) -> int:
-        """Return the entries of a token in a layer of the coda, which runs after every loop."""
+        """Return the number of entries that a cache stores for a token in a coda layer, which runs after every loop."""
         return loops if self.name in ("all", "frozen") else 1
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ def parse_policy(written: str) -> Policy:
     """Parse the name of a policy.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If there is no policy with this name.
     """
     name, colon, number = written.partition(":")
     if name == "ring" and colon and number.isdecimal() and int(number) >= 1:

@@ -1,4 +1,4 @@
-"""The configuration of looped language models."""
+"""Configuration of looped language models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 @strict
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
-    """The configuration of a looped language model; it also reads those that Ouro and Huginn published."""
+    """Configuration of a looped language model. It also reads the published configurations of Ouro and Huginn."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
@@ -88,19 +88,19 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Create a configuration as transformers does, also from one of a published model."""
+        """Create a configuration from a dictionary, which may also be the configuration of a published model."""
         if config_dict.get("model_type") in PUBLISHED_MODELS:
             config_dict = convert_config(config_dict)
         return super().from_dict(config_dict, **kwargs)
 
     @property
     def layers(self) -> int:
-        """P + C + Q, the layers that have weights."""
+        """Number of layers with weights, P + C + Q."""
         return self.prelude + self.core + self.coda
 
     @property
     def num_hidden_layers(self) -> int:
-        """P + N C + Q, the layers that a token passes, each of which has an entry in a cache."""
+        """Number of layers that a token passes, P + N C + Q. Each of them has an entry in a cache."""
         return self.prelude + self.num_loops * self.core + self.coda
 
     @num_hidden_layers.setter
@@ -108,13 +108,13 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         raise ConfigError(f"num_hidden_layers={layers}: follows from prelude, core, coda and num_loops; set those")
 
     def loops(self, num_loops: int | None) -> int:
-        """Return N of a call.
+        """Return the number N of loops for a forward pass.
 
         Args:
-            num_loops: N that the call names; None: that of the configuration.
+            num_loops: Requested number of loops, or None for that of the configuration.
 
         Raises:
-            ConfigError: If it is less than 1.
+            ConfigError: If the number is less than 1.
         """
         if num_loops is not None and num_loops < 1:
             raise ConfigError(f"num_loops={num_loops} must be at least 1")
@@ -122,12 +122,12 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @property
     def width_of_head(self) -> int:
-        """Features of a head."""
+        """Number of features of an attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:
-        """Heads of keys and values."""
+        """Number of heads of keys and values."""
         return self.num_key_value_heads or self.num_attention_heads
 
     def _take_sizes(self, base: PreTrainedConfig) -> None:

@@ -1,7 +1,7 @@
-"""Conversion of the published looped models, Ouro (`ouro`) and Huginn (`huginn_raven`), with none of their code.
+"""Conversion of the published looped models Ouro (`ouro`) and Huginn (`huginn_raven`), without running their code.
 
-Their configurations become those of this package, and so do the names of their weights. Huginn stores queries, keys and
-values, and gate and up, in one matrix each, and the biases of queries and keys in one tensor.
+Configurations and weight names are converted to those of this package. Huginn stores queries, keys and values in one
+matrix, gate and up in another, and the biases of queries and keys in one tensor.
 """
 
 from __future__ import annotations
@@ -69,15 +69,15 @@ _HUGINN_NAMES = (
 
 
 def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of a published model by their names in this package.
+    """Return the weights of a published model under the names of this package.
 
     Args:
-        path: A folder or hub id.
-        stored: Its configuration file.
-        options: Options of `from_pretrained`.
+        path: Folder or hub id.
+        stored: Content of the configuration file.
+        options: Arguments of `from_pretrained`.
 
     Raises:
-        CheckpointError: If there are no weights, or they are those of a retrofit.
+        CheckpointError: If there are no weights, or they are those of a retrofitted model.
     """
     hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
     folder = Path(path)
@@ -94,9 +94,10 @@ def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mappin
 
 
 def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationConfig | None:
-    """Return the generation configuration of a published folder; None if it has none.
+    """Return the generation configuration of a published folder, or None if it has none.
 
-    Transformers saves no model whose settings contradict each other: then only the special tokens stay.
+    transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
+    are kept.
     """
     hub_options = {name: options[name] for name in (*_HUB_OPTIONS, "subfolder") if name in options}
     try:
@@ -114,18 +115,18 @@ def convert_config(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Convert a published configuration to the fields of `LoopedConfig`.
 
     Raises:
-        CheckpointError: If it has a value that no published model has.
+        CheckpointError: If a value differs from those of all published models.
     """
     return PUBLISHED_MODELS[stored["model_type"]](stored)
 
 
 def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield weights by their names in this package.
+    """Yield the weights under the names of this package.
 
     Args:
-        kind: `ouro` or `huginn_raven`.
+        kind: Published model type, `ouro` or `huginn_raven`.
         weights: Weights by their published names.
-        config: The published configuration.
+        config: Published configuration.
     """
     names = _OURO_NAMES if kind == "ouro" else _HUGINN_NAMES
     for published, weight in weights.items():
@@ -150,7 +151,10 @@ def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str
 
 
 def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Ouro: all layers are the core, the normed state is fed back, the threshold is a quantile."""
+    """Convert the configuration of Ouro.
+
+    All layers form the core, the normed state is fed back, and the exit threshold becomes a quantile.
+    """
     _check_value(stored, "rope_scaling", None)
     _check_value(stored, "use_sliding_window", False)
     _check_value(stored, "attention_dropout", 0)
@@ -175,7 +179,11 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert Huginn: adapter of [s, e], drawn first state, norms of the sums, a norm before and after the coda."""
+    """Convert the configuration of Huginn.
+
+    The model has an adapter of [s, e], a random first state, norms of residual sums, and a norm before and after the
+    coda.
+    """
     for name, value in (
         ("injection_type", "linear"),
         ("state_init", "like-init"),
@@ -226,7 +234,7 @@ def _get_first(stored: Mapping[str, Any], *names: str) -> Any:
 
 
 def _load_weights(folder: Path) -> dict[str, Tensor]:
-    """Load all weights of a folder, from safetensors if there are any."""
+    """Load all weights of a folder, from safetensors files if there are any."""
     tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
     pickles = sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
     if not tensors and not pickles:

@@ -1,8 +1,8 @@
-"""Early exit of looped models: exit rules decide while the loops run at which loop's state every unit is read.
+"""Early exit of looped models: while the loops run, an exit rule selects the loop from which each unit is predicted.
 
-A rule sees the predictions or halting logits of each unit and decides on states that do not depend on it: other tokens
-go on reading a token that has exited. Shape legend: B rows, T tokens, K units that are read (tokens, or
-rows at their last token), D width, C classes or pieces, N loops, n of them that ran.
+A rule reads the predictions or halting logits of each unit. The states do not depend on its decisions, because other
+tokens still attend to a token that has exited. Shape legend: B rows, T tokens, K units (tokens, or rows predicted from
+their last token), D width, C classes or vocabulary size, N loops, n loops that ran.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from adadepth.models.looped.token_compaction import remove_exited
 
 
 class LoopResults(NamedTuple):
-    """The results of the loops for K units.
+    """Results of the loops for K units.
 
     Attributes:
-        at_exit: r at each unit's exit, (K, D).
-        all_loops: r of every loop, (K, D) each; None unless all loops were read.
-        halting_logits: z_n of the loops that ran, float32, (K, n); None without a halting unit.
-        exit_steps: Loop of each unit's exit, from 1; 0 of padding, int64, (K,).
-        moves: Movement of the states in every loop that ran, see `state_moves`, (K, n, 2); None if not read.
-        states: s_0 and the states after every loop, (B, T, D) each; None if not requested.
+        at_exit: Head input r at the exit of each unit, (K, D).
+        all_loops: Head input r_n of every loop, (K, D) each, or None unless it was computed for all loops.
+        halting_logits: Halting logits z_n of the loops that ran, float32, (K, n), or None without a halting unit.
+        exit_steps: Loop at which each unit exits, counted from 1, or 0 for padding, int64, (K,).
+        moves: Movement of the states in every loop that ran (see `state_moves`), (K, n, 2), or None if not computed.
+        states: State s_0 and the states after every loop, (B, T, D) each, or None if not requested.
     """
 
     at_exit: Tensor
@@ -44,18 +44,18 @@ ROWS = 1024  # predictions made at once for a rule
 
 @dataclass
 class LoopReading:
-    """The reading of units, and the memory of the rule that lets them exit.
+    """How units are predicted, and the state of the exit rule.
 
     Attributes:
-        slots: b T + t of the token at which each unit is read, int64, (K,); None: all B T.
-        head: Function from (k, D) to predictions (k, C).
-        rule: Rule that decides which units exit.
-        real: Whether each unit is no padding, boolean, (K,).
-        all_loops: Whether all loops run and are read.
+        slots: Index b T + t of the token from which each unit is predicted, int64, (K,), or None for all B T tokens.
+        head: Function that returns predictions, (k, C), for states, (k, D).
+        rule: Exit rule that decides which units exit.
+        real: Whether each unit is not padding, boolean, (K,).
+        all_loops: Whether all loops run and the head input is computed after each of them.
         states: Whether to return the states after every loop.
-        moves: Whether to return the movement of the states, also if the rule does not read it.
-        generator: Random generator for rules that draw.
-        frozen: Whether the halting unit alone has gradients.
+        moves: Whether to return the movement of the states even if the rule does not read it.
+        generator: Random generator for stochastic rules.
+        frozen: Whether only the halting unit has gradients.
     """
 
     slots: Tensor | None
@@ -70,14 +70,14 @@ class LoopReading:
     _memory: Tensor = field(init=False)
 
     def units(self, tokens: Tensor) -> Tensor:
-        """Select the units: (B, T, ...) to (K, ...)."""
+        """Select the values of the units, (K, ...), from those of all tokens, (B, T, ...)."""
         flat = tokens.flatten(0, 1)
         return flat if self.slots is None else flat[self.slots]
 
     def start(self, device: torch.device) -> None:
-        """Create the memory of the rule before the first loop.
+        """Create the state of the exit rule before the first loop.
 
-        A fixed rule has none, so that an exported program can have any number of rows.
+        A fixed rule has no state, so that an exported program can have any number of rows.
         """
         if not isinstance(self.rule, Fixed):
             self._memory = self.rule.start(len(self.real), device, self.generator)
@@ -92,7 +92,10 @@ class LoopReading:
         halting: Tensor | None,
         moves: Tensor | None = None,
     ) -> Tensor:
-        """Return which running units exit now, boolean (K,); predictions are made for a part of them at a time."""
+        """Return which running units exit now, boolean (K,).
+
+        Predictions are computed for a part of the units at a time.
+        """
         if isinstance(self.rule, Fixed):
             return running & (step >= self.rule.k)
         exits = torch.zeros_like(running)
@@ -107,10 +110,10 @@ class LoopReading:
 
 
 def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopResults:
-    """Loop until all units have exited, or through all loops if these are read or later tokens will attend to them.
+    """Run loops until all units have exited, or run all loops if their results or cache entries are needed.
 
-    A rule decides on states that do not depend on it: a unit that has exited goes on for the others, unless the policy
-    of the cache stops it (token compaction).
+    The states do not depend on the decisions of the rule. A unit that has exited continues to run for the others,
+    unless the cache policy stops it (token compaction).
     """
     rule, steps = reading.rule, run.loops
     last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.all_loops else steps
@@ -164,6 +167,6 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
 
 
 def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
-    """Return r_n of the units, (K, D)."""
+    """Return the head input r_n of the units, (K, D)."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
         return reading.units(model.read(run))

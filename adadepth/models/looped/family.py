@@ -1,4 +1,4 @@
-"""Looped (recurrent-depth) causal language models: settings, their checks, and the family's descriptor."""
+"""Settings of looped (recurrent-depth) causal language models, their checks, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Pairing = StrEnum("Pairing", ["next", "made"])
 
 @dataclass
 class LoopedSettings(ModelConfig):
-    """Looped decoder with middle layers, the core, applied N times: prelude, core x N, coda."""
+    """Looped decoder that applies its middle layers, the core, N times: prelude, core x N, coda."""
 
     name: str = family_name("looped")
     vocab_size: int | None = setting(
@@ -181,7 +181,7 @@ class LoopedSettings(ModelConfig):
 
 
 def check_looped(config: ExperimentConfig) -> Iterator[str]:
-    """Check that sizes are set or come from a pretrained decoder, and that the settings of loops fit together."""
+    """Check that sizes are set or come from a pretrained decoder, and that the settings of loops are consistent."""
     model = config.model
     assert isinstance(model, LoopedSettings)
     if model.pretrained is None:

@@ -1,6 +1,7 @@
-"""Looped models with heads: language models, and classifiers of texts and of tokens.
+"""Looped models with heads: language models, text classifiers and token classifiers.
 
-Shape legend: B rows, T new tokens, D width, V pieces, C classes, N loops, n of them that ran, K units that are read.
+Shape legend: B rows, T new tokens, D width, V vocabulary size, C classes, N loops, n loops that ran, K units that are
+predicted.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ from adadepth.models.shared.losses import (
 
 
 class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
-    """A looped language model."""
+    """Looped causal language model."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     accepts_loss_kwargs = True
@@ -83,32 +84,35 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         cache_policy: str | None = None,
         **options: Unpack[LossOptions],
     ) -> LoopedOutput:
-        """Predict the next token of every position.
+        """Predict the next token at every position.
 
         Args:
-            input_ids: See `LoopedModel.begin`.
-            attention_mask: See `LoopedModel.begin`.
-            position_ids: See `LoopedModel.begin`.
-            past_key_values: See `LoopedModel.begin`.
-            inputs_embeds: See `LoopedModel.begin`.
-            labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
-            use_cache: See `LoopedModel.begin`. With a cache of the policy `all` all loops run, for later tokens.
+            input_ids: Token ids, (B, T).
+            attention_mask: Mask of the real tokens; see `LoopedModel.begin`.
+            position_ids: Position of each token; see `LoopedModel.begin`.
+            past_key_values: Cache of earlier tokens; see `LoopedModel.begin`.
+            inputs_embeds: Embeddings instead of `input_ids`, (B, T, D).
+            labels: Input ids, (B, T), negative where no token is to be predicted.
+            use_cache: Whether to store keys and values; see `LoopedModel.begin`. With the cache policy `all`, all loops
+                run, because later tokens read them.
             output_hidden_states: Whether to return the states after every loop.
-            logits_to_keep: Number of last positions whose predictions are returned, or their indices; 0: all.
-            num_loops: See `LoopedModel.begin`.
-            initial_state: See `LoopedModel.begin`.
-            exit_rule: Rule that says which loop's prediction a token gets; None: the configuration's, in training the
-                last loop.
-            run_all_steps: Whether all loops run and are read; None: if the loss needs them.
-            generator: Random generator for rules that draw.
-            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
-            documents: See `LoopedModel.begin`. Labels at the first token of a document must be negative.
-            cache_policy: Policy of the cache, see `adadepth.models.looped.cache`; None: that of `past_key_values`,
-                else the configuration's.
-            options: See `LossOptions`.
+            logits_to_keep: Number of last positions for which predictions are returned (0 for all positions), or
+                indices of positions.
+            num_loops: Number N of loops, or None for that of the configuration.
+            initial_state: First state s_0; see `LoopedModel.begin`.
+            exit_rule: Exit rule that selects the loop from which a token is predicted. None means that of the
+                configuration, or in training the last loop.
+            run_all_steps: Whether to run all loops and predict from each. None means only if the loss needs all loops.
+            generator: Random generator for stochastic rules.
+            num_targets: Counts that normalise the loss parts in place of this batch's counts; see `combine_terms`.
+            documents: Document of each token; see `LoopedModel.begin`. Labels at the first token of a document must be
+                negative.
+            cache_policy: Policy of the cache; see `adadepth.models.looped.cache`. None means that of `past_key_values`,
+                or else that of the configuration.
+            options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
-            ConfigError: If there is no such policy, or the cache has another one.
+            ConfigError: If there is no such policy, or the cache has another policy.
         """
         refuse_unknown(options, type(self).__name__)
         targets = options.get("shift_labels")
@@ -138,13 +142,13 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return output
 
     def _build_output(self, run: Looping, results: LoopResults, real: Tensor, all_loops: bool) -> LoopedOutput:
-        """Return the output of a call without losses and logits.
+        """Return the output of a forward pass without losses and logits.
 
         Args:
-            run: The batch after its loops.
+            run: State of the batch after its loops.
             results: Results of the loops.
-            real: Tokens that are no padding, boolean (B, T).
-            all_loops: Whether all loops ran and were read.
+            real: Mask of the tokens that are not padding, boolean (B, T).
+            all_loops: Whether all loops ran and the head input was computed after each of them.
         """
         exits, halting = results.exit_steps.view(real.shape), results.halting_logits
         if run.counts is not None:
@@ -165,7 +169,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     def _compute_losses(
         self, results: LoopResults, rule: ExitRule, targets: Tensor, output: LoopedOutput
     ) -> dict[str, LossTerm]:
-        """Return the parts of the loss, and set the losses of single tokens in the output."""
+        """Return the loss parts, and set the token losses of the output."""
         counted = (targets >= 0).nonzero().squeeze(1)
         targets = targets[counted]
         readings = results.all_loops or [results.at_exit]
@@ -185,7 +189,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     def _read_logits(
         self, results: LoopResults, rule: ExitRule, shape: torch.Size, logits_to_keep: int | Tensor
     ) -> Tensor:
-        """Return the logits at each token's exit, (B, kept, V); a rule that mixes reads all loops."""
+        """Return the logits at the exit of each token, (B, kept, V). A rule that mixes loops reads all loops."""
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         if not rule.mixes:
             logits: Tensor = self.lm_head(results.at_exit.view(*shape, -1)[:, columns])
@@ -202,18 +206,18 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of the head."""
+        """Multiply-accumulates of the head for one prediction."""
         return float(self.config.hidden_size * self.config.vocab_size)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens with a token to predict, for every part of the loss."""
+        """Count the tokens that have a target, for every loss part."""
         count = (causal_targets(batch["labels"]) >= 0).sum()
         return dict.fromkeys(("task", "entropy", "gate"), count)
 
     def _resolve_cache(
         self, cache: Cache | None, use_cache: bool | None, policy: str | None, loops: int
     ) -> Cache | None:
-        """Return the cache of a call, of the policy that it names."""
+        """Return the cache of a forward pass, with the requested policy."""
         if policy is None:
             return cache
         if use_cache is False:
@@ -226,7 +230,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return cache
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        """Create the cache of `generate` by the policy and loops of the call, unless the call passes or names one."""
+        """Create the cache for `generate` with the requested policy and loops, unless a cache is passed or named."""
         policy = model_kwargs.get("cache_policy") or self.config.cache_policy
         kind = generation_config.cache_implementation
         has_cache = model_kwargs.get("past_key_values") is not None
@@ -242,7 +246,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
 
 class _Classifier(LoopedTaskModel):
-    """A linear head on units of a text, read after every loop: the base class of classifiers."""
+    """Base class of classifiers: a linear head that predicts units of a text after every loop."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
@@ -251,19 +255,22 @@ class _Classifier(LoopedTaskModel):
 
     @property
     def level_rule(self) -> str:
-        """The default rule for a budget; values, and labels that exclude no others, have no margin."""
+        """Default exit rule for a budget.
+
+        Regression and multi-label tasks have no margin, so without a halting unit they use a rule on distances.
+        """
         has_margin = count_head_classes(self.config) > 1 and takes_one_class(self.config)
         return super().level_rule if has_margin or self.config.gate else "distance:0.5"
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of the head."""
+        """Multiply-accumulates of the head for one prediction."""
         return float(self.config.hidden_size * count_head_classes(self.config))
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, call: LoopOptions, labels: Tensor | None
     ) -> tuple[Looping, LoopedOutput]:
-        """Loop over the inputs, and predict at the K slots: logits are (K, C)."""
+        """Run the loops on the inputs, and predict the K units at `slots`, with logits (K, C)."""
         loops = self._resolve_loops(call.num_loops, labels)
         run = self.model.begin(*inputs, num_loops=loops, initial_state=call.initial_state)
         rule = self.rule(
@@ -308,9 +315,10 @@ class _Classifier(LoopedTaskModel):
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> LoopedOutput:
-        """Predict; the arguments are those of `LoopedForCausalLM.forward`.
+        """Compute the predictions. The arguments are those of `LoopedForCausalLM.forward`.
 
-        Labels of texts follow `infer_problem_type`, those of tokens are classes (B, T), negative where there is none.
+        Labels of texts have the form that `infer_problem_type` describes. Labels of tokens are classes, (B, T),
+        negative where there is no label.
         """
         real = _find_real_inputs(input_ids, attention_mask, inputs_embeds)
         slots = self._find_slots(real)
@@ -327,20 +335,20 @@ class _Classifier(LoopedTaskModel):
         return output
 
     def _find_slots(self, real: Tensor) -> Tensor:
-        """Return b T + t of the K units, int64 (K,), from which tokens are no padding, (B, T)."""
+        """Return the indices b T + t of the K units, int64 (K,), given the mask of real tokens, (B, T)."""
         raise NotImplementedError
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return losses (K, n) of the logits (K, n, C), and the weights of the units, (K,)."""
+        """Return the losses after n loops, (K, n), and the weights of the units, (K,)."""
         raise NotImplementedError
 
     def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
-        """Set what depends on the kind of unit in an output."""
+        """Set the fields of an output that depend on the kind of unit."""
         raise NotImplementedError
 
 
 class LoopedForSequenceClassification(_Classifier):
-    """A classifier or regressor of texts, read at their last token; the unit of depth is the text."""
+    """Text classifier or regressor that predicts from the last token. The unit of depth is the text."""
 
     depth_unit: DepthUnit = "sequence"
 
@@ -359,7 +367,7 @@ class LoopedForSequenceClassification(_Classifier):
         output.trace = self._trace(_unwrap(output.exit_steps), valid, run, real.sum(dim=1))
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the texts with a label, for every part of the loss."""
+        """Count the texts with a label, for every loss part."""
         return dict.fromkeys(("task", "entropy", "gate"), count_sequences(self.config, batch["labels"]))
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -368,7 +376,7 @@ class LoopedForSequenceClassification(_Classifier):
 
 
 class LoopedForTokenClassification(_Classifier):
-    """A classifier of tokens, each of which sees those before it."""
+    """Token classifier. A token attends only to itself and the tokens before it."""
 
     def _find_slots(self, real: Tensor) -> Tensor:
         return real.flatten().nonzero().squeeze(1)
@@ -386,12 +394,12 @@ class LoopedForTokenClassification(_Classifier):
         output.logits = table.index_copy(0, slots, logits).view(*real.shape, -1)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens with a label, for every part of the loss."""
+        """Count the tokens with a label, for every loss part."""
         return dict.fromkeys(("task", "entropy", "gate"), target_weights(self.config, batch["labels"]).sum())
 
 
 def _find_real_inputs(input_ids: Tensor | None, mask: Any, inputs_embeds: Tensor | None) -> Tensor:
-    """Return which tokens of ids (B, T) or embeddings (B, T, D) are no padding, boolean (B, T)."""
+    """Return which tokens of ids, (B, T), or embeddings, (B, T, D), are not padding, boolean (B, T)."""
     inputs = input_ids if inputs_embeds is None else inputs_embeds
     if inputs is None:
         raise DataError("input_ids, inputs_embeds: give exactly one of them")
@@ -399,7 +407,7 @@ def _find_real_inputs(input_ids: Tensor | None, mask: Any, inputs_embeds: Tensor
 
 
 def _find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Return which new tokens are no padding, boolean (B, T)."""
+    """Return which new tokens are not padding, boolean (B, T)."""
     if isinstance(mask, Tensor) and mask.dim() == 2:
         return mask[:, -shape[1] :].bool()
     return torch.ones(*shape, dtype=torch.bool, device=device)

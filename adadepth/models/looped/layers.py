@@ -1,4 +1,4 @@
-"""Layers of looped models: attention and a gated feed-forward layer, with norms before, behind or around them.
+"""Layers of looped models: attention and a gated feed-forward layer, with norms before, after or around them.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads of width d.
 """
@@ -20,7 +20,7 @@ from adadepth.models.shared.layers import Product, linear_in_float32
 
 
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of theta^(-2i/d) p of every position p, (B, T, d/2) each (Su et al. 2021)."""
+    """Return the cosines and sines of theta^(-2i/d) p for every position p, (B, T, d/2) each (Su et al. 2021)."""
     width = config.width_of_head
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
     angles = positions.unsqueeze(-1).float() * config.rope_theta**-exponents
@@ -28,7 +28,7 @@ def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype)
 
 
 def rotate_by_position(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
-    """Rotate heads (B, h, T, d) by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
+    """Rotate heads, (B, h, T, d), by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
     cosines, sines = (table.unsqueeze(1) for table in rotation)
     first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
     rotated = first * cosines - second * sines, second * cosines + first * sines
@@ -59,7 +59,10 @@ class LoopedAttention(nn.Module):
         cache: Any,
         **kwargs: Any,
     ) -> Tensor:
-        """Attend: `states` give keys and values, `queries` queries, (B, T, D) each; returns (B, T, D)."""
+        """Return the attention output, (B, T, D).
+
+        Keys and values are computed from `states`, and queries from `queries`, (B, T, D) each.
+        """
         query = rotate_by_position(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
         key, value = self.compute_keys_and_values(states, rotation)
         if cache is not None:
@@ -70,7 +73,7 @@ class LoopedAttention(nn.Module):
         return mixed
 
     def compute_keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return keys and values of states (B, T, D): (B, h, T, d) each."""
+        """Return the keys and values, (B, h, T, d) each, of states, (B, T, D)."""
         key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
         return rotate_by_position(key, rotation, self.config.rope_pairs), value
 
@@ -79,7 +82,7 @@ class LoopedAttention(nn.Module):
 
 
 class GatedMlp(nn.Module):
-    """W_down (act(W_gate u) * W_up u)."""
+    """Gated feed-forward layer W_down (act(W_gate u) * W_up u)."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__()
@@ -89,13 +92,13 @@ class GatedMlp(nn.Module):
         self.activation = ACT2FN[config.hidden_act]
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (..., D) to (..., D)."""
+        """Apply the layer to states, (..., D)."""
         mixed: Tensor = self.down_proj(self.activation(self.gate_proj(states)) * self.up_proj(states))
         return mixed
 
 
 class LoopedLayer(nn.Module):
-    """A decoder layer, called like those of transformers; `norms` says where it normalises."""
+    """Decoder layer that is called like those of transformers. The setting `norms` defines where it normalises."""
 
     def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
         super().__init__()
@@ -115,7 +118,10 @@ class LoopedLayer(nn.Module):
         queries: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Map (B, T, D) to (B, T, D); attention takes its queries from `queries` (B, T, D), by default the states."""
+        """Apply the layer to states, (B, T, D).
+
+        Attention queries are computed from `queries`, by default the states.
+        """
         assert position_embeddings is not None
         normed = self.attention_norm(hidden_states)
         querying = normed if queries is None else self.attention_norm(queries)
@@ -124,7 +130,7 @@ class LoopedLayer(nn.Module):
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 
     def compute_keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the layer's keys and values for its input (B, T, D): (B, h, T, d) each."""
+        """Return the keys and values of the layer, (B, h, T, d) each, for its input, (B, T, D)."""
         return self.self_attn.compute_keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
@@ -136,15 +142,15 @@ class LoopedLayer(nn.Module):
 
 
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:
-    """Build a norm of states of width D."""
+    """Build a norm for states of width D."""
     return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class LoopedHaltingUnit(nn.Linear):
-    """z = w u + b, the same in all loops, in float32 whatever the model computes in."""
+    """Halting unit z = w u + b, shared by all loops and computed in float32 whatever the dtype of the model."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (..., D) to (...)."""
+        """Return the halting logits, (...), of states, (..., D)."""
         return linear_in_float32(self, states).squeeze(-1)
 
 
@@ -152,7 +158,7 @@ _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
 
 
 def build_decoder_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
-    """Build embedding, layers, final norm and rotary positions of the decoder in a configuration, with random weights.
+    """Build embedding, layers, final norm and rotary positions of a configured decoder with random weights.
 
     Raises:
         ConfigError: If the decoder has no such parts.

@@ -7,13 +7,13 @@
     r_n = rms(coda(s_n)) of n = 1..N                      what heads read; `state_norm` puts a norm before the coda, too
     lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`
 
-With `state_norm=fed` it is the normed state that the next loop gets and the heads read, once normed where there is no
-coda. Layers are attention and a gated feed-forward layer with rotary positions, or those of any decoder of transformers
-(`retrofit`). The unit of depth is a token, its updates are loops. Other tokens go on reading a token that has exited,
-so that no rule changes a state; loops end when all tokens have exited.
+With `state_norm=fed`, the next loop and the heads read the normed state. Without a coda, this state is normed only
+once. Layers consist of attention with rotary positions and a gated feed-forward layer, or are those of any decoder of
+transformers (`retrofit`). The unit of depth is a token, and its updates are loops. Other tokens still attend to a token
+that has exited, so no exit rule changes a state. Loops end when all tokens have exited.
 
-Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads, V pieces, N loops, P, C and Q layers of
-prelude, core and coda.
+Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads, V vocabulary size, N loops, P, C and Q
+layers of prelude, core and coda.
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ from adadepth.models.shared.layers import Product
 
 
 class CacheLayerView:
-    """A cache as one layer sees it: the layer's number in the cache replaces the number that the layer has."""
+    """View of a cache for one layer, which replaces the layer's own index by its index in the cache."""
 
     def __init__(self, cache: Cache, number: int) -> None:
         self._cache, self._number = cache, number
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Add keys and values (B, h, T, d); returns all, (B, h, M + T, d)."""
+        """Add keys and values, (B, h, T, d) each, and return all keys and values, (B, h, M + T, d) each."""
         return self._cache.update(keys, values, self._number, *args, **kwargs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return M."""
+        """Return the number M of tokens in the cache."""
         return self._cache.get_seq_length(self._number)
 
     def __getattr__(self, name: str) -> Any:
@@ -74,24 +74,25 @@ class CacheLayerView:
 
 @dataclass
 class Looping:
-    """A batch in the middle of its loops.
+    """State of a batch between its loops.
 
     Attributes:
-        embedded: e, (B, T, D).
-        state: s_n, (B, T, D).
-        normed: The final norm of s_n, (B, T, D); None before the first loop.
+        embedded: Output e of the prelude, (B, T, D).
+        state: State s_n, (B, T, D).
+        normed: State s_n after the final norm, (B, T, D), or None before the first loop.
         positions: Positions of the new tokens, int64, (B, T).
-        masks: Attention masks by the kinds of the layers, or one for all.
+        masks: Attention masks by kind of layer, or one mask for all layers.
         rotation: Cosines and sines of the positions.
-        cache: Keys and values of earlier tokens; None: there are none, and none are stored.
-        loops: N of this call.
-        done: n.
-        counts: Loops after which each row stops, int64 (B,), where rows train for different numbers; else None.
-        kinds: Kind of every layer's mask, where they differ.
-        running: Tokens that have not exited, boolean (B, T), where the cache's policy stops those that have; else None.
-        picked: Tokens that ran the last loop; None: all.
-        readings: Last reading of each token, (B, T, D), where there is `running`.
-        computed: Numbers of queries, keys and pairs of both of every loop, where there is `running`.
+        cache: Keys and values of earlier tokens, or None if there are none and none are stored.
+        loops: Number N of loops of this forward pass.
+        done: Number n of completed loops.
+        counts: Number of loops of each row, int64 (B,), if rows train with different numbers, else None.
+        kinds: Kind of mask of every layer, if layers have different kinds.
+        running: Mask of the tokens that have not exited, boolean (B, T), if the cache policy stops exited tokens, else
+            None.
+        picked: Tokens that ran the last loop, or None for all tokens.
+        readings: Last head input r of each token, (B, T, D), if `running` is set.
+        computed: Number of queries, keys and query-key pairs of every loop, if `running` is set.
     """
 
     embedded: Tensor
@@ -112,17 +113,17 @@ class Looping:
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
-    """A sequence of layers, whose activations are recomputed together: only the state before it is stored."""
+    """Sequence of layers with common gradient checkpointing: only the state before the sequence is stored."""
 
     def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int) -> Tensor:
-        """Map (B, T, D) to (B, T, D).
+        """Apply the layers to states, (B, T, D).
 
         Args:
             states: Input of the first layer.
-            queries: Input of attention's queries; None: the states.
-            run: The batch.
-            first: Number of the first of these layers among all.
-            cached: Number of the first of these layers in a cache of all loops.
+            queries: Input of the attention queries, or None for the states.
+            run: State of the batch.
+            first: Index of the first of these layers among all layers.
+            cached: Index of the first of these layers in a cache of all loops.
         """
         more = {} if queries is None else {"queries": queries}
         for number, layer in enumerate(self):
@@ -139,19 +140,22 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
 
 
 def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
-    """Return a layer's view of a cache: one with a policy has a layer for all loops, others one for each loop."""
+    """Return the view of a cache for a layer.
+
+    A `LoopedCache` has one cache layer for all loops of a layer. Other caches have one for each loop.
+    """
     if cache is None:
         return None
     return CacheLayerView(cache, layer if isinstance(cache, LoopedCache) else cached)
 
 
 def _build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
-    """Return the layers of a part; an empty one has no activations to recompute."""
+    """Return the layers of a part of the model. An empty part has no gradient checkpointing."""
     return Layers(layers) if layers else nn.ModuleList()
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
-    """The base class of the model and its heads."""
+    """Base class of the looped base model and of the models with heads."""
 
     config: LoopedConfig
     config_class = LoopedConfig
@@ -165,7 +169,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Read a folder or hub id of Ouro or Huginn without running its code; see `StrictLoading`."""
+        """Load a folder or hub id of Ouro or Huginn without running its code; see `StrictLoading`."""
         if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
             return None
         more = dict(options)
@@ -179,21 +183,21 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """The most loops of a token, unless a call asks for others."""
+        """Maximum number of loops of a token, unless a forward pass requests another number."""
         return self.config.num_loops
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens of a text."""
+        """Maximum number of tokens of a text."""
         return self.config.max_position_embeddings
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of pieces in the vocabulary."""
+        """Number of tokens in the vocabulary."""
         return self.config.vocab_size
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        """Let `Layers` alone recompute activations, and not the layers of another decoder, one by one."""
+        """Enable gradient checkpointing in `Layers` only, not in the single layers of another decoder."""
         super()._set_gradient_checkpointing(*args, **kwargs)
         parts = [part for part in self.modules() if isinstance(part, Layers)]
         layers: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
@@ -214,12 +218,12 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
 @dataclass
 class LoopedModelOutput(ModelOutput):
-    """The output of the model without a head.
+    """Output of the model without a head.
 
     Attributes:
-        last_hidden_state: r_N, (B, T, D).
-        past_key_values: The cache.
-        hidden_states: s_0..s_N, (B, T, D) each, on request.
+        last_hidden_state: Head input r_N after the last loop, (B, T, D).
+        past_key_values: Key-value cache, or None.
+        hidden_states: States s_0 to s_N, (B, T, D) each, if requested.
     """
 
     last_hidden_state: Tensor | None = None
@@ -228,7 +232,7 @@ class LoopedModelOutput(ModelOutput):
 
 
 class LoopedModel(LoopedPreTrainedModel):
-    """Embedding, prelude, core, coda, the final norm, and the halting unit if there is one."""
+    """Looped base model: embedding, prelude, core, coda, final norm, and optionally a halting unit."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
@@ -264,7 +268,7 @@ class LoopedModel(LoopedPreTrainedModel):
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
     ) -> LoopedModelOutput:
-        """Run all loops; see `begin` for the arguments."""
+        """Run all loops. The arguments are those of `begin`."""
         run = self.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
         )
@@ -293,21 +297,25 @@ class LoopedModel(LoopedPreTrainedModel):
         """Embed the tokens and run the prelude.
 
         Args:
-            input_ids: (B, T).
-            attention_mask: 1 at real tokens, those in the cache included, (B, M + T); or masks as layers take them.
-            position_ids: (B, T) or (1, T); None: counted from the first real token, after the cache.
-            past_key_values: Keys and values of earlier tokens, an entry for every layer that a token passes.
-            inputs_embeds: (B, T, D) instead of `input_ids`.
-            use_cache: Whether to store keys and values; None: only in a cache that the call passes.
-            num_loops: N of this call; None: the configuration's.
-            initial_state: s_0, (B, T, D); None: as the configuration's `start` says.
-            documents: Number of each token's document, (B, T), for rows of several documents, padding as one more.
-                A token sees its own document alone, in which positions count from 0. There must be no cache;
-                `attention_mask` is then no mask of attention, and neighbours have different numbers.
+            input_ids: Token ids, (B, T).
+            attention_mask: 1 at real tokens, including those in the cache, (B, M + T), or masks in the form that layers
+                take.
+            position_ids: Position of each token, (B, T) or (1, T). If it is None, positions are counted from the first
+                real token and continue after the cache.
+            past_key_values: Cache of the keys and values of earlier tokens, with an entry for every layer that a token
+                passes.
+            inputs_embeds: Embeddings instead of `input_ids`, (B, T, D).
+            use_cache: Whether to store keys and values. None means only if `past_key_values` is given.
+            num_loops: Number N of loops of this forward pass, or None for that of the configuration.
+            initial_state: First state s_0, (B, T, D), or None for that which the setting `start` defines.
+            documents: Number of the document of each token, (B, T), for rows of several documents. Padding counts as
+                another document, and consecutive documents must have different numbers. A token attends only to its own
+                document, in which positions are counted from 0. It cannot be used with a cache, and `attention_mask`
+                then does not mask attention.
 
         Raises:
-            DataError: If there is not exactly one of ids and embeddings, or the initial state has another shape; or
-                there are documents with a cache or positions.
+            DataError: If not exactly one of ids and embeddings is given, if the initial state has another shape, or if
+                documents are given with a cache or positions.
             ConfigError: If `num_loops` is less than 1.
         """
         if (input_ids is None) == (inputs_embeds is None):
@@ -349,21 +357,21 @@ class LoopedModel(LoopedPreTrainedModel):
         return run
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, T, D), from ids (B, T) or from embeddings (B, T, D)."""
+        """Return the input of the first layer, (B, T, D), for token ids, (B, T), or embeddings, (B, T, D)."""
         embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
 
     def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
-        """Return what layers rotate queries and keys by, at positions (B, T)."""
+        """Return the cosines and sines by which layers rotate queries and keys, for positions, (B, T)."""
         if self.config.base_config is None:
             return rotation_tables(self.config, positions, embedded.dtype)
         return self.rotary_emb(embedded, positions)
 
     def loop(self, run: Looping) -> Tensor:
-        """Run one more loop; returns the final norm of the new state, (B, T, D), which the halting unit reads.
+        """Run one more loop, and return the new state after the final norm, (B, T, D), which the halting unit reads.
 
-        In training the loops before a row's last `backprop_loops` have no gradients, and a row that has run its number
-        of loops stays as it is. Where the cache's policy stops exited tokens, only the others loop.
+        In training, only the last `backprop_loops` loops of a row have gradients, and a row that has run its number of
+        loops keeps its state. If the cache policy stops exited tokens, only the other tokens run the loop.
         """
         if run.running is not None:
             return loop_running(self, run)
@@ -397,16 +405,16 @@ class LoopedModel(LoopedPreTrainedModel):
         return normed
 
     def read(self, run: Looping) -> Tensor:
-        """Return r_n, (B, T, D), which heads read after n loops; a coda runs for it."""
+        """Return the head input r_n after n loops, (B, T, D). This runs the coda, if there is one."""
         return self.read_once(run) if run.running is None else read_running(self, run)
 
     def finish(self, run: Looping) -> None:
-        """End the loops."""
+        """End the loops of a forward pass, and store its tokens in the cache."""
         if run.running is not None:
             close(self, run)
 
     def read_once(self, run: Looping) -> Tensor:
-        """Return r_n of all tokens of a batch, (B, T, D)."""
+        """Return the head input r_n of all tokens of a batch, (B, T, D)."""
         assert run.normed is not None, "no loop was run"
         if not self.coda:
             return run.normed
@@ -417,7 +425,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return read
 
     def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """Return z, the input of a loop, (B, T, D)."""
+        """Return the input z of a loop, (B, T, D)."""
         match self.config.injection:
             case "add":
                 return state + embedded
@@ -429,7 +437,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return state
 
     def first_state(self, run: Looping, initial: Tensor | None = None) -> Tensor:
-        """Return s_0, (B, T, D)."""
+        """Return the first state s_0, (B, T, D)."""
         if initial is not None:
             if initial.shape != run.embedded.shape:
                 raise DataError(f"initial_state of shape {tuple(initial.shape)}: must be {tuple(run.embedded.shape)}")
@@ -443,7 +451,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._draw_states(run.positions).to(run.embedded)
 
     def _draw_states(self, positions: Tensor) -> Tensor:
-        """Draw a state for every position from `draw_seed`, (B, T, D), whatever its row, padding or cache."""
+        """Draw a state for every position, (B, T, D), from `draw_seed` and the position only."""
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
             generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
@@ -455,7 +463,10 @@ _BLOCK = 256  # positions that are drawn at once
 
 
 def _draw_truncated_normal(empty: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Fill a tensor from a normal of deviation sqrt(2/5), cut at three: Huginn's embeddings times sqrt(D)."""
+    """Fill a tensor from a normal distribution truncated at three standard deviations of sqrt(2/5).
+
+    This is the distribution of Huginn's embeddings times sqrt(D).
+    """
     deviation = math.sqrt(2 / 5)
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
 

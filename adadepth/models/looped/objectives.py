@@ -1,4 +1,4 @@
-"""Training objectives of looped models: weighted losses L_n after every loop, and loops drawn or grown in training.
+"""Training objectives of looped models: weighted losses L_n after every loop, and the number of loops in training.
 
     last        L_N
     mean        1/N sum_n L_n
@@ -6,12 +6,13 @@
     gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
     gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
 
-I is the gain of a loop, max(0, L - L of the loop after it), without gradients. Ouro prints lambda_n beside the gain of
-loop n, n = 2..N, which leaves lambda_1 without a target and trains lambda_N, which is never read; `gate_pairing=made`
-does that. `next` pairs lambda_n with the gain that loop n + 1 would make, n = 1..N-1.
+I_n = max(0, L_{n-1} - L_n) is the gain of loop n, without gradients. The paper of Ouro pairs lambda_n with the gain of
+loop n, n = 2..N. `gate_pairing=made` does the same. It leaves lambda_1 without a target, and trains lambda_N, which is
+never read. `gate_pairing=next` pairs lambda_n with the gain that loop n + 1 would make, n = 1..N-1.
 
-Logits of all loops at once would be the largest tensor of a training step: cross-entropies are computed for a part of
-the tokens at a time, and recomputed in the backward pass. Shape legend: M targets, N loops, D width, V pieces.
+The logits of all loops at once would be the largest tensor of a training step. Cross-entropies are therefore computed
+for a part of the tokens at a time, and recomputed in the backward pass. Shape legend: M targets, N loops, D width, V
+vocabulary size.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MAX_LOGITS = 2**23  # logits computed at once
 
 
 def causal_targets(labels: Tensor) -> Tensor:
-    """Return the label of the next position, (B, T); the last position has none."""
+    """Return the label of the next position for every position, (B, T). The last position has no label."""
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
@@ -43,12 +44,12 @@ def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Te
 
     Args:
         states: Input of the head, (M, D).
-        targets: Pieces, (M,), none of them negative.
-        head: Function from (m, D) to logits (m, V).
-        pieces: V.
+        targets: Target token ids, which must not be negative, (M,).
+        head: Function that returns logits, (m, V), for states, (m, D).
+        pieces: Vocabulary size V.
 
     Raises:
-        DataError: If a target is no piece; see `check_classes`.
+        DataError: If a target is not in the vocabulary; see `check_classes`.
     """
     check_classes(targets, pieces)
     rows = max(1, _MAX_LOGITS // pieces)
@@ -64,13 +65,13 @@ def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Te
 
 
 def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
-    """Compute L_n of a language model's M targets, float32 (M, n).
+    """Compute the losses L_n of the M targets of a language model after some loops, float32 (M, n).
 
     Args:
-        readings: r_n of some loops, (M, D) each.
-        targets: The piece that follows each token, (M,), none of them negative.
-        head: Function from states to logits.
-        pieces: V.
+        readings: Inputs r_n of the head after some loops, (M, D) each.
+        targets: Id of the token that follows each token, which must not be negative, (M,).
+        head: Function that returns logits for states.
+        pieces: Vocabulary size V.
     """
     return torch.stack([cross_entropies(read, targets, head, pieces) for read in readings], dim=1)
 
@@ -79,7 +80,7 @@ def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Ten
 def mixed_losses(
     rule: ExitRule, readings: Sequence[Tensor], halting: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Compute the cross-entropies of the predictions that a rule mixes of N loops, float32 (M,); see `loop_losses`."""
+    """Compute the cross-entropies of predictions that a rule mixes from N loops, float32 (M,); see `loop_losses`."""
     states = torch.stack(list(readings), dim=1)
     exits = torch.full_like(targets, len(readings))
     pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
@@ -93,12 +94,12 @@ def mixed_losses(
 
 
 def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights: Tensor) -> dict[str, LossTerm]:
-    """Return the parts of a loss, summed over M targets; the objective weights the loops of `task`.
+    """Return the loss parts, summed over M targets. The part `task` weights the loops as the objective defines.
 
     Args:
         config: Configuration with `objective` and its parameters.
-        losses: L_n, float32 (M, N).
-        halting: z_n, (M, N).
+        losses: Losses L_n, float32 (M, N).
+        halting: Halting logits z_n, (M, N).
         weights: Weight of every target, (M,).
     """
     weights = weights.float()
@@ -128,7 +129,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
 
 
 def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
-    """Compute the loss of Ouro's second stage, (M,), from z_n and L_n, (M, N) each, N at least 2."""
+    """Compute the loss of Ouro's second stage, (M,), from z_n and L_n, (M, N) each, where N is at least 2."""
     gains = (losses[:, :-1] - losses[:, 1:]).clamp(min=0)
     goes_on = torch.sigmoid(_SHARPNESS * (gains - _NO_GAIN))
     paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
@@ -140,17 +141,17 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
 
 
 def compute_curriculum_loops(most: int, shape: str, share: float, done: int, total: int) -> int:
-    """Return the loops of the update after `done` of `total`: ceil(N f(x)), at least 1, with x = done / (share total).
+    """Return the number of loops for the next optimiser step: ceil(N f(x)), at least 1, with x = done / (share total).
 
-    f(x) = x of `linear`, 1 - sqrt(1 - x) of `sqrt`, 1 from x = 1 on (the curricula of arXiv 2511.07384). It depends on
-    the update alone.
+    f(x) is x for `linear` and 1 - sqrt(1 - x) for `sqrt`, and 1 for x >= 1 (the curricula of arXiv 2511.07384). The
+    number depends only on the step.
 
     Args:
-        most: N.
-        shape: `linear`, `sqrt`, or `none`, which is always N.
-        share: Share of all updates in which loops grow.
-        done: Updates made.
-        total: Updates of the whole training.
+        most: Maximum number N of loops.
+        shape: `linear`, `sqrt`, or `none` for always N loops.
+        share: Share of all optimiser steps in which the number of loops grows.
+        done: Number of completed optimiser steps.
+        total: Number of optimiser steps of the whole training.
     """
     progress = 1.0 if shape == "none" else min(done / (share * max(total, 1)), 1.0)
     factor = progress if shape == "linear" else 1 - math.sqrt(1 - progress)
@@ -163,14 +164,15 @@ _MAX_RATIO = 8  # no text gets more loops than this times the mean
 
 
 def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
-    """Return two numbers in [0, 1) for every text of an update, float64 (B, 2): functions of text, seed and update.
+    """Return two pseudo-random numbers in [0, 1) for every text, float64 (B, 2), from the text, the seed and the step.
 
-    So a resumed run draws what it would have drawn, and a text gets its loops whichever process or micro-batch has it.
+    A resumed run therefore draws the same numbers as an uninterrupted one. They do not depend on the process or
+    micro-batch of a text.
 
     Args:
         ids: Token ids, (B, T).
-        seed: `draw_seed`.
-        step: Updates made.
+        seed: Seed, the setting `draw_seed`.
+        step: Number of completed optimiser steps.
     """
     offsets = torch.arange(1, ids.shape[1] + 1, device=ids.device) * _WORD
     texts = _mix_bits(ids.long() + offsets).sum(dim=1)
@@ -181,12 +183,14 @@ def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
 
 
 def draw_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
-    """Draw 1 + Poisson(rate), ln rate ~ Normal(ln mean - spread^2/2, spread) (Huginn, arXiv 2502.05171), int64 (B,).
+    """Draw numbers of loops, int64 (B,), as 1 + Poisson(rate) with ln rate ~ Normal(ln mean - spread^2/2, spread).
+
+    The distribution is that of Huginn (arXiv 2502.05171).
 
     Args:
-        uniform: Two numbers in [0, 1) for every text, float64 (B, 2), whose quantiles are taken.
+        uniform: Two numbers in [0, 1) for every text, float64 (B, 2), which are mapped to quantiles.
         mean: Mean of the rate.
-        spread: sigma.
+        spread: Standard deviation of the logarithm of the rate.
     """
     normal = torch.special.ndtri(uniform[:, 0].clamp(1e-12, 1 - 1e-12))
     rate = torch.exp(math.log(mean) - spread**2 / 2 + spread * normal)
@@ -196,7 +200,7 @@ def draw_loops(uniform: Tensor, mean: int, spread: float) -> Tensor:
 
 
 def _mix_bits(words: Tensor) -> Tensor:
-    """Hash words of 64 bits: every bit of the result depends on every bit of the word."""
+    """Hash 64-bit words so that every bit of the result depends on every bit of the word."""
     for shift, factor in _MIX:
         words = (words ^ _shift_right(words, shift)) * factor
     return words ^ _shift_right(words, 31)

@@ -1,9 +1,9 @@
-"""Retrofit: looped models made of the layers of a pretrained decoder of transformers.
+"""Retrofitting: construction of looped models from the layers of a pretrained decoder of transformers.
 
-Of L layers the first P are the prelude, the last Q the coda, and the C right before these the core; those between
-prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm, embedding and rotary positions are
-modules of transformers. A decoder that computes something between its layers cannot be looped: the result is compared
-with the decoder of the same layers before it is returned.
+The first P of the decoder's layers become the prelude, and the last Q become the coda. The C layers before the coda
+become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm,
+embedding and rotary positions are modules of transformers. A decoder that computes something between its layers cannot
+be looped. The looped model is therefore compared with a decoder of the same layers before it is returned.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _COMPARED = 8  # tokens of the comparison
 
 
 def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
-    """Return the numbers of the layers that a looped model takes from a decoder.
+    """Return the indices of the layers that a looped model takes from a decoder.
 
     Raises:
-        ConfigError: If the decoder has fewer.
+        ConfigError: If the decoder has fewer layers.
     """
     if (needed := prelude + core + coda) > layers:
         raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, but the decoder has {layers}")
@@ -41,7 +41,7 @@ def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
 
 
 def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedConfig:
-    """Return a decoder's configuration with some of its layers."""
+    """Return the configuration of a decoder that has only the given layers."""
     config = copy.deepcopy(source.get_text_config())
     kinds = getattr(config, "layer_types", None)
     config.num_hidden_layers = len(numbers)
@@ -53,19 +53,20 @@ def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedCo
 def retrofit(
     source: str | PreTrainedModel, *, prelude: int, core: int, coda: int, model_class: Any = None, **fields: Any
 ) -> Any:
-    """Make a looped model with the weights of a pretrained decoder.
+    """Build a looped model with the weights of a pretrained decoder.
 
     Args:
-        source: A causal language model of transformers, or a folder or hub id of one; it is not changed.
-        prelude: P.
-        core: C.
-        coda: Q.
-        model_class: `LoopedForCausalLM` if None; heads that the decoder does not have are new.
-        **fields: Fields of `LoopedConfig`: `num_loops`, `injection`, ...
+        source: Causal language model of transformers, or the folder or hub id of one. The model is not changed.
+        prelude: Number P of prelude layers.
+        core: Number C of core layers.
+        coda: Number Q of coda layers.
+        model_class: Class of the result, or None for `LoopedForCausalLM`. A head that the decoder does not have is
+            newly initialised.
+        **fields: Fields of `LoopedConfig`, e.g. `num_loops` or `injection`.
 
     Raises:
-        ConfigError: If the decoder has fewer layers, or other parts.
-        CheckpointError: If its layers, one after the other, are not all that it computes.
+        ConfigError: If the decoder has too few layers, or does not have the expected parts.
+        CheckpointError: If the decoder computes anything else than its layers in sequence.
     """
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
     numbers = select_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
@@ -100,18 +101,18 @@ def build_from_decoder(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """Make a looped model of `model.pretrained`, a decoder of transformers, by the settings.
+    """Build a looped model from `model.pretrained`, a decoder of transformers, as the settings describe.
 
     Args:
-        model_class: The head.
-        settings: The `model` group.
-        source: The decoder's configuration.
+        model_class: Class of the model with the head.
+        settings: Group `model`.
+        source: Configuration of the decoder.
         vocab_size: Size of the tokenizer.
-        fields: Fields of the configuration that the data decide.
+        fields: Fields of the configuration that the data determine.
 
     Raises:
         ConfigError: If a setting contradicts the decoder, or does not apply to its layers.
-        CheckpointError: See `retrofit`.
+        CheckpointError: If the decoder cannot be looped; see `retrofit`.
     """
     text, changed = source.get_text_config(), _find_changed(settings)
     for name, value in changed.items():
@@ -161,7 +162,7 @@ _LAYER_SETTINGS = (
 
 
 def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
-    """Return the settings of a model that are not at their default."""
+    """Return the model settings that differ from their defaults."""
     default = LoopedSettings()
     values = {
         name: getattr(settings, name) for name, setting in get_field_specs(type(settings)).items() if setting.in_model
@@ -170,7 +171,7 @@ def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
 
 
 def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -> dict[str, Tensor]:
-    """Return a decoder's weights by the names of a looped model, without the layers that are dropped."""
+    """Return the weights of a decoder, without dropped layers, under the names of a looped model."""
     names = [f"prelude.{number}" for number in range(prelude)] + [f"core.{number}" for number in range(core)]
     names += [f"coda.{number}" for number in range(len(numbers) - len(names))]
     layers = dict(zip(numbers, names, strict=True))
@@ -189,7 +190,7 @@ def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -
 
 @torch.no_grad()
 def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: Any) -> None:
-    """Refuse a decoder that computes with some of its layers something else than one loop through them."""
+    """Refuse a decoder if its output with the selected layers differs from one loop of the looped model."""
     inner, model = decoder.base_model, looped.model
     layers, config = inner.layers, inner.config
     ids = torch.arange(_COMPARED, device=decoder.device).unsqueeze(0) % config.vocab_size

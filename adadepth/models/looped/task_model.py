@@ -1,6 +1,7 @@
-"""The base class of looped models with heads: exit rules, numbers of loops, multiply-accumulates; and their output.
+"""Base class of looped models with heads (exit rules, numbers of loops, MAC counts), and their output.
 
-Shape legend: B rows, T new tokens, D width, V pieces, C classes, N loops, n of them that ran, K units that are read.
+Shape legend: B rows, T new tokens, D width, V vocabulary size, C classes, N loops, n loops that ran, K units that are
+predicted.
 """
 
 from __future__ import annotations
@@ -38,9 +39,10 @@ from adadepth.models.shared.steps import ExitRuleKnob
 
 
 class StepLogits:
-    """The predictions of every loop, (B, T, N, V), computed when they are indexed.
+    """Predictions of every loop, (B, T, N, V), which are computed when they are indexed.
 
-    `logits[rows, tokens, loops]` is indexed like a tensor and gives float32 (..., V); `logits[...]` gives all of them.
+    `logits[rows, tokens, loops]` is indexed like a tensor and returns float32 (..., V). `logits[...]` returns all
+    predictions.
     """
 
     def __init__(self, states: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> None:
@@ -53,25 +55,27 @@ class StepLogits:
 
 @dataclass
 class LoopedOutput(ModelOutput):
-    """Predictions of a head.
+    """Output of a looped model with a head.
 
     Attributes:
-        loss: Sum of `loss_parts`, with labels.
+        loss: Sum of `loss_parts`, or None without labels.
         loss_parts: Weighted and normalised parts by name.
-        logits: Predictions at each unit's exit: (B, T, V) of a language model, (B, C) of sequences, (B, T, C) of
-            tokens, 0 at padding. A language model in training with labels leaves them out.
-        past_key_values: The cache of a language model.
-        hidden_states: s_0 and the states after every loop that ran, (B, T, D) each, on request.
-        step_logits: Predictions of every loop, if all ran: `StepLogits` (B, T, N, V) of a language model, else
+        logits: Predictions at the exit of each unit: (B, T, V) for a language model, (B, C) for sequences, and (B, T,
+            C), 0 at padding, for tokens. None for a language model in training with labels.
+        past_key_values: Cache of a language model, or None.
+        hidden_states: State s_0 and the states after every loop that ran, (B, T, D) each, if requested.
+        step_logits: Predictions of every loop, if all loops ran: `StepLogits`, (B, T, N, V), for a language model, else
             (K, N, C).
-        halting_logits: z_n of the loops that ran, float32: (B, T, n) of a language model, else (K, n).
-        state_moves: Movement of the states in every loop, see `adadepth.halting.exit_rules.state_moves`, float32:
-            (B, T, n, 2) of a language model, else (K, n, 2); if all loops ran and were read, outside training.
-        exit_steps: Loop of each unit's exit, from 1, int64: (B, T) of a language model, 0 at padding; else (K,).
-        unit_slots: b T + t of the K units of a tagger.
-        trace: Loops of every unit.
-        token_losses: Cross-entropy in nats of a language model's P tokens with a label, detached, (P,).
-        step_losses: The same after each of the loops that were read, (P, n).
+        halting_logits: Halting logits z_n of the loops that ran, float32: (B, T, n) for a language model, else (K, n).
+        state_moves: Movement of the states in every loop (see `adadepth.halting.exit_rules.state_moves`), float32: (B,
+            T, n, 2) for a language model, else (K, n, 2). None in training, or if not all loops ran and were read by
+            the head.
+        exit_steps: Loop at which each unit exits, counted from 1, int64: (B, T), 0 at padding, for a language model,
+            else (K,).
+        unit_slots: Index b T + t of each of the K units of a token classifier, int64, (K,).
+        trace: Depth trace with the number of loops of every unit.
+        token_losses: Cross-entropy in nats of the P tokens with a label, for a language model, detached, (P,).
+        step_losses: The same cross-entropy after each loop that the head read, (P, n).
     """
 
     loss: Tensor | None = None
@@ -90,7 +94,10 @@ class LoopedOutput(ModelOutput):
 
 
 class LoopOptions(NamedTuple):
-    """Options of the loops in a call, as in `LoopedForCausalLM.forward`; None: the configuration's."""
+    """Options of the loops in a forward pass, as in `LoopedForCausalLM.forward`.
+
+    None means that of the configuration.
+    """
 
     num_loops: int | None
     initial_state: Tensor | None
@@ -101,7 +108,7 @@ class LoopOptions(NamedTuple):
 
 
 class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
-    """The base class of all heads: exit rules, numbers of loops, multiply-accumulates."""
+    """Base class of all looped models with heads, with exit rules, numbers of loops and MAC counts."""
 
     accepts_loss_kwargs = False
 
@@ -118,14 +125,14 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     @property
     def level_rule(self) -> str:
-        """The rule of the halting unit, if there is one, else of margins."""
+        """Exit rule on the halting unit if there is one, else on margins."""
         return "quantile" if self.config.gate else "margin:0.5"
 
     def rule(self, rule: str | ExitRule | None, loops: int, classes: int, *, one_class: bool = True) -> ExitRule:
-        """Resolve the exit rule of a call; None: the configuration's, in training all loops.
+        """Resolve the exit rule of a forward pass. None means that of the configuration, or in training all loops.
 
         Raises:
-            ConfigError: If there is no such rule, or it needs more than the model has.
+            ConfigError: If there is no such rule, or it needs signals that the model does not provide.
         """
         if rule is None and not self.training:
             rule = self.config.exit_rule
@@ -134,11 +141,17 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return resolved
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the numbers of updates made and of all updates, on which drawn and growing loops depend."""
+        """Set the completed and the total number of optimiser steps.
+
+        The number of loops in training depends on them.
+        """
         self._step, self._steps = step, total
 
     def _resolve_loops(self, num_loops: int | None, labels: Tensor | None) -> int | None:
-        """Return N of a call: in training what `loop_curriculum` has grown to; None: the configuration's."""
+        """Return the number of loops of a forward pass, or None for that of the configuration.
+
+        In training, `loop_curriculum` determines the number unless the call requests one.
+        """
         config = self.config
         if num_loops is not None or labels is None or not self.training or self._step is None:
             return num_loops
@@ -163,7 +176,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         run.loops = int(run.counts.max())
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
-        """Return whether all loops run and are read: because the call says so, or a loss needs them."""
+        """Return whether all loops run and the head reads each of them, because the call or a loss requires it."""
         reads_last_only = self.config.objective == "last" and isinstance(rule, Fixed) and rule.k == loops
         needed = labels is not None and not reads_last_only
         if run_all is False and needed:
@@ -180,16 +193,18 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         input_ids: Tensor | None,
         labels: Tensor | None,
     ) -> tuple[LoopResults, ExitRule]:
-        """Run the loops of a call; returns the rule as well, which reads the last loop where loops are drawn.
+        """Run the loops of a forward pass, and return their results and the exit rule.
+
+        If the number of loops is drawn, the rule is replaced by one that reads the last loop.
 
         Args:
-            run: The batch before its first loop.
-            rule: Rule of the call.
-            call: Options of the call.
-            all_loops: Whether all loops run and are read.
-            units: Slots, head and mask of the units; see `LoopReading`.
-            input_ids: Token ids, (B, T), from which numbers of loops are drawn.
-            labels: Labels of the call; None: no loss is computed.
+            run: State of the batch before its first loop.
+            rule: Exit rule of the forward pass.
+            call: Options of the forward pass.
+            all_loops: Whether all loops run and the head reads each of them.
+            units: Slots, head and mask of the predicted units; see `LoopReading`.
+            input_ids: Token ids, (B, T), on which the drawn numbers of loops depend.
+            labels: Labels, or None if no loss is computed.
         """
         self._draw_loops(run, input_ids, labels, call.num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
@@ -202,7 +217,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return run_loops(self.model, run, reading), rule
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Return what layers store of the loops that have gradients; logits exist a part at a time only."""
+        """Count the values that layers store for loops with gradients.
+
+        Logits exist only in parts and are not counted.
+        """
         return count_stored_numbers(self.config, lengths, recomputed)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -210,7 +228,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return batch["attention_mask"].sum()
 
     def _show_moves(self, results: LoopResults, all_loops: bool, shape: torch.Size) -> Tensor | None:
-        """Return how every loop moved the states of units of a shape, if all loops were read, outside training."""
+        """Return the movement of the states in every loop, or None in training or if not all loops were read."""
         moves = results.moves if all_loops and not self.training else None
         return None if moves is None else moves.view(*shape, -1, 2)
 
@@ -222,11 +240,11 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch, without readings; see `reading_work` for these.
+        """Return the multiply-accumulates of a traced batch, without predictions, which `reading_work` counts.
 
-        A layer takes 2 D (h + h_kv) d_h + 3 D F a token, and 2 h d_h a pair of query and key. `adaptive` counts a token
-        until its exit. `executed` counts it until the loops end, or, where a cache's policy stops it, what was
-        computed, keys and values of frozen states included.
+        A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. `adaptive` counts a token
+        until its exit. `executed` counts a token until the loops end. If the cache policy stops exited tokens,
+        `executed` counts what was computed, including keys and values of frozen states.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
@@ -258,10 +276,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         )
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
-        """Return the multiply-accumulates of reading a signal at a loop; see `DepthModel.reading_work`.
+        """Return the multiply-accumulates of computing a signal at a loop; see `DepthModel.reading_work`.
 
-        A prediction takes coda and head; the coda of a text runs over all its tokens. States take D for each of three
-        lengths: of the state, of its last update, and of the change of that.
+        A prediction takes the coda and the head. To predict a text, the coda runs over all of its tokens. The signal
+        `states` takes D for each of three norms: of the state, of its last update, and of the change of that update.
         """
         if signal != LOGITS:
             return self.config.hidden_size * (3.0 if signal == STATES else 1.0)
@@ -271,7 +289,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
 
 def compute_layer_macs(config: LoopedConfig) -> tuple[float, float]:
-    """Return the multiply-accumulates of a layer: of a token, and of a pair of query and key."""
+    """Return the multiply-accumulates of a layer per token and per query-key pair."""
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
     width = config.hidden_size
     return 2.0 * width * (queries + keys) + 3.0 * width * config.intermediate_size, 2.0 * queries

@@ -1,8 +1,9 @@
-"""Token compaction: loops that only those tokens run that have not exited, with a cache of a policy other than `all`.
+"""Token compaction: only tokens that have not exited run a loop. It needs a cache policy other than `all`.
 
-Before each loop the tokens that still run are gathered from the batch, and scattered back after it. Tokens that have
-exited keep their state, and are read as the cache's policy says (`cache`). The result of a token does not depend on
-which others are selected: they are as many rows and columns of the same products.
+Before each loop, the tokens that still run are gathered from the batch. After the loop, their states are scattered
+back. Tokens that have exited keep their state. Other tokens attend to them as the cache policy defines (see
+`adadepth.models.looped.cache`). The result of a token does not depend on which other tokens are selected, because each
+is only another row or column of the same matrix products.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, R rows that still run and r columns of the fullest of them, K
 tokens that exit, D width, C layers of the core, h heads of keys and values, d their width.
@@ -25,10 +26,10 @@ _ATTENTION = ("eager", "sdpa")
 def begin_running(
     cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None, device: torch.device
 ) -> Tensor:
-    """Open a call of (B, T) tokens; returns which of them run, boolean (B, T): all that are no padding.
+    """Prepare the cache for a forward pass, and return the mask of the tokens that are not padding, boolean (B, T).
 
     Raises:
-        ConfigError: If the attention takes no masks of some tokens of a batch.
+        ConfigError: If the attention implementation does not support masks for selected tokens.
     """
     if attention not in _ATTENTION:
         raise ConfigError(
@@ -41,7 +42,7 @@ def begin_running(
 
 
 def loop_running(model: Any, run: Any) -> Tensor:
-    """Run one more loop of the running tokens; returns the final norm of all states, (B, T, D)."""
+    """Run one more loop of the running tokens, and return all states after the final norm, (B, T, D)."""
     run.picked = Selection.from_running(run.running)
     run.cache.set_loop(run.done + 1, run.picked)
     cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
@@ -60,7 +61,7 @@ def loop_running(model: Any, run: Any) -> Tensor:
 
 
 def read_running(model: Any, run: Any) -> Tensor:
-    """Return r_n of the tokens that ran the last loop, and the last reading of all others, (B, T, D)."""
+    """Return the input of the heads, (B, T, D): r_n of tokens that ran loop n, and the last one of all other tokens."""
     if run.picked is None:
         run.readings = model.read_once(run)
         return run.readings
@@ -71,7 +72,7 @@ def read_running(model: Any, run: Any) -> Tensor:
 
 
 def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
-    """Stop the tokens (B, T) that exit after the last loop, and store them as the cache's policy says."""
+    """Stop the tokens that exit after the last loop, (B, T), and store them in the cache as its policy defines."""
     rows, tokens = (exits & run.running).nonzero().unbind(1)
     run.running = run.running & ~exits
     if not len(rows):
@@ -89,13 +90,13 @@ def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
 
 
 def close(model: Any, run: Any) -> None:
-    """End the loops: the tokens that still run exit, and the cache stores all."""
+    """End the loops. Tokens that still run exit, and the cache stores all tokens."""
     remove_exited(model, run, run.running)
     run.cache.close()
 
 
 def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return the keys and values of each core layer at the input of the next loop of tokens (K,): (K, h, d) each."""
+    """Return the keys and values of every core layer for the next loop of the given tokens, (K, h, d) each."""
     states = model.injected(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
     rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
     positions = run.positions[rows, tokens].unsqueeze(1)
@@ -104,11 +105,11 @@ def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> l
 
 
 class _StopForward(Exception):
-    """The end of a layer's forward pass, once its keys and values are recorded."""
+    """Signal that ends the forward pass of a layer when its keys and values have been recorded."""
 
 
 class _KeyValueRecorder:
-    """A cache that records a layer's keys and values and stops its forward pass there."""
+    """Cache that records the keys and values of a layer, and then stops the forward pass of the layer."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.recorded = keys, values
@@ -119,9 +120,9 @@ class _KeyValueRecorder:
 
 
 def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
-    """Return the keys and values of every layer for the same states (B, T, D): (B, h, T, d) each.
+    """Return the keys and values, (B, h, T, d) each, of every layer for the same states, (B, T, D).
 
-    A layer of another decoder has no method for them: its forward pass is stopped where it would cache them.
+    A layer of another decoder has no method for keys and values. Its forward pass is stopped when it would cache them.
     """
     results = []
     for layer in layers:
@@ -139,7 +140,7 @@ def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any
 
 
 def select_tokens(run: Any, picked: Selection) -> Any:
-    """Return the selected tokens, (R, r), of a batch in the middle of its loops."""
+    """Return the state of the loops for the selected tokens only, (R, r)."""
     before, new = run.cache.target.before, run.embedded.shape[1]
     masks = run.masks
     if isinstance(masks, dict):
@@ -158,9 +159,9 @@ def select_tokens(run: Any, picked: Selection) -> Any:
 
 
 def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
-    """Select the queries of some tokens, (R, 1, r, M + T), from a mask (B or 1, 1, T, M + T).
+    """Return the mask of the selected queries, (R, 1, r, M + T), from a mask of all, (B or 1, 1, T, M + T).
 
-    Without a mask every token sees all before it. A single token needs no mask: None.
+    If `mask` is None, the result is causal. It is None if there is only one new token.
     """
     if mask is not None:
         rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)

@@ -1,4 +1,4 @@
-"""The configuration of the multi-exit ALBERT."""
+"""Configuration of the multi-exit ALBERT."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adadepth.models.shared.albert.configuration import StepwiseAlbertShape
 
 @strict
 class MultiExitAlbertConfig(StepwiseAlbertShape, settings=MultiExitAlbertSettings):
-    """The configuration of ALBERT with a classifier after every step (PABEE, Zhou et al. 2020, arXiv 2006.04152)."""
+    """Configuration of ALBERT with a classifier after every step (PABEE, Zhou et al. 2020, arXiv 2006.04152)."""
 
     # The settings of `MultiExitAlbertSettings`, which documents them, with the values of a file that lacks them.
     exit_weights: str = "linear"

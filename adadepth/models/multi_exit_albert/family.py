@@ -1,4 +1,4 @@
-"""The settings of the multi-exit ALBERT."""
+"""Settings and descriptor of the multi-exit ALBERT."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
 
 @dataclass
 class MultiExitAlbertSettings(AlbertSettings):
-    """ALBERT with a classifier at every iteration, trained jointly (PABEE, Zhou et al. 2020): a baseline."""
+    """Baseline: ALBERT with a classifier after every iteration, all trained jointly (PABEE, Zhou et al. 2020)."""
 
     name: str = family_name("multi_exit_albert")
     exit_weights: ExitWeights = setting(

@@ -31,14 +31,14 @@ from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 class MultiExitAlbertModel(SteppedAlbertModel):
-    """The encoder without classifiers, which runs all steps."""
+    """Encoder without classifiers that runs all steps."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
 
 
 class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTrainedModel):
-    """A classifier with one linear head per step on the pooled first token."""
+    """Classifier with one linear head per step on the pooled first token."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
@@ -69,10 +69,10 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+        """Run steps until every sequence has exited, and compute the loss if there are labels; see `take_steps`.
 
-        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
-        see `combine_terms`.
+        Labels are classes or values, (B,); see `step_losses`. `num_targets` are the counts that normalise the loss
+        parts; see `combine_terms`.
         """
         inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         output, _ = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
@@ -82,11 +82,11 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict with the classifier of the step; see `adadepth.models.shared.albert.stepper.ReadStates`."""
+        """Apply the classifier of the step; see `adadepth.models.shared.albert.stepper.ReadStates`."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
     def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
-        """Return the weighted mean of the exits' losses, (B, N), over the sequences that have a target, (B,)."""
+        """Return the weighted mean of the losses at all exits, (B, N), over the sequences that have a target, (B,)."""
         weights = torch.ones(losses.shape[-1], device=losses.device)
         if self.config.exit_weights == "linear":
             weights = weights.cumsum(dim=0)
@@ -94,7 +94,7 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         return LossTerm((means * counted).sum(), counted.sum())
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
@@ -103,5 +103,5 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
 
     @property
     def head_work(self) -> float:
-        """Multiply-accumulates of `read` for one sequence: the pooler H^2 and one classifier H C."""
+        """Multiply-accumulates of the pooler (H^2) and of one classifier (H C) for one sequence."""
         return float(self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config)))

@@ -1,1 +1,1 @@
-"""PAR Transformer-XL: a supernet whose blocks choose between attention, feed-forward and identity, and its networks."""
+"""PAR Transformer-XL: a supernet that selects attention, feed-forward or identity per block, and networks from it."""

@@ -1,7 +1,8 @@
 """Adaptive embedding and adaptive softmax (Grave et al. 2017, arXiv 1609.04309), with a chunked cross-entropy.
 
-On a CPU memory limits the speed of a tail, not arithmetic: logits, log-probabilities and their two gradients have some
-megabytes each, exceed the caches, and are allocated anew in every step. So the cross-entropy takes rows in chunks.
+On a CPU, memory limits the speed of a tail, not arithmetic. Logits, log-probabilities and their two gradients take some
+megabytes each. They exceed the caches and are allocated anew in every step. The cross-entropy therefore processes rows
+in chunks.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ _LOGITS = 2**17  # per chunk: half a megabyte
 
 
 def chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Compute -log softmax(x W' + b)_w of every row, (n,); the backward pass recomputes the logits.
+    """Compute -log softmax(x W' + b)_w of every row, (n,). The backward pass recomputes the logits.
 
     Args:
         states: States x, (n, k).
         weight: Weight W, (V, k).
         bias: Bias b, (V,), or None.
-        targets: Words w, (n,).
+        targets: Word ids w, (n,).
     """
     losses: Tensor = _PartedCrossEntropy.apply(states, weight, bias, targets)
     return losses
@@ -69,7 +70,7 @@ def _logits(states: Tensor, words_last: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _parts(states: Tensor, words_last: Tensor) -> Iterator[slice]:
-    """Return slices of rows with `_LOGITS` logits each, or of single rows."""
+    """Return slices of rows that have at most `_LOGITS` logits each, but at least one row."""
     size = max(_LOGITS // words_last.shape[1], 1)
     return (slice(start, start + size) for start in range(0, len(states), size))
 
@@ -78,7 +79,7 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
     """Refuse cutoffs that do not split the vocabulary into clusters with at least one word each.
 
     Raises:
-        ConfigError: Naming the cutoffs and the size of the vocabulary.
+        ConfigError: Names the cutoffs and the size of the vocabulary.
     """
     edges = [0, *cutoffs, vocab_size]
     if any(start >= stop for start, stop in pairwise(edges)):
@@ -88,20 +89,20 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
 
 
 def check_widths(widths: Sequence[int], tails: int) -> None:
-    """Refuse widths whose number is not that of the tails, or that are not positive.
+    """Refuse widths that are not positive, or that are not as many as the tails.
 
     Raises:
-        ConfigError: Naming the widths and the number of tails.
+        ConfigError: Names the widths and the number of tails.
     """
     if len(widths) != tails or min(widths, default=1) < 1:
         raise ConfigError(f"proj_dims={list(widths)}: must be {tails} positive widths, one per tail")
 
 
 def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[int] | None = None) -> list[int]:
-    """Return the width of the vectors of every cluster: d, then of every tail its width, or d / f^k.
+    """Return the width of the vectors of every cluster: d for the head, and the given width or d / f^k for tail k.
 
     Raises:
-        ConfigError: If the number of widths is not that of the tails.
+        ConfigError: If the number of widths is not the number of tails.
     """
     if widths is None:
         return [max(hidden_size // factor**cluster, 1) for cluster in range(tails + 1)]
@@ -110,10 +111,12 @@ def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[i
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Embedding with narrower vectors in tails, see `cluster_widths`, projected to d; without cutoffs, one table.
+    """Embedding with narrower vectors for the words of tails, which are projected to d; see `cluster_widths`.
+
+    Without cutoffs it is a single table.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails the cutoffs.
+        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails do not fit the cutoffs.
     """
 
     def __init__(
@@ -137,18 +140,18 @@ class AdaptiveEmbedding(nn.Module):
 
     @property
     def num_embeddings(self) -> int:
-        """Number of words of all clusters."""
+        """Number of words in all clusters."""
         return self.clusters[-1][1]
 
     def set_last(self, table: nn.Module) -> None:
-        """Replace the table of the last cluster, which may have another number of words."""
+        """Replace the table of the last cluster by one that may have another number of words."""
         start, words = self.clusters[-1][0], table.num_embeddings
         assert isinstance(words, int)
         self.tables[-1] = table
         self.clusters[-1] = (start, start + words)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Look up word ids of any shape, (...) to (..., d), in the precision of the tables."""
+        """Return the embeddings, (..., d), of word ids of any shape, (...), in the precision of the tables."""
         if len(self.clusters) == 1:
             embedded: Tensor = self.tables[0](ids)
             return embedded
@@ -168,19 +171,19 @@ class AdaptiveSoftmax(nn.Module):
         log p(w) = log head(w)                                          if w < c_1
                    log head(tail k) + log tail_k(w - c_k)               otherwise
 
-    The matrices of words are `tables`, and `tables.k.weight` has the shape of that of an embedding of the same cutoffs.
-    Without cutoffs it is the plain softmax.
+    The word matrices are `tables`. `tables.k.weight` has the same shape as in an `AdaptiveEmbedding` with the same
+    cutoffs. Without cutoffs this is the plain softmax.
 
     Args:
         hidden_size: Width d of states.
         vocab_size: Number V of words.
         cutoffs: First word of every tail.
-        factor: Factor f; tail k reads a projection of width d / f^k.
+        factor: Factor f. Tail k reads a projection of width d / f^k.
         bias: Whether tables, entries of tails in the head, and projections have biases.
-        tail_widths: Width of each tail in place of that of the factor.
+        tail_widths: Width of each tail, in place of d / f^k.
 
     Raises:
-        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails the cutoffs.
+        ConfigError: If the cutoffs do not fit the vocabulary, or the widths of tails do not fit the cutoffs.
     """
 
     def __init__(
@@ -208,7 +211,7 @@ class AdaptiveSoftmax(nn.Module):
             mark_as_one_matrix(tables[0], self.tail_entries)
 
     def set_last(self, table: nn.Module) -> None:
-        """Replace the matrix of the last cluster, which may have another number of words."""
+        """Replace the matrix of the last cluster by one that may have another number of words."""
         words = table.out_features
         assert isinstance(words, int)
         self.tables[-1] = table
@@ -219,11 +222,11 @@ class AdaptiveSoftmax(nn.Module):
             self.head_words = words
 
     def forward(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Compute negative log-likelihoods; a tail is computed only for targets in it.
+        """Compute negative log-likelihoods. A tail is computed only for the targets in it.
 
         Args:
             states: States, (n, d).
-            targets: Word ids, none negative, (n,).
+            targets: Word ids, which must not be negative, (n,).
 
         Returns:
             Losses, float32, (n,).
@@ -242,7 +245,7 @@ class AdaptiveSoftmax(nn.Module):
         return total
 
     def log_probs(self, states: Tensor) -> Tensor:
-        """Compute the log-probabilities of all words, states (..., d) to float32 (..., V)."""
+        """Compute the log-probabilities of all words, float32 (..., V), from states, (..., d)."""
         head = self._head_logits(states).log_softmax(-1, dtype=torch.float32)
         parts = [head[..., : self.head_words]]
         for tail in range(len(self.tails)):
@@ -251,7 +254,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _compute_tail_losses(self, tail: int, states: Tensor, words: Tensor) -> Tensor:
-        """Compute the losses of words of a tail, (k,)."""
+        """Compute the losses of target words in one tail, (k,)."""
         table = self.tables[tail + 1]
         plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
         if plain and isinstance(table, Product):
@@ -269,7 +272,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the first word of every cluster, and the positions of ids (n,) in it."""
+    """Yield for every cluster its first word and the positions of the ids, (n,), that belong to it."""
     for start, stop in clusters:
         yield start, ((ids >= start) & (ids < stop)).nonzero().squeeze(1)
 
@@ -285,9 +288,9 @@ _OUTPUTS = "outputs_as_one"
 
 
 def mark_as_one_matrix(*maps: nn.Linear) -> None:
-    """Mark maps of the same inputs as parts of one matrix in the original, for their initialisation.
+    """Mark linear layers as parts of one matrix of the reference implementation, which determines their initialisation.
 
-    The maps store the mark, because transformers does not initialise modules without direct parameters.
+    The layers store the mark, because transformers does not initialise modules without direct parameters.
     """
     outputs = sum(linear.out_features for linear in maps)
     for linear in maps:
@@ -295,7 +298,7 @@ def mark_as_one_matrix(*maps: nn.Linear) -> None:
 
 
 def init_glorot(module: nn.Module) -> None:
-    """Initialise the weights of a map or of an embedding."""
+    """Initialise the weights of a linear layer or of an embedding as Keras does."""
     if isinstance(module, nn.Linear):
         bound = (6.0 / (module.in_features + getattr(module, _OUTPUTS, module.out_features))) ** 0.5
         init.uniform_(module.weight, -bound, bound)

@@ -19,14 +19,14 @@ from adadepth.models.shared.layers import Product, sinusoidal_positions
 
 
 class ParXLCache(DynamicCache):
-    """Cache of keys and values of the last M positions of every attending block, and its projected distances W_R r.
+    """Cache of keys and values of the last M positions, and of projected distances W_R r, for every attending block.
 
-    Keys and values of a position never change, so they are those that Transformer-XL would compute from the states of
-    its memory (Dai et al. 2019). A network without memory, M = 0, stores all positions.
+    Keys and values of a position never change. They therefore equal those that Transformer-XL computes from its memory
+    of states (Dai et al. 2019). A network without memory, M = 0, stores all positions.
 
     Args:
         config: Configuration of the network.
-        memory_length: Number M of positions; None: that of the configuration.
+        memory_length: Number M of positions, or None for that of the configuration.
     """
 
     def __init__(self, config: ParXLConfig, memory_length: int | None = None) -> None:
@@ -39,7 +39,7 @@ class ParXLCache(DynamicCache):
         self._distances: dict[int, Tensor] = {}
 
     def distances(self, layer: int, codes: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the projected codes of the distances L to 0, (L + 1, d), with those that are cached already."""
+        """Return the projected codes of the distances L to 0, (L + 1, d). Cached projections are reused."""
         cached = self._distances.get(layer)
         missing = len(codes) - (0 if cached is None else len(cached))
         if missing > 0:
@@ -49,7 +49,7 @@ class ParXLCache(DynamicCache):
         return cached[-len(codes) :]
 
     def reset(self) -> None:
-        """Clear the text and the distances, since weights may change before the next text."""
+        """Clear the cached text and distances, because weights may change before the next text."""
         super().reset()
         self._distances.clear()
 
@@ -58,24 +58,24 @@ def check_cache(cache: Cache) -> None:
     """Refuse a cache of fixed size.
 
     Raises:
-        DataError: Naming its class.
+        DataError: Names the class of the cache.
     """
     if cache.is_compileable:
         raise DataError(f"past_key_values={type(cache).__name__}: must be a dynamic cache, such as ParXLCache")
 
 
 def check_implementation(name: str | None) -> None:
-    """Refuse the name of a cache that is no `ParXLCache`.
+    """Refuse the name of a cache implementation other than `ParXLCache`.
 
     Raises:
-        ConfigError: Naming it.
+        ConfigError: Names the implementation.
     """
     if name not in (None, "dynamic"):
         raise ConfigError(f"cache_implementation={name}: par_xl supports only dynamic, or none")
 
 
 def count_cached_positions(cache: Cache | None) -> int:
-    """Return the number of cached positions that attention can see."""
+    """Return the number of cached positions to which queries can attend."""
     return 0 if cache is None else cache.get_mask_sizes(0, 0)[0]
 
 
@@ -86,8 +86,8 @@ class Context(NamedTuple):
     """Context of attention: fields of the configuration that a call may replace.
 
     Attributes:
-        memory_length: Most positions of the memory.
-        clamp_length: Distance to which larger ones are clamped; None: no limit.
+        memory_length: Maximum number of memory positions.
+        clamp_length: Maximum distance, to which larger distances are clamped, or None for no limit.
         same_length: Whether a query sees only the last `memory_length` positions, itself included.
     """
 
@@ -100,11 +100,10 @@ class Positions(NamedTuple):
     """Inputs of attention that all blocks of a forward pass share.
 
     Attributes:
-        codes: Sinusoids of the distances L, L - 1, ..., 0: (L + 1, d). The first one is additional, see
-            `align_distances`.
-        mask: 0 where query i sees key j, else -inf, (T, L), or for each row of a batch with padding (B, 1, T, L).
-        biases: Biases u and v, each (h, d / h), if all blocks share them.
-        wants_weights: Whether attention returns its weights, which fast implementations do not compute.
+        codes: Sinusoids of the distances L, L - 1, ..., 0, (L + 1, d). Only `align_distances` needs the distance L.
+        mask: 0 where query i sees key j, else -inf, (T, L), or (B, 1, T, L) for a batch with padding.
+        biases: Biases u and v, (h, d / h) each, if all blocks share them.
+        wants_weights: Whether attention returns its weights. Fast implementations do not compute them.
     """
 
     codes: Tensor
@@ -121,9 +120,9 @@ def relative_positions(
     biases: tuple[Tensor, Tensor] | None = None,
     real: Tensor | None = None,
 ) -> Positions:
-    """Return codes and mask of a segment of T = `length` tokens behind M = `remembered` ones, in the dtype of states.
+    """Return the codes and the mask for T = `length` tokens after M = `remembered` positions, in the dtype of `like`.
 
-    `real`, (B, L), is the mask of positions that are no padding; padding is seen only by itself.
+    `real`, (B, L), is the mask of positions that are not padding. A padding position is visible only to itself.
     """
     keys, farthest = remembered + length, context.clamp_length
     reach = keys if farthest is None else min(keys, farthest)
@@ -142,11 +141,11 @@ def relative_positions(
 
 
 def align_distances(scores: Tensor) -> Tensor:
-    """Convert scores by distance (..., T, L + 1), L to 0, to scores by key (..., T, L), without a copy.
+    """Convert scores by distance L to 0, (..., T, L + 1), to scores by key, (..., T, L), without a copy.
 
-    Key j of query i has the distance i + M - j, so that its score is in column j + T - i, which moves left by one per
-    row. In memory these are the same numbers after the first T, in rows that are one shorter. Numbers that a row takes
-    from the next one are beyond its position, and masked.
+    Key j has the distance i + M - j from query i, so its score is in column j + T - i. This column moves left by one
+    per row. In memory, the result is therefore the same numbers without the first T, in rows that are one number
+    shorter. A row also contains numbers of the next row, but they are beyond its position and masked.
     """
     length, keys = scores.shape[-2], scores.shape[-1] - 1
     return scores.flatten(-2)[..., length:].unflatten(-1, (length, keys))
@@ -155,10 +154,10 @@ def align_distances(scores: Tensor) -> Tensor:
 def compose_attention(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, dropout: float
 ) -> tuple[Tensor, None]:
-    """Compute softmax(Q K' / sqrt(d) + bias) V of (B, h, ., d / h) to (B, T, h, d / h) in few passes.
+    """Compute softmax(Q K' / sqrt(d) + bias) V, (B, T, h, d / h), in few passes over memory.
 
-    A CPU has no kernel for a bias with a gradient: torch composes it, with a check for queries without keys, which do
-    not occur here.
+    torch has no CPU kernel for a bias with a gradient. It composes the operation and checks for queries without keys,
+    which do not occur here.
     """
     scores = torch.baddbmm(bias.flatten(0, 1), query.flatten(0, 1), key.flatten(0, 1).mT, alpha=scaling)
     weights = nn.functional.dropout(scores.softmax(dim=-1), dropout, module.training)
@@ -190,7 +189,10 @@ class RelativeAttention(nn.Module):
     def forward(
         self, state: Tensor, memory: Tensor | None, positions: Positions, cache: Cache | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend: state (B, T, d), memory (B, M, d) or None, to (B, T, d), and the weights (B, h, T, L) on request."""
+        """Return the attention output, (B, T, d), and the attention weights, (B, h, T, L) or None if not requested.
+
+        `state` is (B, T, d), and `memory` is (B, M, d) or None.
+        """
         context_states = state if memory is None else torch.cat([memory, state], dim=1)
         heads = (-1, self.head_size)
         query = self.query(state).unflatten(-1, heads)
@@ -211,7 +213,7 @@ class RelativeAttention(nn.Module):
         return output, weights if positions.wants_weights else None
 
     def _choose_implementation(self, positions: Positions, by_distance: Tensor) -> _Attend:
-        """Return the configured function, or another one for weights and gradients that it does not compute."""
+        """Return the configured attention function, or another one if it cannot compute the weights or gradients."""
         name = "eager" if positions.wants_weights else self.config._attn_implementation
         if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
             return compose_attention
@@ -219,14 +221,17 @@ class RelativeAttention(nn.Module):
         return attend
 
     def _project_distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
-        """Compute W_R r of all distances, (L + 1, d)."""
+        """Compute the projections W_R r of all distances, (L + 1, d)."""
         if isinstance(cache, ParXLCache):
             return cache.distances(self.layer, codes, self.position)
         projected: Tensor = self.position(codes)
         return projected
 
     def _score_distances(self, query: Tensor, distances: Tensor) -> Tensor:
-        """Compute (q + v) . W_R r by key: queries (B, T, h, d / h) and distances (L + 1, d) to (B, h, T, L)."""
+        """Compute the scores (q + v) . W_R r by key, (B, h, T, L).
+
+        Queries are (B, T, h, d / h), and distances are (L + 1, d).
+        """
         rows, length, heads, _ = query.shape
         distances = distances.unflatten(-1, (heads, -1)).permute(1, 2, 0)
         # Heads first, so that the distances are not copied for each row.
@@ -235,11 +240,11 @@ class RelativeAttention(nn.Module):
 
 
 def position_biases(config: ParXLConfig) -> tuple[nn.Parameter, nn.Parameter]:
-    """Make the parameters u and v, each (h, d / h)."""
+    """Create the parameters u and v, (h, d / h) each."""
     shape = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     return nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
 
 def branch_norm(config: ParXLConfig) -> nn.LayerNorm | None:
-    """Make the norm of a branch; None if all branches share one."""
+    """Create the norm of a branch, or return None if all branches share one norm."""
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.branch_norm == "per_branch" else None

@@ -1,4 +1,4 @@
-"""Blocks of the PAR Transformer-XL, each a mix of operations, and the base model of embedding and blocks.
+"""Blocks of the PAR Transformer-XL, which mix operations, and the base model of embedding and blocks.
 
 Shape legend: B rows, T new tokens, M positions before them, L = M + T keys, N blocks, A attending blocks, d width, h
 heads, V words.
@@ -44,12 +44,12 @@ Mix = Mapping[int, Tensor | None]
 
 
 def make_path_mixes(path: Iterable[int]) -> list[Mix]:
-    """Return the mixes of blocks that each run the one operation of a path, without factors."""
+    """Return one mix per block that runs only the operation of the path, without a factor."""
     return [{operation: None} for operation in path]
 
 
 class FeedForward(nn.Module):
-    """Feed-forward branch, W_2 drop(act(W_1 x + b_1)) + b_2, (B, T, d) to (B, T, d), without the block's residual."""
+    """Feed-forward branch W_2 drop(act(W_1 x + b_1)) + b_2, without the residual connection of the block."""
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class FeedForward(nn.Module):
         self.norm = branch_norm(config)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Transform every position independently."""
+        """Transform every position of the state, (B, T, d), independently."""
         return self.output(self.dropout(self.activation(self.inner(state))))
 
 
@@ -72,7 +72,8 @@ class ParXLBlock(GradientCheckpointingLayer):
 
     Args:
         config: Configuration with widths and switches.
-        operations: Operations that the block can run, a string of letters of `OPERATIONS`; others have no modules.
+        operations: Operations that the block can run, a string of letters of `OPERATIONS`. Other operations have no
+            modules.
         layer: Index of the block among the attending ones.
     """
 
@@ -95,20 +96,20 @@ class ParXLBlock(GradientCheckpointingLayer):
     ) -> tuple[Tensor, Tensor | None]:
         """Run the operations of a mix.
 
-        A mix is split into `operations` and `weights`, because reentrant checkpointing finds the gradients of plain
-        arguments only.
+        A mix is passed as `operations` and `weights`, because reentrant checkpointing computes gradients only of
+        arguments that are tensors themselves.
 
         Args:
             state: States that the block reads, (B, T, d).
             operations: Operation numbers of the mix.
             memory: States of earlier positions for attention, (B, M, d), or None.
             positions: Relative positions and masks of attention.
-            *weights: Weight of each operation, a scalar; None: no factor.
+            *weights: Weight of each operation, a scalar, or None for no factor.
             past_key_values: Cache of earlier keys and values.
 
         Returns:
-            The states after the block, (B, T, d), and the weights of attention, (B, h, T, L), if attention ran and the
-            positions request them.
+            The states after the block, (B, T, d), and the attention weights, (B, h, T, L), if attention ran and
+            `positions` requests them.
         """
         attended: Tensor | None = None
         total: Tensor | None = None if self.norm is None else state
@@ -130,7 +131,7 @@ class ParXLBlock(GradientCheckpointingLayer):
         return (total if self.norm is None else self.norm(total)), attended
 
     def _add_branch(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
-        """Return LN(state + drop(change)), or without a norm the change alone, drop(change)."""
+        """Return LN(state + drop(change)), or only drop(change) if there is no norm."""
         return self.dropout(change) if norm is None else norm(self.dropout.added(state, change))
 
 
@@ -140,11 +141,11 @@ class ParXLModelOutput(ModelOutput):
 
     Attributes:
         last_hidden_state: Input of the output layer, (B, T, d).
-        memory: Memory for the next segment of the same rows, (A, B, M', d), detached, with M' at most the memory length
-            of the context; None with a cache.
-        past_key_values: Cache with this segment added; None without a cache.
-        hidden_states: Embeddings and the state after every block, N + 1 tensors (B, T, d), on request.
-        attentions: Attention weights of every attending block, (B, h, T, M + T) each, on request.
+        memory: Memory for the next segment of the same rows, (A, B, M', d), detached, or None with a cache. M' is at
+            most the memory length of the context.
+        past_key_values: Cache with this segment added, or None without a cache.
+        hidden_states: Embeddings and the state after every block, N + 1 tensors (B, T, d), if requested.
+        attentions: Attention weights of every attending block, (B, h, T, M + T) each, if requested.
     """
 
     last_hidden_state: Tensor | None = None
@@ -159,15 +160,15 @@ class ParXLOutput(ModelOutput):
     """Predictions of one segment.
 
     Attributes:
-        loss: Sum of `loss_parts`; None without labels and targets.
-        loss_parts: Normalised and weighted parts: `lm`, and `latency` if it has a weight.
-        logits: Log-probabilities of the next token, float32, (B, T, V); None with targets.
-        token_losses: Loss of every target in row-major order, nats, float32, detached, (P,).
+        loss: Sum of `loss_parts`, or None without labels and targets.
+        loss_parts: Normalised and weighted parts by name: `lm`, and `latency` if it has a weight.
+        logits: Log-probabilities of the next token, float32, (B, T, V), or None with targets.
+        token_losses: Loss of every target in nats, in row-major order, float32, detached, (P,).
         memory: Same as in `ParXLModelOutput`.
         past_key_values: Same as in `ParXLModelOutput`.
         hidden_states: Same as in `ParXLModelOutput`.
         attentions: Same as in `ParXLModelOutput`.
-        gate_probabilities: Gate probabilities softmax(a) of a supernet, without noise, float32, (N, 3), differentiable.
+        gate_probabilities: Gate probabilities softmax(a) of a supernet without noise, float32, (N, 3), differentiable.
         trace: Trace of the operations that ran and their weights.
     """
 
@@ -194,7 +195,7 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
     Args:
         weights: Weight of every operation in every block, (N, 3).
         mixes: Mixes of the blocks.
-        real: Mask of the new tokens that are no padding, boolean, (B, T).
+        real: Mask of the new tokens that are not padding, boolean, (B, T).
         remembered: Number of positions before the new tokens, M.
     """
     executed = [[operation in mix for operation in range(len(OPERATIONS))] for mix in mixes]
@@ -214,7 +215,7 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
 
 
 class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
-    """Base class of all models of the family: loading, initialisation and word embeddings."""
+    """Base class of all models of the family, with loading, initialisation and word embeddings."""
 
     config: ParXLConfig
     config_class = ParXLConfig
@@ -238,15 +239,18 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
                 init.normal_(parameter, std=(2.0 / fans) ** 0.5 if glorot else self.config.initializer_range)
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the table of all words; with tied words in clusters, the module that has a table per cluster."""
+        """Return the embedding of all words.
+
+        For tied words in clusters, this is the module with a table per cluster.
+        """
         words = self._words
         return words if len(words.clusters) > 1 else words.tables[0]
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the table of all words.
+        """Replace the embedding table of all words.
 
         Raises:
-            ConfigError: If words are tied and in clusters, hence in several tables.
+            ConfigError: If words are tied and in clusters, and therefore in several tables.
         """
         if len(self._words.clusters) > 1:
             raise ConfigError(f"cutoffs={self.config.cutoffs}: tied embeddings have no single table to replace")
@@ -260,11 +264,11 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
 
 
 class ParXLModel(ParXLPreTrainedModel):
-    """Embedding and blocks; each block has modules only for the operations that it can run.
+    """Base model of embedding and blocks. Each block has modules only for the operations that it can run.
 
     Args:
         config: Configuration with widths and switches.
-        alone: Whether the model initialises its weights itself; False inside a model with an output layer.
+        alone: Whether the model initialises its own weights. This is False inside a model with an output layer.
     """
 
     def __init__(self, config: ParXLConfig, *, alone: bool = True) -> None:
@@ -304,7 +308,7 @@ class ParXLModel(ParXLPreTrainedModel):
         mixes: Sequence[Mix] | None = None,
         context: Context | None = None,
     ) -> ParXLModelOutput:
-        """Run the blocks.
+        """Compute the states of a segment.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -312,14 +316,14 @@ class ParXLModel(ParXLPreTrainedModel):
             past_key_values: Cache of keys and values of the text so far; the new tokens are added to it.
             inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
             use_cache: Whether to create a `ParXLCache` if no cache is given.
-            output_attentions: Whether to return attention weights, which rules out fused kernels.
+            output_attentions: Whether to return attention weights, which fused kernels do not compute.
             output_hidden_states: Whether to return the embeddings and the states after every block.
-            memory: Block inputs of the text so far, (A, B, M, d) with any M; None at the start of a text.
-            mixes: Mix of every block; None in a network with an architecture.
+            memory: Block inputs of the text so far, (A, B, M, d) with any M, or None at the start of a text.
+            mixes: Mix of operations of every block, or None in a network with an architecture.
             context: Context of attention; None: the configured one.
 
         Raises:
-            ConfigError: If the configuration has no architecture and there are no mixes.
+            ConfigError: If the configuration has no architecture and `mixes` is None.
             DataError: If the shapes of inputs, memory and mask do not fit each other.
         """
         config = self.config
@@ -366,7 +370,10 @@ class ParXLModel(ParXLPreTrainedModel):
         context: Context | None,
         wants_weights: bool | None,
     ) -> Positions:
-        """Return the positions and masks that all blocks share, for new states (B, T, d) after a memory or a cache."""
+        """Return the positions and masks for new states, (B, T, d), after a memory or a cache.
+
+        All blocks share them.
+        """
         config = self.config
         context = context or Context(config.memory_length, config.clamp_length, config.same_length)
         shared = (self.position_bias_u, self.position_bias_v) if hasattr(self, "position_bias_u") else None
@@ -382,7 +389,7 @@ class ParXLModel(ParXLPreTrainedModel):
         return positions._replace(wants_weights=wants_weights)
 
     def _split_memory(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
-        """Return the memory of every block, (B, M, d), detached; None for blocks without one."""
+        """Return the memory of every block, (B, M, d), detached, or None for blocks without a memory."""
         block_memories: list[Tensor | None] = [None] * len(self.blocks)
         if memory is None:
             return block_memories
@@ -399,10 +406,10 @@ class ParXLModel(ParXLPreTrainedModel):
 
 
 def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
-    """Return M, the number of positions before a segment that attention can see.
+    """Return the number M of positions before a segment to which queries can attend.
 
     Raises:
-        DataError: If both a memory and a cache are given, or a cache of fixed size.
+        DataError: If both a memory and a cache are given, or the cache has a fixed size.
     """
     if cache is None:
         return 0 if memory is None else memory.shape[2]
@@ -413,7 +420,7 @@ def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
 
 
 def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tensor:
-    """Return the mask of the last `keys` positions, (B, L), from one of the whole text, (B, `length`)."""
+    """Return the mask of the last `keys` positions, (B, L), as a part of the mask of the whole text, (B, `length`)."""
     if attention_mask.dim() != 2 or attention_mask.shape[1] != length:
         raise DataError(
             f"attention_mask of shape {tuple(attention_mask.shape)}: must be (rows, {length}), for the previous "
@@ -424,13 +431,13 @@ def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tens
 
 @torch.no_grad()
 def _remember(inputs: Sequence[Tensor], memory: Tensor | None, state: Tensor, length: int) -> Tensor:
-    """Return the memory for the next segment, (A, B, M', d): the last positions of memory and segment.
+    """Return the memory for the next segment, (A, B, M', d), the last positions of this memory and segment.
 
     Args:
         inputs: Inputs of the A attending blocks, (B, T, d) each.
         memory: Memory of this segment, (A, B, M, d), or None.
-        state: State after the last block, (B, T, d), for the shape if no block attends.
-        length: Largest length M' of the result.
+        state: State after the last block, (B, T, d). It gives the shape of the memory if no block attends.
+        length: Maximum length M' of the result.
     """
     new = state.shape[1]
     latest = [states[:, max(new - length, 0) :] for states in inputs]

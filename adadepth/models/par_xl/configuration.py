@@ -1,4 +1,4 @@
-"""Configuration of PAR-XL, architectures as strings with one operation per block, their baselines and MAC counts."""
+"""Configuration of PAR-XL, with architectures as strings of one letter per block, baselines and MAC counts."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _SMALLEST = 1e-30  # of a probability: its logarithm stays finite
 
 
 def parse_architecture(key: str, text: str) -> str:
-    """Return the architecture without surrounding space.
+    """Check an architecture and return it without surrounding spaces.
 
     Raises:
-        ConfigError: Naming the key and the first character that is no operation, or that there is none.
+        ConfigError: Names the key and the first character that is not an operation, or reports an empty architecture.
     """
     architecture = text.strip()
     allowed = "allowed: s (attention), f (feed-forward), - (identity), one per block"
@@ -44,14 +44,17 @@ def parse_architecture(key: str, text: str) -> str:
 
 
 def alternating(blocks: int) -> str:
-    """Return `sfsf...`, the order of the sublayers of a transformer."""
+    """Return the architecture `sfsf...`, the order of sublayers in a standard transformer."""
     return ("sf" * blocks)[:blocks]
 
 
 def paper_rule(blocks: int, ratio: int = 5) -> str:
-    """Return one attention per `ratio` blocks, evenly in the first two thirds, else feed-forward (Mandava et al. 2020).
+    """Return the architecture of the paper's design rule (Mandava et al. 2020).
 
-    The rounding gives the published 32 blocks at a ratio of 5: `sfff` six times, then `f` eight times.
+    One block in `ratio` is attention. Attention blocks are spread evenly over the first two thirds, and all others are
+    feed-forward.
+
+    With a ratio of 5, rounding gives the published architecture of 32 blocks: `sfff` six times, then `f` eight times.
     """
     assert ratio >= 1
     first_part = max(2 * blocks // 3, 1)
@@ -61,7 +64,10 @@ def paper_rule(blocks: int, ratio: int = 5) -> str:
 
 
 def sandwich(blocks: int) -> str:
-    """Return `s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8, the best of Press et al. (2020): 6 of 16."""
+    """Return the sandwich architecture `s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8.
+
+    This is the best ratio of Press et al. (2020), who used k = 6 for n = 16.
+    """
     pairs = blocks // 2
     outer = min(max(3 * pairs // 8, 1), pairs)
     return "s" * outer + alternating(blocks - 2 * outer) + "f" * outer
@@ -73,7 +79,7 @@ def random_architecture(blocks: int, generator: torch.Generator) -> str:
 
 
 def match_macs(make: Callable[[int], str], macs: Callable[[str], float], target: float) -> str:
-    """Return the one of `make(1)`, `make(2)`, ..., with increasing MACs, whose MACs are closest to a target."""
+    """Return the architecture among `make(1)`, `make(2)`, ... with MACs closest to a target. The MACs must increase."""
     # An architecture of twice the target is further away than one without blocks.
     longer = takewhile(lambda architecture: macs(architecture) < 2 * target, (make(blocks) for blocks in count(2)))
     return min([make(1), *longer], key=lambda architecture: abs(macs(architecture) - target))
@@ -82,14 +88,14 @@ def match_macs(make: Callable[[int], str], macs: Callable[[str], float], target:
 def baseline_architectures(
     target_architecture: str, macs: Callable[[str], float], ratio: int = 5, seed: int = 0
 ) -> dict[str, str]:
-    """Return baselines of a searched architecture, with MACs as close to it as the number of blocks allows.
+    """Return compute-matched baselines of a searched architecture, with MACs as close as the number of blocks allows.
 
     Args:
         target_architecture: Searched architecture.
-        macs: Function from an architecture to its multiply-accumulates.
-        ratio: Blocks per attention block in the rule of the paper.
-        seed: Seed of the random architecture. It has as many blocks as the alternating one, and is sampled until its
-            MACs are within 5 % of the target, at most 1,000 times; then the closest sample is used.
+        macs: Function that returns the multiply-accumulates of an architecture.
+        ratio: Number of blocks per attention block in the design rule of the paper.
+        seed: Seed of the random architecture. This architecture has as many blocks as the alternating one. It is
+            sampled until its MACs are within 5 % of the target. After 1,000 samples, the closest one is used.
 
     Returns:
         Architectures `alternating`, `paper_rule`, `sandwich` and `random`.
@@ -107,16 +113,18 @@ def baseline_architectures(
 def find_most_probable_at_cost(
     probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
 ) -> str:
-    """Return the most probable architecture whose cost is within the tolerance, or nearest to the target if none is.
+    """Return the most probable architecture with a cost within the tolerance of the target.
 
-    Cost depends only on the counts of the operations. So dynamic programming over blocks stores the most probable order
-    for each pair of counts: exact, in N^3 steps.
+    If there is none, return the architecture with the nearest cost.
+
+    The cost depends only on the counts of the operations. Dynamic programming over blocks therefore stores the most
+    probable order for each pair of counts. The result is exact and takes N^3 steps.
 
     Args:
         probabilities: Probabilities of attention, feed-forward and identity for every block, (N, 3).
         costs: Costs of the three operations.
         target: Target in the unit of the costs.
-        tolerance: Tolerance as a share of the target.
+        tolerance: Largest deviation, as a share of the target.
     """
     best: dict[tuple[int, ...], tuple[float, str]] = {(0,) * len(OPERATIONS): (0.0, "")}
     for row in probabilities:
@@ -145,11 +153,11 @@ def _sample_at_macs(blocks: int, macs: Callable[[str], float], target: float, ge
 
 
 def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray]) -> ParXLSettings:
-    """Set the optimal cutoffs of `cutoff_clusters` clusters for a text, if the settings have that number.
+    """Set the optimal cutoffs for a training text if the settings give a number of clusters, `cutoff_clusters`.
 
     Args:
         settings: Settings of the model.
-        word_counts: Function that returns the counts of each id in the training text, (V,).
+        word_counts: Function that returns the count of each word id in the training text, (V,).
 
     Raises:
         ConfigError: If there are more clusters than words.
@@ -165,21 +173,21 @@ def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray
 
 
 def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
-    """Return the first words of all tails with the fewest multiply-accumulates per target, for vectors of width d.
+    """Return the cutoffs that need the fewest multiply-accumulates per target, for vectors of width d.
 
         C = d (c_1 + n)  +  d sum_k P_k V_k
             head            tail k, of V_k words, for the share P_k of the targets that lie in it
 
-    Grave et al. (2017, arXiv 1609.04309, section 4) choose cutoffs in this way, with a model of time on a GPU in place
-    of compute. The narrower widths of tails are ignored: with them, frequent words would get narrow vectors. The result
-    is exact over all clusters of consecutive ids, for any order of the words.
+    Grave et al. (2017, arXiv 1609.04309, section 4) choose cutoffs in this way, but minimise modelled GPU time instead
+    of compute. The narrower widths of tails are ignored, because otherwise frequent words would get narrow vectors. The
+    result is exact over all clusters of consecutive ids, for any order of the words.
 
     Args:
-        counts: Counts of each id, (V,), not all zero.
-        clusters: n + 1, the head and n tails; at most V.
+        counts: Count of each word id, (V,). At least one count must be positive.
+        clusters: Number of clusters n + 1 (the head and n tails), at most V.
 
     Returns:
-        Cutoffs c_1 < ... < c_n; every cluster has a word.
+        First words of the tails, c_1 < ... < c_n. Every cluster has at least one word.
     """
     words = len(counts)
     assert clusters <= words
@@ -195,14 +203,14 @@ def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
 
 
 def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the least cost of the first j words with one more tail, and the start of that tail, (V + 1,) each.
+    """Compute the minimum cost of the first j words with one more tail, and the start of that tail, (V + 1,) each.
 
-    The start of a tail is monotone in its end, since the mixed difference of (F_j - F_i) (j - i) is never positive.
-    So bisecting the ends bisects the starts, too: V log V steps instead of V^2.
+    The start of a tail is monotone in its end, because the mixed difference of (F_j - F_i) (j - i) is never positive.
+    Bisecting the ends therefore bisects the starts, too. This takes V log V steps instead of V^2.
 
     Args:
-        costs: Costs of the first j words in `before` clusters.
-        cumulated: F, the share of targets among the first j words.
+        costs: Minimum costs of the first j words in `before` clusters, (V + 1,).
+        cumulated: Share F_j of the targets that are among the first j words, (V + 1,).
         before: Number of clusters so far.
     """
     last = len(costs) - 1
@@ -223,9 +231,9 @@ def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np
 
 @strict
 class ParXLConfig(FamilyConfig, settings=ParXLFields):
-    """A Transformer-XL whose blocks each run one operation (Mandava et al. 2020, arXiv 2009.04534).
+    """Configuration of a Transformer-XL with one operation per block (Mandava et al. 2020, arXiv 2009.04534).
 
-    With an `architecture` the network is fixed; without one it is the supernet that searches for it.
+    With an `architecture`, the network is fixed. Without one, it is the supernet that searches for an architecture.
     """
 
     # Outputs that a stock `Trainer` does not collect in an evaluation.
@@ -288,23 +296,23 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Operations that each block can run: all of them in the supernet, one in a fixed network."""
+        """Operations that each block can run: all operations in the supernet, one in a fixed network."""
         return tuple(self.architecture or [OPERATIONS] * self.num_hidden_layers)
 
     @property
     def attending(self) -> list[int]:
-        """Numbers of the A blocks that can attend."""
+        """Indices of the A blocks that can run attention."""
         return [number for number, operations in enumerate(self.operations) if "s" in operations]
 
     @property
     def path(self) -> list[int]:
-        """Number of the operation of every block in a fixed network."""
+        """Operation number of every block in a fixed network."""
         assert self.architecture is not None
         return [OPERATIONS.index(operation) for operation in self.architecture]
 
     @property
     def relative_costs(self) -> list[float] | None:
-        """`operation_costs` over the cost of the alternating network with as many blocks."""
+        """`operation_costs` divided by the cost of the alternating network with the same number of blocks."""
         if self.operation_costs is None:
             return None
         costs = dict(zip(OPERATIONS, self.operation_costs, strict=True))
@@ -313,16 +321,16 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def full_latency(self) -> float:
-        """Milliseconds of the alternating network with as many blocks."""
+        """Latency in milliseconds of the alternating network with the same number of blocks."""
         return self.compute_latency(alternating(self.num_hidden_layers))
 
     @property
     def dearest_latency(self) -> float:
-        """Milliseconds of as many blocks of the most expensive operation."""
+        """Latency in milliseconds of the same number of blocks of the most expensive operation."""
         return max(self.compute_latency(operation * self.num_hidden_layers) for operation in OPERATIONS)
 
     def compute_latency(self, architecture: str) -> float:
-        """Compute the milliseconds of an architecture, the sum over its blocks."""
+        """Compute the latency of an architecture in milliseconds, as the sum over its blocks."""
         assert self.operation_costs is not None
         return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
 
@@ -347,22 +355,22 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
 
 def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
-    """Multiply-accumulates of one block for one sequence of T new tokens after M remembered ones.
+    """Return the multiply-accumulates of one block for one sequence of T new tokens after M memory positions.
 
         attention     2 T d^2  +  2 (T+M) d^2  +  (T+M) d^2 / B  +  3 T (T+M) d
                       q and o     k and v         distances         three products
         feed-forward  2 T d F
 
-    The projected distances are the same for all B sequences. Norms, activations and the softmax are not counted, nor is
-    the one distance more that `align_distances` needs.
+    The projected distances are shared by all B sequences. Norms, activations, the softmax and the additional distance
+    that `align_distances` needs are not counted.
 
     Args:
         operation: `s`, `f` or `-`.
-        length: T.
-        memory: M.
-        batch: B.
-        hidden: d.
-        inner: F.
+        length: Number T of new tokens.
+        memory: Number M of memory positions.
+        batch: Number B of sequences.
+        hidden: Hidden width d.
+        inner: Inner width F of a feed-forward block.
     """
     assert operation in OPERATIONS
     if operation == "-":
@@ -375,21 +383,21 @@ def operation_macs(operation: str, length: int, memory: int, batch: int, hidden:
 
 
 def architecture_macs(config: ParXLConfig, architecture: str, length: int, memory: int, batch: int) -> float:
-    """Multiply-accumulates of all blocks for one sequence; see `price_par_xl` for what is left out."""
+    """Return the multiply-accumulates of all blocks for one sequence. `price_par_xl` lists what is not counted."""
     costs = _operation_costs(config, length, memory, batch)
     return sum(architecture.count(operation) * cost for operation, cost in zip(OPERATIONS, costs, strict=True))
 
 
 def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
-    """Multiply-accumulates of the blocks in a traced batch.
+    """Return the multiply-accumulates of the blocks for a traced batch.
 
-    `executed` and `dense` count the branches that ran, `adaptive` is the expectation under the weights of the
-    operations, and `full` is the alternating architecture with as many blocks. Embedding and output layer are the same
-    for all architectures and left out.
+    `executed` and `dense` count the branches that ran. `adaptive` is the expectation under the weights of the
+    operations. `full` counts the alternating architecture with the same number of blocks. Embedding and output layer
+    are not counted, because they are the same for all architectures.
 
     Args:
-        config: Widths.
-        trace: With `operations`, and in `execution` `tokens`, `width` and `memory_length`.
+        config: Configuration with the widths.
+        trace: Trace with `operations` and `execution`, which has `tokens`, `width` and `memory_length`.
     """
     ran, operations = trace.executed, trace.operations
     assert ran.tokens is not None

@@ -1,4 +1,4 @@
-"""The settings of the PAR Transformer-XL, their checks, and the descriptor of the family."""
+"""Settings of the PAR Transformer-XL, their checks, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -133,7 +133,7 @@ class ParXLSettings(ModelConfig):
 
 @dataclass
 class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
-    """Fields of the configuration of a model: its settings, and those of a run about distances, gates and costs."""
+    """Fields of a model's configuration: the model settings, and a run's settings of distances, gates and costs."""
 
     gate_path: GatePath = copy_field(SearchConfig, "path")
     gate_seed: int = setting(0, "random seed of the noise and paths of the gates, the same on all ranks", at_least(0))
@@ -144,7 +144,7 @@ class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that sizes fit, and that settings of supernet gates are set only for a supernet."""
+    """Check that sizes are consistent, and that settings of supernet gates are set only for a supernet."""
     model = config.model
     assert isinstance(model, ParXLSettings)
     heads, hidden = model.num_attention_heads, model.hidden_size
@@ -177,7 +177,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a search holds the budget, without a fixed weight on latency or early stopping."""
+    """Check that a budget is set only in a search without a fixed latency weight and without early stopping."""
     target = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
         yield (
@@ -193,7 +193,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_search(config: ExperimentConfig) -> Iterator[str]:
-    """Check that each setting of a search has an effect."""
+    """Check that the settings of a search are valid and fit the settings of the run."""
     search, is_search = config.search, config.task is Task.architecture_search
     if search.method is SearchMethod.two_phase:
         if search.gate_learning_rate is None:

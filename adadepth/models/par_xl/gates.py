@@ -1,4 +1,4 @@
-"""Supernet gates: the weights of the operations of a block, from unconstrained logits; all float32.
+"""Supernet gates: weights of the operations of every block, computed from unconstrained logits in float32.
 
     w = softmax((a + g) / tau),    g = -log(-log U)
 
@@ -21,14 +21,14 @@ _SMALLEST, _LARGEST = 1e-10, 1.0 - 1e-7  # of U: both logarithms stay finite in 
 
 
 def gate_temperature(step: int, steps: int, start: float, end: float, schedule: str) -> float:
-    """Return the temperature of an optimiser step: exactly `start` at the first, exactly `end` at the last and after.
+    """Return the temperature of an optimiser step, which goes from `start` at the first step to `end` at the last.
 
-    With f the share of completed steps it is start^(1-f) end^f, or the mean of start and end with weight 1 - f
-    (linear) or (1 + cos(pi f)) / 2 (cosine) on the start.
+    Let f be the share of completed steps. The exponential schedule is start^(1-f) end^f. The other schedules are a
+    weighted mean of start and end. The weight of the start is 1 - f (linear) or (1 + cos(pi f)) / 2 (cosine).
 
     Args:
-        step: Number of the optimiser step, from 0.
-        steps: Number of all optimiser steps.
+        step: Number of the optimiser step, counted from 0.
+        steps: Total number of optimiser steps.
         start: First temperature.
         end: Last temperature.
         schedule: Name of the schedule, one of `SCHEDULES`.
@@ -51,7 +51,7 @@ def gate_temperature(step: int, steps: int, start: float, end: float, schedule: 
 
 
 def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Return standard Gumbel noise -log(-log U) on the device of the generator, float32."""
+    """Return standard Gumbel noise -log(-log U), float32, on the device of the generator."""
     uniform = torch.rand(tuple(shape), generator=generator, device=generator.device, dtype=torch.float32)
     return -(-uniform.clamp(_SMALLEST, _LARGEST).log()).log()
 
@@ -59,13 +59,13 @@ def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 def gate_weights(
     logits: Tensor, temperature: float = 1.0, noise: Tensor | None = None, straight_through: bool = False
 ) -> Tensor:
-    """Return the weight of every operation, float32, (N, K); each row sums to one.
+    """Return the weight of every operation, float32, (N, K). Each row sums to one.
 
     Args:
-        logits: Logits a, (N, K), any floating point type.
+        logits: Logits a of any floating-point dtype, (N, K).
         temperature: Temperature tau > 0.
-        noise: Gumbel noise g, (N, K); None for none.
-        straight_through: Whether values are one-hot at the largest weight, with the gradient of the weights.
+        noise: Gumbel noise g, (N, K), or None for no noise.
+        straight_through: Whether to return one-hot values at the largest weight, with the gradient of the soft weights.
     """
     assert temperature > 0.0
     scores = logits.float() if noise is None else logits.float() + noise
@@ -76,6 +76,6 @@ def gate_weights(
 
 
 def sample_path(logits: Tensor, generator: torch.Generator) -> list[int]:
-    """Sample one operation per block from softmax(a): the largest of a + g (the Gumbel-max trick)."""
+    """Sample one operation per block from softmax(a), as the argmax of a + g (the Gumbel-max trick)."""
     path: list[int] = (logits.detach().float() + gumbel_noise(logits.shape, generator)).argmax(dim=-1).tolist()
     return path

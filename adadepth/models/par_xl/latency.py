@@ -1,4 +1,4 @@
-"""Networks derived from the supernet, and measured latency of blocks and networks."""
+"""Networks derived from the supernet, and latency measurements of blocks and networks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ WARMUP = 2
 def operation_latencies(
     config: ParXLConfig, length: int, memory: int, batch: int, device: torch.device, dtype: torch.dtype, repeats: int
 ) -> dict[str, float]:
-    """Measure the median seconds of one block in inference: attention, feed-forward, and 0 for the identity.
+    """Measure the median inference time in seconds of an attention and a feed-forward block. The identity takes 0.
 
     Args:
         config: Configuration with widths and switches.
         length: Number T of new tokens.
-        memory: Number M of positions of the memory, which is full.
+        memory: Number M of memory positions, all of which are filled.
         batch: Number B of rows.
         device: Device of the measurement.
         dtype: Precision of the weights.
@@ -44,15 +44,16 @@ def operation_latencies(
 def operation_costs(
     config: ParXLConfig, shape: Sequence[int], device: torch.device, repeats: int, *, by_macs: bool, in_seconds: bool
 ) -> list[float]:
-    """Return the costs of attention, feed-forward and identity: seconds on this machine, or multiply-accumulates.
+    """Return the costs of attention, feed-forward and identity, in seconds on this machine or multiply-accumulates.
 
     Args:
         config: Configuration with widths and switches.
         shape: Length, memory and batch.
         device: Device of the measurement.
         repeats: Number of repeated measurements.
-        by_macs: Whether costs are multiply-accumulates.
-        in_seconds: Whether MACs are converted to seconds, at the speed of an attention and a feed-forward block.
+        by_macs: Whether costs are multiply-accumulates instead of measured seconds.
+        in_seconds: Whether MACs are converted to seconds, at the measured speed of an attention and a feed-forward
+            block.
     """
     length, memory, batch = shape
     macs = [architecture_macs(config, operation, length, memory, batch) for operation in OPERATIONS]
@@ -79,18 +80,18 @@ def _prepare_block(config: ParXLConfig, operation: str, state: Tensor, memory: T
 def model_latencies(
     models: Mapping[str, ParXLForCausalLM], length: int, memory: int, batch: int, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Measure the inference of networks in alternation, on a segment behind a full memory.
+    """Measure the inference time of several networks in alternation, on a segment after a full memory.
 
     Args:
-        models: Networks by name on one device; they are set to evaluation mode.
+        models: Networks by name, all on one device. They are set to evaluation mode.
         length: Number T of new tokens.
         memory: Number M of positions of the memory.
         batch: Number B of rows.
         repeats: Number of repeated measurements.
 
     Returns:
-        By name, in seconds: `median`, `p10`, `p90` and `n` of the whole forward pass with the losses of targets, and
-        `blocks_median` of embedding and blocks only.
+        Measurements by name. `median`, `p10` and `p90` are seconds of the whole forward pass with the losses of
+        targets, and `n` is the number of measurements. `blocks_median` are seconds of embedding and blocks only.
     """
     calls = {}
     for name, model in models.items():
@@ -102,13 +103,16 @@ def model_latencies(
 
 
 def draw_ids(vocab_size: int, count: int, generator: torch.Generator) -> Tensor:
-    """Sample ids with word-like frequencies, p(id) ~ 1 / (id + 1), on which an adaptive softmax depends; (count,)."""
+    """Sample ids, (count,), with word-like frequencies p(id) ~ 1 / (id + 1).
+
+    The time of an adaptive softmax depends on the frequencies.
+    """
     frequencies = 1.0 / torch.arange(1, vocab_size + 1)
     return torch.multinomial(frequencies, count, replacement=True, generator=generator)
 
 
 def _make_segment(model: ParXLForCausalLM, length: int, memory: int, batch: int) -> dict[str, Any]:
-    """Make random ids behind a random memory, and a context of the length of that memory."""
+    """Build the inputs of a random segment after a random memory, with a context of the memory's length."""
     config, generator = model.config, torch.Generator().manual_seed(0)
     ids = draw_ids(config.vocab_size, batch * length, generator).view(batch, length)
     remembered = torch.randn(len(model.model.attending), batch, memory, config.hidden_size, generator=generator)
@@ -124,17 +128,17 @@ def _prepare_call(model: nn.Module, **inputs: Any) -> Callable[[], object]:
 
 
 def derive(supernet: ParXLSupernet, architecture: str | None = None, *, keep_weights: bool = True) -> ParXLForCausalLM:
-    """Derive the fixed network of an architecture, on the device and in the precision and mode of the supernet.
+    """Derive the fixed network of an architecture, with the device, precision and mode of the supernet.
 
-    With the weights of the supernet, its output is that of the supernet with one-hot gates.
+    With the weights of the supernet, the network has the same output as the supernet with one-hot gates.
 
     Args:
         supernet: Supernet at the end of the search.
-        architecture: One operation for every block; None: the most probable ones.
-        keep_weights: Whether to copy the weights of the supernet; fresh weights allow any number of blocks.
+        architecture: One operation for every block, or None for the most probable operations.
+        keep_weights: Whether to copy the weights of the supernet. Fresh weights allow any number of blocks.
 
     Raises:
-        ConfigError: If the architecture is invalid, or has another number of blocks than the copied weights.
+        ConfigError: If the architecture is invalid, or its number of blocks is not that of the copied weights.
     """
     operations = supernet.architecture() if architecture is None else parse_architecture("architecture", architecture)
     blocks = supernet.config.num_hidden_layers

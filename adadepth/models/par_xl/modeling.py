@@ -1,4 +1,4 @@
-"""Language models of the PAR Transformer-XL: the supernet that searches an architecture, and the fixed network.
+"""Language models of the PAR Transformer-XL: the supernet that searches for an architecture, and fixed networks.
 
 Shape legend: B rows, T new tokens, M positions before them, P targets, V words, N blocks, A attending blocks, d width.
 """
@@ -41,7 +41,7 @@ _MODES = ("soft", "argmax", "noisy")
 
 
 class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
-    """Base class of supernet and fixed network: output layer, loss and compute counts."""
+    """Base class of the supernet and the fixed network, with output layer, loss and compute counts."""
 
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
     # A stock `Trainer` passes `num_items_in_batch`, the number of targets of an optimiser step.
@@ -67,11 +67,11 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         )
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """Return the matrix of all words; None where they are in clusters."""
+        """Return the output matrix of all words, or None if words are in clusters."""
         return None if self.head.tails else self.head.tables[0]
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the matrix of all words.
+        """Replace the output matrix of all words.
 
         Raises:
             ConfigError: If words are in clusters.
@@ -83,12 +83,13 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Add words at the end of the last cluster, or remove them there; without cutoffs all words are one cluster.
+        """Add or remove words at the end of the last cluster. Without cutoffs, all words form one cluster.
 
         Args:
-            new_num_tokens: New vocabulary size V; None: the current one.
-            pad_to_multiple_of: Factor to whose multiple V is rounded up.
-            mean_resizing: Whether new vectors are sampled around the mean of the cluster, or initialised as usual.
+            new_num_tokens: New vocabulary size V, or None for the current size.
+            pad_to_multiple_of: V is rounded up to a multiple of this number.
+            mean_resizing: Whether new vectors are sampled around the mean of the cluster, instead of initialised as
+                usual.
 
         Raises:
             ConfigError: If the last cluster would be empty.
@@ -121,7 +122,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         return self.config.num_hidden_layers
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count states and inner states of the blocks of an architecture, and the logits of the frequent words."""
+        """Count the stored states and inner states of an architecture's blocks, and the logits of the head cluster."""
         config, tokens = self.config, sum(lengths)
         blocks = config.architecture or ""  # a supernet may run any
         inner = blocks.count("f")
@@ -132,21 +133,21 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         }
 
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Context:
-        """Build the context of attention in evaluation; None keeps a length of the configuration."""
+        """Build the attention context for evaluation. A length that is None is taken from the configuration."""
         memory = self.config.memory_length if memory_length is None else memory_length
         return Context(memory, self.config.clamp_length if clamp_length is None else clamp_length, same_length)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the targets that divide each loss part of a batch; the trainer sums them over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         count = (batch["targets"] >= 0).sum()
         return {"lm": count} | dict.fromkeys(self.penalties(count), count)
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """Return loss parts beside the likelihood, each counted once per target."""
+        """Return the loss parts other than the likelihood. Each is counted once per target."""
         return {}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Compute the multiply-accumulates of one traced batch; see `price_par_xl`."""
+        """Return the multiply-accumulates of a traced batch; see `price_par_xl`."""
         return price_par_xl(self.config, trace)
 
     def _predict(
@@ -159,7 +160,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         options: LossOptions,
     ) -> ParXLOutput:
-        """Compute the loss of targets, the loss of labels with log-probabilities of all words, or only the latter."""
+        """Compute the loss of targets or of labels, and the log-probabilities of all words unless targets are given."""
         refuse_unknown(options, type(self).__name__)
         labels = _shift_labels(labels) if (shifted := options.get("shift_labels")) is None else shifted
         if targets is not None and labels is not None:
@@ -204,18 +205,18 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
 
 def _shift_labels(labels: Tensor | None) -> Tensor | None:
-    """Shift labels (B, T) to the position before; the last position has none."""
+    """Shift labels, (B, T), to the previous position. The last position then has no label."""
     return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
 def _compute_label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:
-    """Compute the loss of every shifted label that is not negative: (B, T, V) and (B, T) to (P,)."""
+    """Compute the loss of every shifted label that is not negative, (P,)."""
     losses = -log_probs.gather(-1, labels.clamp(min=0).unsqueeze(-1)).squeeze(-1)
     return losses[labels >= 0]
 
 
 def _mask_real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tensor:
-    """Return the boolean mask of new tokens that are no padding, (B, T)."""
+    """Return the boolean mask of the new tokens that are not padding, (B, T)."""
     states = stack.last_hidden_state
     assert states is not None
     if attention_mask is None:
@@ -254,31 +255,33 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
         num_targets: Mapping[str, Tensor] | None = None,
         **options: Unpack[LossOptions],
     ) -> ParXLOutput:
-        """Predict the next token of every position.
+        """Predict the next token at every position.
 
-        Texts in one piece use `labels`, and generation a cache, as in every causal language model of transformers.
-        Texts in segments use `targets` and `memory`: the last token of a segment predicts the first of the next one,
-        which labels cannot express, and a memory of states follows the weights during training.
+        For a whole text, pass `labels`, and for generation, a cache, as with every causal language model of
+        transformers. For a text in segments, pass `targets` and `memory`. Labels could not express that the last token
+        of a segment predicts the first token of the next. A memory of states also reflects changes of the weights
+        during training.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 0 at padding, 1 elsewhere, for earlier and new positions, (B, M + T). Distances count every
-                position, so padding belongs at an end.
-            past_key_values: Cache of keys and values of the text so far; the new tokens are added to it.
+                position, so padding must be at an end of the text.
+            past_key_values: Cache of keys and values of the text so far. The new tokens are added to it.
             inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
-            labels: Input ids, negative where nothing is to be predicted, (B, T).
-            use_cache: Whether to create a `ParXLCache` if no cache is given; exclusive with a memory.
+            labels: Input ids, (B, T), negative where no token is to be predicted.
+            use_cache: Whether to create a `ParXLCache` if no cache is given. It cannot be used with a memory.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return the embeddings and the states after every block.
-            logits_to_keep: Number of last positions with log-probabilities, or their indices; 0: all positions.
-            memory: `memory` of the previous segment's output, (A, B, M, d) with any M; None at the start of a text.
-            targets: Token that FOLLOWS each input token, negative where there is none, (B, T).
-            context: Context of attention; None: the configured one.
+            logits_to_keep: Number of last positions for which log-probabilities are returned (0 for all positions), or
+                indices of positions.
+            memory: `memory` of the previous segment's output, (A, B, M, d) with any M, or None at the start of a text.
+            targets: Token that FOLLOWS each input token, (B, T), negative where there is no target.
+            context: Context of attention, or None for that of the configuration.
             num_targets: Counts that normalise the loss parts; see `combine_terms`.
             options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
-            DataError: If the inputs exclude each other, or their shapes do not fit.
+            DataError: If inputs are mutually exclusive, or their shapes do not fit.
         """
         remembered = count_memory_positions(memory, past_key_values)
         stack = self.model(
@@ -315,10 +318,10 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
 
 
 class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
-    """Supernet with all operations in every block, and supernet gates that weight or select them.
+    """Supernet with all operations in every block, and gates that weight or select the operations.
 
-    `set_step` draws noise and path of training from `gate_seed` and the number of the optimiser step only, so all
-    micro-batches and processes of a step agree.
+    `set_step` draws the noise and the path of a training step from `gate_seed` and the number of the optimiser step
+    only. All micro-batches and processes of a step therefore use the same noise and path.
 
     Attributes:
         gates: Unconstrained logits of the operations, (N, 3).
@@ -347,7 +350,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             init.zeros_(self.gates)
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the temperature of optimiser step `step` of `total`, and draw its noise and its path."""
+        """Set the temperature of optimiser step `step` of `total`, and draw the gate noise and the path of the step."""
         config = self.config
         self.temperature = gate_temperature(step, total, config.tau_start, config.tau_end, config.tau_schedule)
         noise = self.draw_noise(step)
@@ -355,22 +358,24 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             self._path = (whole(self.gates).float().cpu() + noise).argmax(dim=-1).tolist()
 
     def draw_noise(self, *key: int) -> Tensor:
-        """Draw the Gumbel noise of the seed (`gate_seed`, *key), and return it, (N, 3), on the CPU."""
+        """Draw and return Gumbel noise, (N, 3) on the CPU, with the seed (`gate_seed`, *key)."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
         self._noise = noise.to(self.gates.device, non_blocking=True)
         return noise
 
     def gate_probabilities(self) -> Tensor:
-        """Compute the probabilities softmax(a) of the operations of every block, (N, 3) float32."""
+        """Compute the probabilities softmax(a) of the operations of every block, float32 (N, 3)."""
         return gate_weights(self.gates)
 
     def architecture(self) -> str:
-        """Return the most probable operation of every block as a string; ties go to the first operation."""
+        """Return the most probable operation of every block as a string. In a tie, the first operation is chosen."""
         return "".join(OPERATIONS[operation] for operation in self._select_most_probable())
 
     def find_most_probable(self, target: float, tolerance: float) -> str:
-        """Return the most probable architecture whose latency is within a tolerance of the target, or else nearest.
+        """Return the most probable architecture with a latency within a tolerance of the target.
+
+        If there is none, return the architecture with the nearest latency.
 
         Args:
             target: Latency in milliseconds.
@@ -381,30 +386,30 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return find_most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
 
     def sample_path(self, generator: torch.Generator) -> list[int]:
-        """Sample one operation per block from softmax(a), (N,); the generator is on the CPU."""
+        """Sample one operation number per block from softmax(a) with a CPU generator."""
         return sample_path(self.gates.float().cpu(), generator)
 
     def _select_most_probable(self) -> list[int]:
         return whole(self.gates).argmax(dim=-1).tolist()
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """Return the expected cost sum_b softmax(a_b) . c, as a share of that of the alternating network."""
+        """Return the expected cost sum_b softmax(a_b) . c, as a share of the alternating network's cost."""
         if not self.config.latency_weight:
             return {}
         cost = self._compute_expected_cost(self.gate_probabilities())
         return {"latency": LossTerm(cost * count, count, self.config.latency_weight)}
 
     def latency(self) -> Tensor:
-        """Compute the milliseconds of all blocks with their most probable operations; a scalar."""
+        """Compute the latency in milliseconds of all blocks with their most probable operations, a scalar."""
         costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
         return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the rows of a batch; a budget counts the architecture once per row."""
+        """Count the rows of a batch. A budget counts the depth of the architecture once per row."""
         return torch.full((), len(batch["input_ids"]), device=batch["input_ids"].device)
 
     def expected_depth(self, outputs: ParXLOutput) -> LossTerm:
-        """Compute N sum_b softmax(a_b) . c / c(sfsf...), the expected cost in blocks of the alternating network."""
+        """Compute the expected cost in blocks of the alternating network, N sum_b softmax(a_b) . c / c(sfsf...)."""
         assert outputs.gate_probabilities is not None
         assert outputs.trace is not None
         rows = outputs.trace.executed.tokens
@@ -414,7 +419,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return LossTerm(depth * count, count)
 
     def _compute_expected_cost(self, probabilities: Tensor) -> Tensor:
-        """Compute the expected cost as a share of that of the alternating network."""
+        """Compute the expected cost as a share of the alternating network's cost."""
         return (probabilities * torch.tensor(self.config.relative_costs, device=probabilities.device)).sum()
 
     @can_return_tuple
@@ -434,28 +439,30 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **options: Unpack[LossOptions],
     ) -> ParXLOutput:
-        """Predict the next token of every position; all arguments but `gates` as in `ParXLForCausalLM.forward`.
+        """Predict the next token at every position. `ParXLForCausalLM.forward` has the same arguments except `gates`.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 0 at padding, 1 elsewhere, (B, M + T).
             inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
-            labels: Input ids, negative where nothing is to be predicted, (B, T).
+            labels: Input ids, (B, T), negative where no token is to be predicted.
             output_attentions: Whether to return attention weights.
             output_hidden_states: Whether to return the embeddings and the states after every block.
-            logits_to_keep: Number of last positions with log-probabilities, or their indices; 0: all positions.
-            memory: `memory` of the previous segment's output, (N, B, M, d) with any M; None at the start of a text.
-            targets: Token that FOLLOWS each input token, negative where there is none, (B, T).
-            gates: Selection of the operations. `soft`: mix by softmax(a). `noisy`: mix with the noise and temperature
-                of the optimiser step. `argmax`, or a path of N operation numbers: run this path alone. None: `soft` in
-                evaluation; in training `noisy`, or the sampled path of the optimiser step, as set by `gate_path`.
-            context: Context of attention; None: the configured one.
+            logits_to_keep: Number of last positions for which log-probabilities are returned (0 for all positions), or
+                indices of positions.
+            memory: `memory` of the previous segment's output, (N, B, M, d) with any M, or None at the start of a text.
+            targets: Token that FOLLOWS each input token, (B, T), negative where there is no target.
+            gates: Selection of the operations. `soft` mixes operations by softmax(a). `noisy` mixes them with the noise
+                and temperature of the optimiser step. `argmax` runs the most probable path alone. A list of N operation
+                numbers runs that path alone. None means `soft` in evaluation. In training, None means `noisy` or the
+                sampled path of the optimiser step, as set by `gate_path`.
+            context: Context of attention, or None for that of the configuration.
             num_targets: Counts that normalise the loss parts; see `combine_terms`.
             options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
             ConfigError: If `gates` is neither a mode nor a path of N operations.
-            DataError: If the inputs exclude each other, or their shapes do not fit.
+            DataError: If inputs are mutually exclusive, or their shapes do not fit.
         """
         mixes, weights = self._mix(gates)
         stack = self.model(
@@ -476,7 +483,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return outputs
 
     def _mix(self, gates: str | Sequence[int] | None) -> tuple[list[Mix], Tensor]:
-        """Return the operations of each block with their factors, and the weights (N, 3)."""
+        """Return the operations of each block with their factors, and the weights of all operations, (N, 3)."""
         if gates is None and not self.training:
             gates = "soft"
         if self._noise is None and gates in (None, "noisy"):
@@ -494,7 +501,10 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return make_path_mixes(path), one_hot(path, self.gates.device)
 
     def _mix_sampled(self) -> tuple[list[Mix], Tensor]:
-        """Run the sampled path; factors of one carry gradients of gates (Dong & Yang 2019, arXiv 1910.04465)."""
+        """Return the sampled path with factors of one that carry the gradients of the gates.
+
+        Dong & Yang 2019 (arXiv 1910.04465).
+        """
         path_weights = one_hot(self._path, self.gates.device)
         weights = (self._compute_noisy_weights(False) * path_weights).sum(dim=-1)
         factors = 1.0 + (weights - weights.detach())

@@ -1,1 +1,1 @@
-"""PonderNet's halting distribution, over the steps of a shared ALBERT block and of a recurrent cell."""
+"""Models with PonderNet's halting distribution, over the steps of a shared ALBERT block or of a recurrent cell."""

@@ -1,4 +1,4 @@
-"""The configurations of PonderALBERT and of the recurrent network of PonderNet."""
+"""Configurations of PonderALBERT and of the recurrent network of PonderNet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 @strict
 class PonderConfig(FamilyConfig, settings=PonderSettings):
-    """Base configuration of the families that halt by PonderNet's distribution."""
+    """Base configuration of the families that halt by PonderNet's halting distribution."""
 
     # The settings of `PonderSettings`, which documents them, with the values of a file that lacks them.
     prior: str = "geometric"
@@ -28,11 +28,11 @@ class PonderConfig(FamilyConfig, settings=PonderSettings):
 
 @strict
 class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlbertSettings):
-    """The configuration of ALBERT whose sequences halt by PonderNet's distribution (Banino et al. 2021).
+    """Configuration of an ALBERT that halts sequences by PonderNet's distribution (Banino et al. 2021).
 
-    The fields of transformers' ALBERT keep their names. The defaults are PonderALBERT's; PALBERT (Balagansky & Gavrilov
-    2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`, `kl_direction=prior_posterior`,
-    `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
+    The fields of transformers' ALBERT keep their names. The defaults are those of PonderALBERT. PALBERT (Balagansky &
+    Gavrilov 2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`,
+    `kl_direction=prior_posterior`, `truncation=leftover`, `kl_penalty_factor=0.5`, `exit_rule=quantile:0.5`.
     """
 
     # The settings of `PonderAlbertSettings`, which documents them, with the values of a file that lacks them.
@@ -52,13 +52,13 @@ class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlber
 
     @property
     def cls_tokens(self) -> int:
-        """The number of [CLS] at the start of a text."""
+        """Number of [CLS] tokens at the start of a text."""
         return 2 if self.readout == "tokens" else 1
 
 
 @strict
 class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
-    """The configuration of a recurrent network that ponders over one vector (Banino et al. 2021, section 3.1)."""
+    """Configuration of a recurrent network that reads one vector at every step (Banino et al. 2021, section 3.1)."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
 
@@ -75,5 +75,5 @@ class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
 
     @property
     def max_updates(self) -> int:
-        """The last step."""
+        """Maximum number of steps."""
         return self.num_steps

@@ -1,4 +1,4 @@
-"""Conversion of the checkpoints of the reference PonderALBERT."""
+"""Conversion of checkpoints of the reference implementation of PonderALBERT."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _PARTS = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """Rename the weights of the reference classifier, which has the encoder's parts at the top, and no pooler."""
+    """Rename the weights of the reference classifier.
+
+    It has no pooler, and its encoder modules are at the top level.
+    """
     converted = {}
     for name, weight in state_dict.items():
         if name == LEGACY_BUFFER:

@@ -1,4 +1,4 @@
-"""The settings of PonderALBERT and of PonderNet's cell, their checks, and the descriptors of both families."""
+"""Settings of PonderALBERT and of PonderNet's recurrent cell, their checks, and the descriptors of both families."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CellKind = StrEnum("CellKind", ["tanh", "gru"])
 
 @dataclass
 class PonderSettings:
-    """Halting distribution of PonderNet (Banino et al. 2021), for every step function."""
+    """Settings of PonderNet's halting distribution (Banino et al. 2021), shared by all models that use it."""
 
     prior: Prior = setting(
         Prior.geometric,
@@ -91,7 +91,7 @@ class PonderAlbertSettings(PonderSettings, AlbertSettings):
 
 @dataclass
 class PonderRnnSettings(PonderSettings, ModelConfig):
-    """The recurrent cell of PonderNet's parity experiment."""
+    """Recurrent cell of PonderNet's parity experiment."""
 
     name: str = family_name("ponder_rnn")
     hidden_size: int = setting(128, "H, number of units of the cell", at_least(1), shape=True, debug=16)
@@ -112,7 +112,7 @@ def check_prior(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that no prior prefers a depth beside the target of a budget."""
+    """Check that no prior favours another depth than the target of a budget."""
     model = config.model
     assert isinstance(model, PonderSettings)
     if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
@@ -123,7 +123,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
-    """Check that more than one layer is set for the head that can have them."""
+    """Check that only a halting head that can have several layers is set to have more than one."""
     model = config.model
     assert isinstance(model, PonderAlbertSettings)
     layers = model.halting_head_layers
@@ -132,7 +132,7 @@ def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """Return how many [CLS] a text begins with, from the settings or from the model's configuration."""
+    """Return how many [CLS] tokens begin a text, from the settings or from the model's configuration."""
     return {
         "cls_tokens": 2 if model.readout == Readout.tokens else 1,
         "double_cls_pairs": str(model.double_cls_pairs),

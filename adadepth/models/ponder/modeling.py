@@ -1,9 +1,9 @@
-"""PonderNet's objective, and PonderALBERT, which is trained with it.
+"""The training objective of PonderNet, and PonderALBERT, which is trained with it.
 
     L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
 
-Banino et al. 2021 (arXiv 2107.05407), section 2.2. The loss is averaged over steps, not the prediction. Shape legend:
-B batch, N steps, A sequences that still run, T tokens, H width.
+The objective is that of Banino et al. 2021 (arXiv 2107.05407), section 2.2. It averages the losses of the steps, not
+their predictions. Shape legend: B batch, N steps, A sequences that still run, T tokens, H width.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Return the posterior p, (B, N), and the prior that it is drawn to, (N,).
+    """Return the posterior p, (B, N), and the prior towards which the loss regularises it, (N,).
 
     Args:
         config: Configuration with `prior`, `target_halt_probability` and `truncation`.
-        halting_logits: z_n, (B, N).
+        halting_logits: Halting logits z_n, (B, N).
     """
     steps, device = halting_logits.shape[-1], halting_logits.device
     if config.prior == "uniform":
@@ -71,15 +71,15 @@ def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDi
 def ponder_terms(
     config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
 ) -> dict[str, LossTerm]:
-    """Return the loss parts `task` and `kl`, summed over the sequences with a target, and their number.
+    """Return the loss parts `task` and `kl`, each summed over the sequences with a target and with their number.
 
     Args:
-        config: Configuration with `kl_penalty_factor`, beta, `kl_direction`, and maybe `ce_normalisation`; see
+        config: Configuration with `kl_penalty_factor` (beta), `kl_direction`, and optionally `ce_normalisation`; see
             `PonderAlbertConfig`.
         losses: Task loss after every step, (B, N).
         counted: Whether each sequence has a target, boolean, (B,).
-        posterior: p, (B, N).
-        prior: The prior, (N,).
+        posterior: Halting distribution p, (B, N).
+        prior: Prior distribution, (N,).
     """
     task = expected_loss(losses, posterior.pmf)
     if getattr(config, "ce_normalisation", "sum") == "mean_over_steps":
@@ -94,23 +94,26 @@ def ponder_terms(
 
 @dataclass(frozen=True)
 class HaltingStage:
-    """The second stage of training, see `adadepth.halting.distribution`: slope k and threshold gamma of its targets."""
+    """Second stage of training, with the slope k and the threshold gamma of its targets.
+
+    See `adadepth.halting.distribution`.
+    """
 
     slope: float
     threshold: float
 
     def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Return the one loss part `halting`, see `continuation_losses`, summed and counted as in `ponder_terms`."""
+        """Return the only loss part, `halting`, summed and counted as in `ponder_terms`; see `continuation_losses`."""
         per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
-    """The base class of models that ponder: loss and counts, their depth, the second stage of training.
+    """Base class of models with PonderNet's halting: loss, counts, depth, and the second stage of training.
 
     Attributes:
-        config: Configuration with the fields that the functions above read, and `exit_rule`.
-        halting_stage: The second stage of training; None if the model is in the first.
+        config: Configuration with the fields that `ponder_distributions` and `ponder_terms` read, and `exit_rule`.
+        halting_stage: Second stage of training, or None in the first stage.
     """
 
     exit_signals = frozenset({"logits", "halting"})
@@ -119,18 +122,18 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
     @property
     def halting_head(self) -> nn.Module:
-        """The module that computes the halting logits, and nothing else."""
+        """Module that computes only the halting logits."""
         raise NotImplementedError
 
     def add_halting(
         self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None
     ) -> None:
-        """Set the halting distribution, and with labels the loss, of an output.
+        """Set the halting distribution of an output, and its loss if there are labels.
 
         Args:
-            output: An output with all steps.
-            labels: See `step_losses`.
-            num_targets: See `combine_terms`.
+            output: Output of a forward pass that ran all steps.
+            labels: Targets, or None; see `step_losses`.
+            num_targets: Counts that normalise the loss parts, or None; see `combine_terms`.
         """
         assert output.step_logits is not None
         assert output.halting_logits is not None
@@ -146,12 +149,15 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         output.loss, output.loss_parts = combine_terms(terms, num_targets)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the divisor of each loss part of a batch; the trainer sums it over an optimiser step."""
+        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
         names = ("task", "kl") if self.halting_stage is None else ("halting",)
         return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
 
     def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
-        """Return the prior's probabilities on the CPU, (N,), and how it is used; nothing unless all steps ran."""
+        """Return the prior's probabilities, (N,) on the CPU, its truncation, and the direction of the KL divergence.
+
+        The result is empty unless all steps ran.
+        """
         if outputs.prior is None:
             return {}
         return {
@@ -161,25 +167,25 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         }
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the sequences of a batch, whose depths a budget counts."""
+        """Count the sequences of a batch. A budget averages their depths."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     @property
     def halting_bias(self) -> Tensor:
-        """The bias of the last layer of the halting unit, (1,)."""
+        """Bias of the last layer of the halting head, (1,)."""
         last = [module for module in self.modules() if isinstance(module, HaltingProjection)][-1]
         return last.bias
 
     def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
-        """Return the expected steps of every sequence, differentiable in the distribution over all steps."""
+        """Return the expected number of steps, summed over sequences and differentiable in the halting distribution."""
         assert outputs.posterior is not None
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
     def train_halting_alone(self, slope: float, threshold: float) -> None:
-        """Start the second stage: all but the halting head is frozen, and the loss is that head's alone.
+        """Start the second stage of training, which trains only the halting head with its own loss.
 
-        It lasts as long as this object; the configuration and the saved weights do not record it.
+        The stage lasts as long as this object. Neither the configuration nor the saved weights record it.
         """
         self.halting_stage = HaltingStage(slope, threshold)
         self.requires_grad_(False)
@@ -187,7 +193,10 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Set the mode; in the second stage all that is frozen stays in evaluation mode, without dropout."""
+        """Set training or evaluation mode.
+
+        In the second stage, frozen modules stay in evaluation mode, without dropout.
+        """
         super().train(mode)
         if self.halting_stage is not None:
             for child in self.children():
@@ -196,12 +205,12 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
 
 class PonderClassificationLoss:
-    """The objective as a criterion, for training loops that do not pass labels to the model.
+    """Loss function for training loops that do not pass labels to the model.
 
     Args:
-        kl_penalty_factor: Weight beta of the divergence.
-        ce_normalisation: See `PonderAlbertConfig`.
-        kl_direction: See `PonderAlbertConfig`.
+        kl_penalty_factor: Weight beta of the KL divergence.
+        ce_normalisation: Normalisation of the cross-entropy; see `PonderAlbertConfig`.
+        kl_direction: Direction of the KL divergence; see `PonderAlbertConfig`.
     """
 
     def __init__(
@@ -218,15 +227,15 @@ class PonderClassificationLoss:
         """Compute the loss.
 
         Args:
-            prediction: A model's output with all steps.
-            labels: Classes (B,), as a list or a tensor; negative ones are not targets.
+            prediction: Output of a forward pass that ran all steps.
+            labels: Classes, (B,), as a list or a tensor. Negative classes are not targets.
 
         Returns:
-            `task` and `kl`, weighted, means over the examples, and their sum `total_loss`.
+            Weighted means over the examples of the losses `task` and `kl`, and their sum `total_loss`.
 
         Raises:
             ValueError: If the prediction has steps that did not run.
-            DataError: If a label is not one of the model's classes.
+            DataError: If a label is not a class of the model.
         """
         if prediction.posterior is None or prediction.prior is None:
             raise ValueError("the loss needs every step; call the model in training mode or with run_all_steps=True")
@@ -241,13 +250,13 @@ class PonderClassificationLoss:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and segments (B, T) of texts, or of pairs of texts; see `_read_text_rows`.
+    """Return ids, mask and segments, (B, T) each, of texts or pairs of texts; see `_read_text_rows`.
 
-    With two [CLS] a pair is `[CLS] [CLS] a [SEP] b [SEP]`; with `double_cls_pairs=both` another one precedes b, as in
-    the reference code. The longer text of a pair loses tokens first if the model has too few positions.
+    With two [CLS] tokens, a pair is `[CLS] [CLS] a [SEP] b [SEP]`. With `double_cls_pairs=both`, another [CLS] precedes
+    b, as in the reference code. If the model has too few positions, the longer text of a pair is truncated first.
 
     Raises:
-        DataError: If there is no text, or something else.
+        DataError: If there is no text, or an item is not a text.
     """
     rows = [_encode(tokenizer, row, config) for row in _read_text_rows(texts)]
     width = max(len(ids) for ids, _ in rows)
@@ -259,14 +268,14 @@ def _encode_texts(
 
 
 def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
-    """Return texts and pairs of texts as a tuple each.
+    """Return each text or pair of texts as a tuple.
 
     Args:
-        texts: A sequence of texts, or of pairs; or, as the original takes pairs, a tuple of two lists of equal length,
-            all first texts and all second texts.
+        texts: Sequence of texts or of pairs. As in the reference code, pairs may also be a tuple of two lists of equal
+            length, all first texts and all second texts.
 
     Raises:
-        DataError: If there is no text, or something else.
+        DataError: If there is no text, or an item is not a text.
     """
     if isinstance(texts, str):
         raise DataError("texts: must be a list of texts, not one text")
@@ -309,7 +318,7 @@ _Text = str | tuple[str, str]
 
 
 class PonderAlbertModel(SteppedAlbertModel):
-    """The encoder without heads, which runs all steps, and pools the first token where heads read that."""
+    """Encoder without heads that runs all steps. It pools the first token if the heads read the pooled token."""
 
     config: PonderAlbertConfig
     config_class = PonderAlbertConfig
@@ -319,15 +328,16 @@ class PonderAlbertModel(SteppedAlbertModel):
 
 
 class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
-    """A classifier (or, with one label, a regressor) and a halting head on every step of an ALBERT.
+    """ALBERT with a classifier (or, with one label, a regressor) and a halting head that read every step.
 
     Args:
-        config: A PonderAlbertConfig, or the configuration of another ALBERT, whose shape it takes.
-        tokenizer: Tokenizer for calls with texts; None: they load the one beside the weights.
+        config: `PonderAlbertConfig`, or the configuration of another ALBERT, from which the sizes are taken.
+        tokenizer: Tokenizer for calls with texts. If it is None, such calls load the tokenizer that is stored beside
+            the weights.
         **overrides: Fields of the configuration to change.
 
     Raises:
-        ConfigError: If an override is no field, or has a value that is not allowed.
+        ConfigError: If an override is not a field, or has a value that is not allowed.
     """
 
     config: PonderAlbertConfig
@@ -360,10 +370,10 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Run steps until every sequence has exited, and with labels compute the loss; see `take_steps` for the inputs.
+        """Run steps until every sequence has exited, and compute the loss if there are labels; see `take_steps`.
 
-        Labels are classes or values, (B,), see `step_losses`; `num_targets` are counts that normalise the loss parts,
-        see `combine_terms`. `input_ids` may also be B texts, or pairs of texts, see `_read_text_rows`.
+        Labels are classes or values, (B,); see `step_losses`. `num_targets` are the counts that normalise the loss
+        parts; see `combine_terms`. `input_ids` may also be B texts or pairs of texts; see `_read_text_rows`.
         """
         if input_ids is not None and not isinstance(input_ids, Tensor):
             encoded = _encode_texts(self._get_tokenizer(), input_ids, self.config)
@@ -375,9 +385,9 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Predict and compute halting logits; see `adadepth.models.shared.albert.stepper.ReadStates`.
+        """Compute the logits and halting logits of a step; see `adadepth.models.shared.albert.stepper.ReadStates`.
 
-        The memory has the previous step's features, (A, H), whose change PALBERT's halting heads read.
+        `memory` contains the features of the previous step, (A, H). PALBERT's halting heads read their change.
         """
         if self.config.readout == "tokens":  # two [CLS]: one predicts, the other ponders
             predicting, pondering = state[:, 0], state[:, 1]
@@ -404,14 +414,14 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
 
     @property
     def head_work(self) -> float:
-        """Multiply-accumulates of `read` for one sequence: every weight of its linear maps once."""
+        """Multiply-accumulates of the heads for one sequence: the number of weights of their linear layers."""
         modules = [self.classifier, self.ponder, self.albert.pooler]
         linear = [m for module in modules if module is not None for m in module.modules() if isinstance(m, nn.Linear)]
         return float(sum(module.in_features * module.out_features for module in linear))
 
     @property
     def halting_head(self) -> nn.Module:
-        """The module that computes the halting logits."""
+        """Module that computes the halting logits."""
         return self.ponder
 
     def _get_tokenizer(self) -> PreTrainedTokenizerBase:

@@ -1,4 +1,4 @@
-"""The recurrent network of the PonderNet paper, whose cell reads a fixed input at every step."""
+"""Recurrent network of the PonderNet paper. Its cell reads the same input at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GATES = {"tanh": 1, "gru": 3}
 
 
 class PonderRnnForClassification(PonderTraining, PreTrainedModel):
-    """A recurrent cell with a classifier (or, with one label, a regressor) and a halting head on its state."""
+    """Recurrent cell with a classifier (or, with one label, a regressor) and a halting head that read its state."""
 
     config: PonderRnnConfig
     config_class = PonderRnnConfig
@@ -50,10 +50,12 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Draw from +-1 / sqrt(inputs), as torch does for recurrent cells, and an orthogonal recurrent matrix.
+        """Initialise weights uniformly in +-1 / sqrt(inputs), as torch does for recurrent cells.
 
-        With transformers' normal(0.02) the state is nearly linear in the input; with an orthogonal recurrent matrix it
-        changes from step to step. docs/log.md has the effect of each on parity.
+        The recurrent matrix is initialised as an orthogonal matrix.
+
+        With transformers' normal(0.02), the state is nearly linear in the input. With an orthogonal recurrent matrix,
+        it changes from step to step. docs/log.md reports the effect of each on the parity task.
         """
         if not isinstance(module, nn.Linear):
             return
@@ -79,21 +81,21 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         places: int | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Run steps until every example has exited, and with labels compute the loss.
+        """Run steps until every example has exited, and compute the loss if there are labels.
 
         Args:
             inputs: Examples, (B, S), floating point.
             labels: Classes or values, (B,); see `step_losses`.
-            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
-            exit_rule: Rule by which examples exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: Random generator for rules that draw.
-            places: Number of examples computed at a time; the others wait until one exits. None: all.
-            **kwargs: `return_dict`; anything else is ignored.
+            num_targets: Counts that normalise the loss parts in place of this batch's counts; see `combine_terms`.
+            exit_rule: Rule by which examples exit, or None for that of the configuration.
+            run_all_steps: Whether examples continue to run after their exit; see `runs_all`.
+            generator: Random generator for stochastic rules.
+            places: Number of examples that are computed at a time, or None for all. The others wait until one exits.
+            **kwargs: `return_dict`. All other arguments are ignored.
 
         Raises:
-            ValueError: If the examples have another size than the model, or `places` is less than 1, or set
-                although every example runs all steps.
+            ValueError: If the size of the examples is not that of the model, or `places` is less than 1, or `places` is
+                given although every example runs all steps.
         """
         if inputs.dim() != 2 or not len(inputs) or inputs.shape[1] != self.config.input_size:
             raise ValueError(f"inputs of shape {tuple(inputs.shape)}: must be (batch, {self.config.input_size})")
@@ -110,7 +112,10 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:
-        """Return the next state (A, H), from the input's part of the gates (A, G H), the same at all steps."""
+        """Return the next state, (A, H), from the previous state and the projected input, (A, G H).
+
+        The projected input is the same at all steps.
+        """
         recurrent = self.recurrent(state)
         if self.config.cell == "tanh":
             return torch.tanh(driven + recurrent)
@@ -135,17 +140,17 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """The most updates of a unit."""
+        """Maximum number of updates of a unit."""
         return self.config.max_updates
 
     @property
     def halting_head(self) -> nn.Module:
-        """The module that computes the halting logits."""
+        """Module that computes the halting logits."""
         return self.halting
 
 
 class RnnStepper:
-    """A `RefillingStepper` of vectors; see `adadepth.models.shared.steps`."""
+    """`RefillingStepper` for vectors; see `adadepth.models.shared.steps`."""
 
     width, computed = 1, None
 
@@ -159,15 +164,15 @@ class RnnStepper:
         return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Update the state and read it."""
+        """Update the state, and return the logits and halting logits."""
         self._state = self._model.step(self._driven, self._state)
         return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
 
     def keep(self, rows: Tensor) -> None:
-        """Remove all other rows."""
+        """Keep only the given rows."""
         self._driven, self._state = self._driven[rows], self._state[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Start waiting examples beside those that run."""
+        """Start waiting examples and append them to the running ones."""
         driven, state = self._start(self._inputs[rows])
         self._driven, self._state = torch.cat([self._driven, driven]), torch.cat([self._state, state])

@@ -1,1 +1,1 @@
-"""Parts shared by families: the ALBERT block, predictions after every step, losses, conversions."""
+"""Parts that several families share: the ALBERT block, predictions after every step, losses, conversions."""

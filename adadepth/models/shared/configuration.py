@@ -1,4 +1,4 @@
-"""Base class of model configurations with the fields of the settings of a family, and checks of their values."""
+"""Base class of model configurations, which have a field for every setting of a family, and checks of field values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ _MEANINGS: dict[str, tuple[Any, ...]] = {
 
 
 class WithStockConfig(PreTrainedModel):
-    """Model with a configuration of transformers, saved unchanged, of which stock trainers gather only the logits."""
+    """Model with a configuration class of transformers, which is saved unchanged.
+
+    transformers' `Trainer` gathers only the logits of its output.
+    """
 
     def __init__(self, config: PreTrainedConfig, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -65,12 +68,13 @@ BESIDE_LOGITS = [
 
 
 class FamilyConfig(PreTrainedConfig):
-    """Configuration whose fields are the settings of its family, and fields that only a model has.
+    """Base configuration with the settings of a family as fields, and with fields that only a model has.
 
-    `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting of a model
-    (`in_model`) in its JSON form: choices are strings, floats may be integers, and the default is that of a file
-    without the field (`hub`). Allowed values and descriptions are those of the setting. Fields that only a model has
-    are declared in the class with `setting`. The `model_type` is the name of the family.
+    For example, `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting that
+    belongs to a model (`in_model`). A field has the JSON form of the setting: choices are strings, and floats may be
+    integers. The default is the value that applies to a file without the field (`hub`). Allowed values and descriptions
+    are those of the setting. Fields that only a model has are declared in the class with `setting`. The `model_type` is
+    the name of the family.
 
     Raises:
         TypeError: If a class has no field for a setting.
@@ -93,7 +97,7 @@ class FamilyConfig(PreTrainedConfig):
             check_values(self, settings)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save the configuration, with the module by which transformers finds the classes without this package."""
+        """Save the configuration and a module through which transformers imports this package's classes."""
         self.auto_map = auto_map(self.model_type)
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,10 +106,10 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load as transformers does, for this model type and those whose weights the family can start from.
+        """Load a configuration of this model type, or of a type that can provide the family's initial weights.
 
         Raises:
-            CheckpointError: In one line, for any other type.
+            CheckpointError: If the model type is another one.
         """
         stored = read_stored_config(pretrained_model_name_or_path, kwargs)
         check_model_type(cls, describe_place(pretrained_model_name_or_path), stored, starts=True)
@@ -113,24 +117,25 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Read as transformers does.
+        """Build a configuration from a dictionary as transformers does.
 
         Raises:
-            ConfigError: If it has a field that changes the computation of other models, and that this one ignores.
+            ConfigError: If the dictionary has a field that this configuration ignores although it changes the
+                computation of other models.
         """
         check_unread_fields(cls, config_dict)
         return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Do nothing: saved files name this package, and transformers would copy the module of the class."""
+        """Do nothing. Saved files already name this package, and transformers would copy the module of the class."""
 
 
 def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[str, Any]) -> None:
-    """Refuse a field of `_MEANINGS` that a configuration does not have, with a value that changes the computation.
+    """Refuse a field of `_MEANINGS` that a configuration class lacks, if its value would change the computation.
 
     Raises:
-        ConfigError: Naming the first such field, its value, and the neutral values.
+        ConfigError: Names the first such field, its value, and the values that change nothing.
     """
     fields = {field.name for field in dataclasses.fields(config_class)}
     for name, neutral in _MEANINGS.items():
@@ -147,7 +152,7 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
     """Refuse a value that is not allowed for its setting.
 
     Raises:
-        ConfigError: Naming the first such field, its value, what is allowed and the nearest match.
+        ConfigError: Names the first such field, its value, the allowed values and the nearest match.
     """
     for name, allowed in choices(settings).items():
         value = getattr(config, name, None)
@@ -160,10 +165,10 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
 
 
 def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Refuse names that are no fields; the configuration itself would store them silently.
+    """Refuse names that are not fields, because the configuration itself would store them silently.
 
     Raises:
-        ConfigError: Naming the first unknown name, and its nearest match.
+        ConfigError: Names the first unknown name and its nearest match.
     """
     fields = [*(field.name for field in dataclasses.fields(config_class)), "num_labels"]
     for name in names:
@@ -172,7 +177,7 @@ def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]
 
 
 def _describe_fields(config_class: type, settings: type) -> None:
-    """Declare the fields of the settings, before `dataclass` and `strict` read the class."""
+    """Add the settings to the class as fields, before `dataclass` and `strict` read the class."""
     bases = filter(dataclasses.is_dataclass, reversed(config_class.__mro__[1:]))  # it is no dataclass itself yet
     inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
     annotations = inspect.get_annotations(config_class, eval_str=True)
@@ -193,7 +198,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _build_docstring(config_class: type) -> str:
-    """Return the docstring of a class with a paragraph for every declared field."""
+    """Return the docstring of a configuration class, extended by a paragraph for every declared field."""
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
     wrap = functools.partial(
         textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False

@@ -1,7 +1,7 @@
-"""Conversion of reference checkpoints, and the module beside saved configurations that imports this package.
+"""Conversion of reference checkpoints, and a module that is saved with configurations and imports this package.
 
-This package never runs that module. Without the package, transformers reports that the model has custom code, and runs
-these lines if the user trusts them; they contain no code of a model.
+This package never runs that module. If the package has not been imported, transformers reports that the model has
+custom code, and runs the module if the user trusts it. The module contains no model code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def __getattr__(name):
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Return the class of each Auto class of transformers, as configurations store it."""
+    """Return the model class for each Auto class of transformers, in the form that configurations store."""
     spec = families()[model_type]
     classes = {"AutoConfig": spec.config, **spec.auto_classes()}
     return {auto: f"{MODULE}.{path.rpartition(':')[2]}" for auto, path in classes.items()}
@@ -47,23 +47,23 @@ def write_module(folder: Path) -> None:
 def convert_reference_state_dict(
     model_type: str, state_dict: Mapping[str, Tensor], *, pooler_transpose: bool = False
 ) -> dict[str, Tensor]:
-    """Rename the parameters of an original to the layout of this package.
+    """Rename the parameters of a reference implementation to the layout of this package.
 
-    `albert_act` reads two layouts. That of published ACT-ALBERT checkpoints differs only by a legacy buffer. That of
-    any single-group ALBERT of transformers has no halting head: load the result with `strict=False`, and the head keeps
-    its initialisation. `albert` converts ACT-ALBERT to the layout of transformers, without the halting head.
-    `ponder_albert` reads the reference classifier. `adalayers` reads both reference models: the distribution becomes a
-    vector, and only the encoder of the base remains.
+    `albert_act` reads two layouts. The layout of published ACT-ALBERT checkpoints differs only by a legacy buffer. The
+    layout of a single-group ALBERT of transformers has no halting head. Load the result with `strict=False`, so that
+    the halting head keeps its initialisation. `albert` converts ACT-ALBERT to the layout of transformers, without the
+    halting head. `ponder_albert` reads the reference classifier. `adalayers` reads both reference models. It converts
+    the distribution to a vector and keeps only the encoder of the base.
 
     Args:
         model_type: Family of the result: `albert_act`, `albert`, `ponder_albert` or `adalayers`.
         state_dict: Parameters by their original names.
-        pooler_transpose: Whether to transpose the weight of the pooler. The conversion of the published checkpoints
-            left this square matrix as TensorFlow stores it, and its wrong orientation causes no error.
+        pooler_transpose: Whether to transpose the weight of the pooler. The published checkpoints contain this square
+            matrix in the orientation of TensorFlow. Loading it untransposed causes no error, but is wrong.
 
     Raises:
-        CheckpointError: For an unknown family, a checkpoint with more than one layer group, or a name that the
-            reference classifier does not have.
+        CheckpointError: If the family is unknown, the checkpoint has more than one layer group, or a parameter name
+            does not exist in the reference classifier.
     """
     converters = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
     if model_type not in converters:
@@ -75,12 +75,12 @@ def convert_reference_state_dict(
 
 
 def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreTrainedConfig:
-    """Convert the configuration of an original.
+    """Convert the configuration of a reference implementation.
 
-    The activation `gelu` of ACT-ALBERT is the tanh form of TensorFlow. Adalayers gets `seed_compat`.
+    The activation `gelu` of ACT-ALBERT becomes TensorFlow's tanh form. For Adalayers, `seed_compat` is set.
 
     Raises:
-        CheckpointError: For an unknown family, or an Adalayers head with a conditional random field.
+        CheckpointError: If the family is unknown, or an Adalayers head has a conditional random field.
     """
     readers = {name: family.config_from for name, family in families().items() if family.config_from is not None}
     if model_type not in readers:

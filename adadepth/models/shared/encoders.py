@@ -1,4 +1,4 @@
-"""Properties of encoders, also of transformers: accepted inputs, longest sequence, and compute of their blocks."""
+"""Properties of encoders of this package and of transformers: accepted inputs, sequence limits, compute of blocks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INNER_NAMES = ("intermediate_size", "encoder_ffn_dim", "d_ff", "hidden_dim")
 
 
 def longest_sequence(base: PreTrainedModel) -> int | None:
-    """Return the most tokens that a base has positions for; None if they are relative."""
+    """Return the maximum sequence length of a base model in tokens, or None if its positions are relative."""
     for name, module in base.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
             # RoBERTa counts from its padding id, BART from 2.
@@ -27,13 +27,13 @@ def longest_sequence(base: PreTrainedModel) -> int | None:
 
 
 def vocabulary_size(base: PreTrainedModel) -> int | None:
-    """Return the number of tokens that a base has embeddings for; None if it has no table of them."""
+    """Return the number of tokens for which a base model has embeddings, or None if it has no embedding table."""
     table = base.get_input_embeddings()
     return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
 def select_accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the inputs that a base accepts; segments only if it has more than one kind of them."""
+    """Select the inputs that a base model accepts. Segment ids are passed only if it has more than one segment type."""
     names = set(inspect.signature(base.forward).parameters)
     if getattr(base.config, "type_vocab_size", 2) < 2:
         names.discard("token_type_ids")
@@ -41,7 +41,7 @@ def select_accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> 
 
 
 def compute_entry_macs(base: PreTrainedConfig) -> float:
-    """Return the multiply-accumulates per token of the map from embeddings to states; 0 for equal widths."""
+    """Return the multiply-accumulates per token of projecting embeddings to states, or 0 if the widths are equal."""
     embedding = getattr(base, "embedding_size", base.hidden_size)
     return 0.0 if embedding == base.hidden_size else embedding * base.hidden_size
 
@@ -49,7 +49,8 @@ def compute_entry_macs(base: PreTrainedConfig) -> float:
 def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
     """Return the multiply-accumulates per token of one block.
 
-    Heads of T5 may have another total width than its states, and its gate is a third matrix.
+    In T5, the total width of the attention heads may differ from that of the states. A gated feed-forward layer of T5
+    has a third matrix.
 
     Raises:
         ConfigError: If the configuration has no feed-forward width.
@@ -65,16 +66,16 @@ def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
 
 
 def check_words(words: Tensor, table: nn.Module) -> None:
-    """Refuse a batch without tokens, and on a CPU ids outside of the vocabulary.
+    """Refuse a batch without tokens. On a CPU, also refuse ids outside of the vocabulary.
 
-    On an accelerator the check would synchronise in every step; it has an assertion for such ids.
+    On an accelerator, checking ids would synchronise in every step. The accelerator has its own assertion for such ids.
 
     Args:
         words: Ids (B, T), or embeddings (B, T, E).
-        table: Word embeddings of the model; without a size, ids are not checked.
+        table: Word embeddings of the model. If they have no size, ids are not checked.
 
     Raises:
-        ValueError: Naming what is wrong.
+        ValueError: States the error in the words.
     """
     if words.numel() == 0:
         raise ValueError(f"input of shape {tuple(words.shape)}: needs at least one sequence of at least one token")

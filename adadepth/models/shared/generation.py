@@ -1,4 +1,4 @@
-"""`generate` of language models with checks of prompts and of drafting."""
+"""The method `generate` of language models, with checks of prompts and of drafting."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from adadepth.errors import ConfigError, DataError
 
 
 class CheckedGeneration:
-    """Mixin, beside `GenerationMixin`, whose `generate` refuses invalid prompts in one line.
+    """Mixin with a `generate` that refuses invalid prompts with a one-line error. It is used with `GenerationMixin`.
 
     Attributes:
-        drafting: Way of drafting tokens with less depth, for the message about `assistant_early_exit`.
+        drafting: Method of drafting tokens with less depth, for the message about `assistant_early_exit`.
     """
 
     drafting: ClassVar[str] = "it does not support drafts with less depth"
@@ -32,7 +32,7 @@ class CheckedGeneration:
 
         Raises:
             DataError: If the prompt is empty, or has ids outside of the vocabulary.
-            ConfigError: If drafting with the first layers is requested.
+            ConfigError: If `assistant_early_exit` requests drafting with the first layers.
         """
         prompt = kwargs.get("input_ids") if inputs is None else inputs
         if prompt is not None:
@@ -48,14 +48,14 @@ class CheckedGeneration:
 
 
 def check_prompt(ids: Any, pieces: int | None) -> None:
-    """Refuse a prompt that is no tensor of token ids, or empty.
+    """Refuse a prompt that is empty or not a tensor of token ids.
 
     Args:
         ids: Token ids (B, T).
-        pieces: Size of the vocabulary; None: not checked.
+        pieces: Size of the vocabulary, or None if ids are not checked.
 
     Raises:
-        DataError: Naming what is wrong.
+        DataError: States the error in the prompt.
     """
     if not isinstance(ids, Tensor):
         raise DataError(f"input_ids: must be a tensor of token ids (rows, tokens), not a {type(ids).__name__}")

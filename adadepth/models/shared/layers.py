@@ -1,4 +1,4 @@
-"""Layers shared by several families: dropout from random bits, linear maps with oneDNN, sinusoidal positions."""
+"""Layers shared by several families: dropout from random bits, linear layers with oneDNN, sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _MIN_BIT_MASK_SIZE = 2**12  # values from which on the cheaper draw saves more t
 
 
 class Dropout(nn.Dropout):
-    """`nn.Dropout` that draws large masks on a CPU from 16 random bits a value, six times faster than torch's own.
+    """`nn.Dropout` that draws large CPU masks from 16 random bits per value, six times faster than torch's dropout.
 
-    There p is rounded to a multiple of 2^-16, and kept values are divided by the rounded 1 - p, so the mean is exact.
+    For such masks, p is rounded to a multiple of 2^-16. Kept values are divided by the rounded 1 - p, so that the mean
+    is exact.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -30,7 +31,7 @@ class Dropout(nn.Dropout):
         return input * mask.mul_(scale)
 
     def added(self, state: Tensor, change: Tensor) -> Tensor:
-        """Return state + drop(change), two tensors of one shape."""
+        """Return state + drop(change) for two tensors of the same shape."""
         if not self._uses_bit_mask(change):
             return state + super().forward(change)
         mask, scale = _draw_mask(change, self.p)
@@ -42,7 +43,7 @@ class Dropout(nn.Dropout):
 
 
 def _draw_mask(like: Tensor, probability: float) -> tuple[Tensor, float]:
-    """Return a mask with 1 at kept and 0 at dropped values, in a tensor's shape and dtype, and the kept values' factor.
+    """Return a mask, 1 at kept values and 0 at dropped values, and the factor of the kept values.
 
     Args:
         like: Tensor on the CPU with the shape and dtype of the mask.
@@ -61,7 +62,7 @@ def sinusoidal_positions(length: int, like: Tensor) -> Tensor:
     Columns alternate between sines and cosines.
 
     Args:
-        length: Number of positions T, unbounded.
+        length: Number of positions T, without an upper limit.
         like: Tensor with the width k as its last dimension, and the dtype and device of the result, (..., k).
     """
     width = like.shape[-1]
@@ -78,14 +79,14 @@ _PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """Return a parameter, detached; a sharded parameter is gathered from all processes."""
+    """Return a parameter without gradient tracking. A sharded parameter is gathered from all processes."""
     values = parameter.detach()
     gather: Callable[[], Tensor] = getattr(values, "full_tensor", lambda: values)
     return gather()
 
 
 def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
-    """Return W x + b in float32, whatever the dtype of the model or of autocast, (..., H) to (..., outputs)."""
+    """Return W x + b, (..., outputs), in float32 whatever the dtype of the model or of autocast."""
     if torch.is_autocast_enabled(device := state.device.type):  # entering the context takes time
         with torch.autocast(device, enabled=False):
             return linear_in_float32(layer, state)
@@ -94,18 +95,18 @@ def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
 
 
 class Product(nn.Linear):
-    """`nn.Linear` that multiplies with oneDNN where that is faster; parameters and names are those of `nn.Linear`.
+    """`nn.Linear` that multiplies with oneDNN where that is faster. Its parameters have the names of `nn.Linear`.
 
-    Results are equal to rounding.
+    The results equal those of `nn.Linear` up to rounding.
     """
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return x W' + b, (..., I) to (..., O)."""
+        """Return x W' + b, (..., O), for inputs x, (..., I)."""
         return product(state, self.weight, self.bias)
 
 
 def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return x W' + b, (..., I) and (O, I) to (..., O), equal to `nn.functional.linear` to rounding."""
+    """Return x W' + b, (..., O), for x, (..., I), and W, (O, I), equal to `nn.functional.linear` up to rounding."""
     if not _should_use_onednn(state, weight):
         return nn.functional.linear(state, weight, bias)
     if not torch.is_grad_enabled():
@@ -115,7 +116,7 @@ def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
-    """Return activation(layer(x)), (..., I) to (..., O), in inference with one kernel if no hook is registered."""
+    """Return activation(layer(x)), (..., O). In inference without hooks, one kernel computes it."""
     if (
         not torch.is_grad_enabled()
         and type(layer) is Product
@@ -134,7 +135,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Return whether the processor is AMD's with AVX-512, the only kind on which oneDNN has been measured as faster."""
+    """Return whether the processor is an AMD processor with AVX-512. oneDNN was measured as faster only on these."""
     if not hasattr(torch.cpu, "get_capabilities") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     processor = torch.cpu.get_capabilities()
@@ -142,7 +143,10 @@ def onednn_is_faster() -> bool:
 
 
 def _should_use_onednn(state: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN multiplies two tensors: plain float32 tensors on a CPU, outside of compiled graphs."""
+    """Return whether oneDNN should multiply two tensors.
+
+    They must be plain float32 tensors on a CPU, outside of compiled graphs.
+    """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     # The size comes first: for a small product the checks below take as long as the product.
@@ -155,7 +159,7 @@ def _should_use_onednn(state: Tensor, weight: Tensor) -> bool:
 
 
 class _OneDnn(torch.autograd.Function):
-    """Differentiable x W' + b with oneDNN; its gradients are such products too, and hence differentiable."""
+    """Differentiable x W' + b with oneDNN. The gradients are computed with oneDNN too, and are differentiable."""
 
     generate_vmap_rule = True
 
@@ -183,14 +187,14 @@ class _OneDnn(torch.autograd.Function):
 
 
 def _multiply_transposed(multiply: Callable[..., Tensor], a: Tensor, b: Tensor) -> Tensor:
-    """Return A' B, (P, O) and (P, I) to (O, I); oneDNN is faster with the narrower matrix first."""
+    """Return A' B, (O, I), for A, (P, O), and B, (P, I). oneDNN is faster with the narrower matrix first."""
     if a.shape[1] > b.shape[1]:
         return multiply(b.t(), a.t(), None).t()
     return multiply(a.t(), b.t(), None)
 
 
 def _multiply(state: Tensor, weight: Tensor, bias: Tensor | None = None, activation: str = "none") -> Tensor:
-    """Return activation(x W' + b), (..., I) and (O, I) to (..., O); `none`, or `gelu` in its tanh form."""
+    """Return activation(x W' + b), (..., O). The activation is `none`, or `gelu` in its tanh form."""
     if state.shape[-1] < _LEAST_INNER and activation == "none":
         return nn.functional.linear(state, weight, bias)
     result: Tensor = torch.ops.mkldnn._linear_pointwise(state, weight, bias, activation, [], "tanh")
@@ -198,7 +202,7 @@ def _multiply(state: Tensor, weight: Tensor, bias: Tensor | None = None, activat
 
 
 def _count_flops(state: torch.Size, weight: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Return the floating-point operations of x W' for torch's counter, which lacks the formula of oneDNN's product."""
+    """Return the floating-point operations of x W'. torch's FLOP counter has no formula for oneDNN's product."""
     return 2 * state.numel() * weight[0]
 
 

@@ -18,11 +18,11 @@ MULTI_LABEL = "multi_label_classification"
 
 
 class LossOptions(TypedDict, total=False):
-    """Options that trainers of transformers add to a batch; as named arguments a `Trainer` would take them for labels.
+    """Options that transformers' trainers add to a batch. A `Trainer` would treat them as labels if they were named.
 
     Attributes:
-        shift_labels: Shifted labels in place of `labels`, for texts that are split over processes.
-        num_items_in_batch: `num_targets` as one number, for all parts of the loss.
+        shift_labels: Shifted labels that replace `labels` when texts are split over processes.
+        num_items_in_batch: One number that replaces `num_targets` for all parts of the loss.
     """
 
     shift_labels: Tensor | None
@@ -30,7 +30,7 @@ class LossOptions(TypedDict, total=False):
 
 
 def refuse_unknown(options: LossOptions, owner: str) -> None:
-    """Raise a `TypeError` for arguments that are not in `LossOptions`, as Python does for a signature."""
+    """Raise a `TypeError` for arguments that are not in `LossOptions`, as Python does for unknown arguments."""
     if unknown := options.keys() - LossOptions.__annotations__:
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
@@ -47,15 +47,15 @@ class LossTerm:
 def combine_terms(
     terms: Mapping[str, LossTerm], num_targets: Mapping[str, Tensor] | None = None
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Normalise and add: loss = sum_k weight_k total_k / count_k.
+    """Normalise and add the loss parts: loss = sum_k weight_k total_k / count_k.
 
     Args:
         terms: Parts of one (micro-)batch.
-        num_targets: Counts of the whole optimiser step over all micro-batches and processes, in place of those of the
-            batch, which make gradients independent of how the step is split.
+        num_targets: Counts of the whole optimiser step over all micro-batches and processes, which replace those of the
+            batch. They make gradients independent of how the step is split.
 
     Returns:
-        Loss, and the parts that sum to it, by name; float32 scalars.
+        Loss and its normalised parts by name, float32 scalars. The parts sum to the loss.
     """
     counts = {name: term.count for name, term in terms.items()} | dict(num_targets or {})
     parts = {
@@ -68,7 +68,7 @@ def combine_terms(
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the cross-entropy summed over the targets, in float32; negative labels are not targets."""
+    """Compute the cross-entropy summed over the targets, in float32. Negative labels are not targets."""
     labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
     total = nn.functional.cross_entropy(
         logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
@@ -77,10 +77,11 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def target_weights(config: Any, labels: Tensor) -> Tensor:
-    """Return the weight of every class label, in the shape of the labels: 0 if negative, else 1 or that of its class.
+    """Return the weight of every label, in the shape of the labels: 0 for a negative label, else 1 or its class weight.
 
-    Boolean, or float32 if the configuration has `classes_weights`, one per class. The sum of the weights divides
-    losses, so that a batch of rare classes is no stronger than another; see docs/decisions/0002.
+    The result is boolean, or float32 if the configuration has `classes_weights`, one per class. Losses are divided by
+    the sum of the weights, so that batches of rare and frequent classes have the same influence; see
+    docs/decisions/0002.
     """
     counted = labels >= 0
     weights = getattr(config, "classes_weights", None)
@@ -106,12 +107,12 @@ def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def count_head_classes(config: PreTrainedConfig) -> int:
-    """Return the number of classes of a head, 1 in regression; the default of transformers is 2."""
+    """Return the number of classes of a head, which is 1 in regression. The default of transformers is 2."""
     return config.num_labels or 2
 
 
 def infer_problem_type(config: PreTrainedConfig, labels: Tensor) -> str:
-    """Return the kind of a sequence task: `problem_type`, or inferred from the labels without storing it."""
+    """Return the configured `problem_type` of a sequence task, or infer it from the labels without storing it."""
     if config.problem_type is not None:
         return config.problem_type
     if count_head_classes(config) == 1:
@@ -125,7 +126,7 @@ def takes_one_class(config: Any) -> bool:
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the loss of a sequence task from logits (B, C) and labels of its `infer_problem_type`.
+    """Compute the loss of a sequence task from logits, (B, C), and labels; see `infer_problem_type`.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -138,7 +139,7 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
 
 
 def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the loss of every prediction of a kind of task, float32: logits (B, C), labels without ignored ones.
+    """Compute the loss of every prediction, float32, from logits, (B, C), and labels, of which none may be ignored.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -162,12 +163,12 @@ def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the task loss after every step, float32 (B, N), and the weights of sequences, (B,); see `target_weights`.
 
-    Cross-entropy of classes (B,), see `class_losses`; binary cross-entropy of labels (B, C), the mean over these; or
-    squared error of values (B,) for one output.
+    The loss is cross-entropy for classes, (B,), see `class_losses`. For multi-hot labels, (B, C), it is the mean binary
+    cross-entropy over the labels. For values, (B,), it is the squared error of one output.
 
     Raises:
         ConfigError: If the task is a regression with several outputs.
-        DataError: If a label is no class of the model.
+        DataError: If a label is not a class of the model.
     """
     kind, outputs = infer_problem_type(config, labels), step_logits.shape[-1]
     if kind == CLASSES:
@@ -183,7 +184,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
 
 
 def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cross-entropy after every step, (B, N, C) and (B,) to float32 (B, N), and the mask of targets, (B,).
+    """Compute the cross-entropy after every step, float32 (B, N), and the mask of targets, (B,).
 
     Raises:
         DataError: If a label is not one of the C classes.
@@ -196,17 +197,18 @@ def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expected_loss(losses: Tensor, weights: Tensor) -> Tensor:
-    """Compute sum_n w_n loss_n of every example: (B, N) and (B, N) or (N,) to (B,)."""
+    """Compute sum_n w_n loss_n of every example, (B,), from losses, (B, N), and weights, (B, N) or (N,)."""
     return (losses * weights).sum(dim=-1)
 
 
 def check_classes(labels: Tensor, classes: int) -> None:
-    """Refuse a label that is no class of the model.
+    """Refuse a label that is not a class of the model.
 
-    The check costs a host synchronisation, so it runs on the CPU only; an accelerator has an assertion for such labels.
+    The check would synchronise an accelerator with the host, so it runs only on the CPU. An accelerator has its own
+    assertion for such labels.
 
     Raises:
-        DataError: Naming the label and the classes of the model.
+        DataError: Names the label and the classes of the model.
     """
     if labels.device.type != "cpu" or torch.compiler.is_compiling():
         return

@@ -1,10 +1,10 @@
-"""Stepwise models: the loop in which finished rows leave the batch, exit rules, and outputs.
+"""Models that predict after every step: the step loop in which finished rows leave the batch, exit rules, and outputs.
 
 A forward pass calls three parts. `resolve_exit_rule` and `runs_all` decide the exit rule and whether exits save steps.
 `run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or
 `build_unit_fields` (tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model
-that refills, rows may wait: `places` of them run at a time, and one that exits makes room for the next. So time follows
-the mean number of steps, not that of the deepest rows.
+that refills slots, rows may wait. `places` rows run at a time, and the next one enters when one exits. The time is then
+proportional to the mean number of steps, not to the maximum.
 
 Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes.
 """
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 
 
 def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
-    """Return the exit rule of a call, by default the `exit_rule` of the configuration.
+    """Return the exit rule for a forward pass, by default the `exit_rule` of the configuration.
 
     Args:
-        model: Model with its exit signals and most steps.
-        choice: Rule or its name; None: that of the configuration.
+        model: Model with its exit signals and maximum number of steps.
+        choice: Rule or its name, or None for that of the configuration.
 
     Raises:
-        ConfigError: If there is no such rule, or it needs more than the signals of the model.
+        ConfigError: If there is no such rule, or it needs signals that the model does not provide.
     """
     config = model.config
     choice = config.exit_rule if choice is None else choice
@@ -56,23 +56,26 @@ def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitR
 
 
 class ExitRuleKnob(DepthKnob):
-    """Model whose depth is set by the threshold of its exit rule.
+    """Model with a depth that the threshold of its exit rule sets.
 
-    The rule is that of the configuration if it has a threshold, else `level_rule`.
+    The exit rule is that of the configuration if that rule has a threshold, else `level_rule`.
     """
 
     @property
     def level_rule(self) -> str:
-        """Rule with any threshold that is fitted if the rule of the configuration has none."""
+        """Exit rule that is fitted if the rule of the configuration has no threshold.
+
+        Its own threshold does not matter.
+        """
         raise NotImplementedError
 
     @property
     def depth_knob(self) -> str:
-        """Name of the rule."""
+        """Name of the exit rule that is fitted, as tables print it."""
         return f"exit_rule {self._set_rule_level(0.5).name}"
 
     def set_depth_level(self, level: float) -> None:
-        """Set the threshold of a level in (0, 1); see `ExitRule.with_level`."""
+        """Set the threshold that corresponds to a level in (0, 1); see `ExitRule.with_level`."""
         self.config.exit_rule = self._set_rule_level(level).label
 
     def _set_rule_level(self, level: float) -> ExitRule:
@@ -84,13 +87,14 @@ class ExitRuleKnob(DepthKnob):
 
 
 def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
-    """Return whether rows run all steps after their exit, which changes neither exit steps nor predictions.
+    """Return whether rows run the remaining steps after their exit. This changes neither exit steps nor predictions.
 
-    The loss needs every step, and so do states and attentions of the whole batch. By default rows run all steps in
-    training, with labels, with requested states or attentions, and in an exported program, whose shapes are fixed.
+    The loss needs every step, and so do states and attentions of the whole batch. By default, rows run all steps in
+    training, if there are labels, if states or attentions are requested, and in an exported program, because its shapes
+    are fixed.
 
     Raises:
-        ValueError: If a call forbids it, but has labels or requests states or attentions.
+        ValueError: If `run_all_steps` is False, but there are labels or states or attentions are requested.
     """
     if run_all_steps is False and (labels is not None or shows):
         reason = "labels: the loss needs" if labels is not None else "hidden states or attentions: they need"
@@ -101,7 +105,7 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
 
 
 class Stepper(Protocol):
-    """Interface of a model to the loop: the running rows of a batch between two steps.
+    """Interface between a model and the step loop. A stepper stores the running rows of a batch between two steps.
 
     Attributes:
         rows: Number B of rows at the start.
@@ -113,38 +117,44 @@ class Stepper(Protocol):
 
     @property
     def width(self) -> int:
-        """Padded length of the rows; 1 for inputs without tokens."""
+        """Padded length of the rows, or 1 for inputs without tokens."""
         ...
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int] | None:
-        """Number of queries, keys and pairs of them in the next step, for inputs with tokens."""
+        """Number of queries, keys and query-key pairs of the next step, or None for inputs without tokens."""
         ...
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Run one step; return its logits (A, C), and its halting logits (A,) or None."""
+        """Run one step, and return the logits, (A, C), and the halting logits, (A,) or None."""
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all running rows but these: int64 positions (A',)."""
+        """Keep only the running rows at these positions, int64 (A',)."""
         ...
 
 
 @runtime_checkable
 class RefillingStepper(Stepper, Protocol):
-    """Stepper that starts with the first rows of a call and admits others later; `keep` may leave it none."""
+    """Stepper that starts with the first rows of a batch and admits the others later.
+
+    `keep` may drop all of its rows.
+    """
 
     def admit(self, rows: Tensor) -> None:
-        """Start these rows of the call, behind the running ones: int64 (A',)."""
+        """Start these rows of the batch, int64 (A',), and append them to the running rows."""
         ...
 
 
 class Steps(NamedTuple):
-    """Result of the loop: logits (B, N, C), halting logits (B, N), exit steps (B,), computed rows and widths (I,).
+    """Result of the step loop.
 
-    Logits are float32 and NaN where a row did not run; for answers of L cells they are (B, N, L, C). `exit_steps`,
-    `rows` and `widths` are int64, and the last two are on the CPU. `deepest` is the most steps of a row. `computed`
-    counts the tokens of every iteration.
+    The fields are logits, (B, N, C), halting logits, (B, N), exit steps, (B,), and the number and width of computed
+    rows, (I,).
+
+    Logits are float32, and NaN where a row did not run. For answers of L cells they are (B, N, L, C). `exit_steps`,
+    `rows` and `widths` are int64; `rows` and `widths` are on the CPU. `deepest` is the maximum number of steps of a
+    row. `computed` counts the computed queries, keys and pairs of every iteration.
     """
 
     logits: Tensor
@@ -158,10 +168,10 @@ class Steps(NamedTuple):
 
 @dataclass
 class Cohort:
-    """Rows at the same step, which started together and are passed to the exit rule together.
+    """Rows that started together, are at the same step, and are passed to the exit rule together.
 
     Attributes:
-        rows: Numbers of the rows, int64, (A,).
+        rows: Indices of the rows, int64, (A,).
         memory: State of the exit rule for each row, (A, k).
         step: Number of completed steps.
     """
@@ -174,31 +184,31 @@ class Cohort:
         return len(self.rows)
 
     def split(self, rows: int) -> tuple[Cohort, Cohort]:
-        """Split into the first rows, and the rest."""
+        """Split the cohort into its first `rows` rows and the rest."""
         head = Cohort(self.rows[:rows], self.memory[:rows], self.step)
         return head, Cohort(self.rows[rows:], self.memory[rows:], self.step)
 
     def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
-        """Decide which rows exit after the last step, boolean (A,), and update the state of the rule."""
+        """Return which rows exit after the step that has just run, boolean (A,), and update the state of the rule."""
         if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
         exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
-        """Drop all rows but these positions, int64 (A',)."""
+        """Keep only the rows at these positions, int64 (A',)."""
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
 def drop_exited_rows(
     rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
 ) -> Tensor:
-    """Drop exiting rows from the cohorts; return the positions of the remaining rows, int64 (A',).
+    """Drop exiting rows from the cohorts, and return the positions of the remaining rows, int64 (A',).
 
     Args:
         rule: Exit rule.
-        running: Cohorts that ran the step.
-        logits: Logits of the rows, cohort by cohort, (A, C).
+        running: Cohorts that have just run a step.
+        logits: Logits of the rows, in the order of the cohorts, (A, C).
         halting_logits: Halting logits of the rows, (A,), or None.
         max_updates: Number N of steps.
     """
@@ -218,7 +228,7 @@ def drop_exited_rows(
 
 
 def _split_by_cohort(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    """Split values by cohort; mostly there is only one."""
+    """Split values by cohort. Usually there is only one cohort."""
     return values.split(sizes) if len(sizes) > 1 else [values]
 
 
@@ -234,15 +244,17 @@ def run_steps(
     """Run steps until every row has exited, at most `max_updates` per row.
 
     Args:
-        stepper: Interface to the model.
-        rule: Exit rule, which sees every row at the step of that row; remaining rows exit at the last step.
+        stepper: Stepper of the model with the rows of the batch.
+        rule: Exit rule. It is applied to every row after each step of that row. Remaining rows exit at the last step.
         max_updates: Number N of steps.
-        run_all: Whether all rows run all steps, as the loss needs, and the rule decides afterwards with the same exits.
-        generator: Generator of rules that draw.
-        places: Number of rows that run at a time, of a `RefillingStepper` that has started these; None: all.
+        run_all: Whether all rows run all steps, as the loss requires. The rule is then applied afterwards, with the
+            same exits.
+        generator: Random generator for stochastic rules.
+        places: Number of rows that run at a time, or None for all rows. If it is a number, `stepper` must be a
+            `RefillingStepper` that has started this number of rows.
 
     Raises:
-        ValueError: If `places` is less than 1, or not None with `run_all`.
+        ValueError: If `places` is less than 1, or if both `places` and `run_all` are set.
     """
     if places is not None and (run_all or places < 1):
         reason = "slots need early exits, but losses run every step of all rows" if run_all else "must be at least 1"
@@ -274,7 +286,7 @@ def run_steps(
 
 
 class _Result(NamedTuple):
-    """Result of an iteration: rows and step of each cohort, and logits of all rows."""
+    """Result of one iteration of the loop: rows and step of each cohort, and logits of all rows."""
 
     taken: list[tuple[Tensor, int]]
     width: int
@@ -297,13 +309,16 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torc
 
 
 def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
-    """Repeat counts for N steps without reading a tensor, whose value would be fixed in an exported program."""
+    """Repeat counts for N steps without reading the value of a tensor.
+
+    An exported program would contain such a value as a constant.
+    """
     every = pairs.expand(len(constant)) if isinstance(pairs, Tensor) else pairs * constant
     return ComputedSteps(queries * constant, keys * constant, every)
 
 
 def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
-    """Collect the results by row and step of the row."""
+    """Collect the results of all iterations, ordered by row and step of the row."""
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
     steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
@@ -319,7 +334,7 @@ def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
 
 
 def _fill_table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Build a table (B, N, ...) of the values of all iterations; NaN where a row did not run."""
+    """Build a table, (B, N, ...), of the values of all iterations, with NaN where a row did not run."""
     table = values[0].new_full((*shape, *values[0].shape[1:]), torch.nan)
     return table.index_put_((rows, steps - 1), torch.cat(values))
 
@@ -334,21 +349,21 @@ class StepwiseOutput(ModelOutput):
     """Predictions after every step, float32, with NaN at steps that an example did not run.
 
     Attributes:
-        loss: Sum of `loss_parts`, with labels only.
+        loss: Sum of `loss_parts`, or None without labels.
         loss_parts: Weighted and normalised parts by name.
-        logits: Logits at the exit step of each example, (B, C); the logarithm of the mixture (the mixed value in
-            regression) under a rule that mixes the steps.
+        logits: Logits at the exit step of each example, (B, C). Under a rule that mixes the steps, these are the
+            logarithm of the mixture, or the mixed value in regression.
         step_logits: Logits of every step, (B, N, C).
-        halting_logits: Halting logits z_n, (B, N); None if the model has no halting head.
-        halting_probabilities: lambda_n = sigmoid(z_n), (B, N): the probability of halting at step n, given that it was
-            reached.
-        exit_steps: Exit step of each example, from 1, int64, (B,).
+        halting_logits: Halting logits z_n, (B, N), or None if the model has no halting head.
+        halting_probabilities: lambda_n = sigmoid(z_n), (B, N), the probability of halting at step n if it is reached.
+        exit_steps: Exit step of each example, counted from 1, int64, (B,).
         posterior: Halting distribution p of every example, if all steps ran.
-        prior: Distribution towards which the loss pulls p; with `posterior`.
-        trace: Depth of every sequence: `updates` is `exit_steps`, and probabilities are 0 after it.
-        hidden_states: States before the first and after every step on request, N + 1 tensors (B, T, H). No example
-            leaves the batch then, and its states after its exit continue its recurrence.
-        attentions: Attention weights of every step on request, N tensors (B, heads, T, T) (eager attention).
+        prior: Distribution towards which the loss regularises p. It is set if `posterior` is set.
+        trace: Depth of every sequence. `updates` equals `exit_steps`, and probabilities are 0 after the exit step.
+        hidden_states: States before the first and after every step, N + 1 tensors (B, T, H), if requested. No example
+            then leaves the batch, and its states after its exit continue the recurrence.
+        attentions: Attention weights of every step, N tensors (B, heads, T, T), if requested. They need eager
+            attention.
     """
 
     loss: Tensor | None = None
@@ -365,17 +380,17 @@ class StepwiseOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a field by its name, or by that of the original PonderALBERT, or by its number."""
+        """Return a field by its name, its name in the reference implementation of PonderALBERT, or its index."""
         return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field by its name in the original PonderALBERT."""
+        """Return a field by its name in the reference implementation of PonderALBERT."""
         if name in _ALIASES:
             return self._read_alias(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _read_alias(self, name: str) -> Any:
-        """Return the field of a name in the original.
+        """Return a field by its name in the reference implementation of PonderALBERT.
 
         Raises:
             KeyError: If there is no such field because not all steps ran.
@@ -402,18 +417,18 @@ _ALIASES = {
 
 @cache
 def _log_new_name(name: str) -> None:
-    """Log the new name, once per process."""
+    """Log the new name of a field, once per process."""
     more = ", the exit step of every example, from 1" if name == "passes" else ""
     logger.warning("%s: use %s instead%s", name, _ALIASES[name], more)
 
 
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
-    """Build the output of a batch of sequences or vectors, without distribution and loss.
+    """Build the output for a batch of sequences or vectors, without halting distribution and loss.
 
     Args:
         steps: Result of `run_steps`, one row per example.
-        rule: Exit rule of the steps.
-        tokens: Number of real tokens of each example, (B,); None for inputs without tokens.
+        rule: Exit rule that was used in the steps.
+        tokens: Number of real tokens of each example, (B,), or None for inputs without tokens.
     """
     probabilities, halting = None, None
     if steps.halting_logits is not None:
@@ -441,19 +456,19 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
 
 
 def build_unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
-    """Build the output fields about K units, tokens or sequences, that are read after every step.
+    """Build the output fields for K units (tokens or sequences) with a prediction after every step.
 
-    Recorders and studies of exits need only these fields of any model.
+    Recorders of steps and early-exit evaluations need only these fields of a model.
 
     Args:
         steps: Result of `run_steps`, one row per unit.
-        rule: Exit rule of the steps.
-        slots: Position b T + t of the token at which each unit is read, int64, (K,).
-        shape: B and T if units are tokens; None if they are whole sequences.
+        rule: Exit rule that was used in the steps.
+        slots: Index b T + t of the token from which each unit is predicted, int64, (K,).
+        shape: B and T if units are tokens, or None if they are whole sequences.
 
     Returns:
-        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the
-        exit of each unit: (K, C), or (B, T, C) with NaN at tokens that are no unit.
+        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the exit of
+        each unit. These are (K, C), or (B, T, C) with NaN at tokens that are not units.
     """
     logits = select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps)
     if shape is not None:
@@ -474,14 +489,14 @@ _NAMES = ("hidden_states", "attentions")
 
 
 def requested_states(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
-    """Return which of `hidden_states` and `attentions` the call requests, or else the configuration."""
+    """Return which of `hidden_states` and `attentions` are requested, by the call or else by the configuration."""
     requests = {name: options.get(f"output_{name}") for name in _NAMES}
     choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}
     return {name: value for name, value in choices.items() if value is not None and value is not False}
 
 
 def choose_states(states: Sequence[Tensor], choice: Choice) -> tuple[Tensor | None, ...]:
-    """Return the chosen states, and None in place of others."""
+    """Return the chosen states, with None in place of the others."""
     if choice is True:
         return tuple(states)
     indices = (choice,) if isinstance(choice, int) else choice

@@ -1,1 +1,1 @@
-"""Unmodified classifiers of transformers with the members of `DepthModel`: fixed-depth baselines."""
+"""Unmodified classifiers of transformers with the interface of `DepthModel`: fixed-depth baselines."""

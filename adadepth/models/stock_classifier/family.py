@@ -1,4 +1,4 @@
-"""The settings of unmodified classifiers of transformers, their checks, and the family's descriptor."""
+"""Settings of unmodified classifiers of transformers, their checks, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ from adadepth.models.registry import Family
 
 @dataclass
 class StockClassifierSettings(ModelConfig):
-    """An unmodified classifier of transformers, of sequences or tokens, which runs all of its blocks: the baseline.
+    """Baseline: an unmodified sequence or token classifier of transformers, which always runs all of its blocks.
 
-    `pretrained` names the model to train, `checkpoint` the model to evaluate.
+    `pretrained` names the model to train, and `checkpoint` names the model to evaluate.
     """
 
     name: str = family_name("stock_classifier")
@@ -23,13 +23,13 @@ class StockClassifierSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a training names its pretrained model."""
+    """Check that a training run names its pretrained model."""
     if config.mode is Mode.train and config.model.pretrained is None:
         yield "model.pretrained: model=stock_classifier needs it, the folder or hub id of a model of transformers"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """Return no [CLS] tokens: the tokenizer of the model adds them."""
+    """Return zero [CLS] tokens, because the tokenizer of the model adds them."""
     return {"cls_tokens": 0}
 
 

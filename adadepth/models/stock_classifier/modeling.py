@@ -1,6 +1,6 @@
-"""Unmodified classifiers of transformers, with the members of `DepthModel`.
+"""Unmodified classifiers of transformers with the interface of `DepthModel`.
 
-A pretrained head stays if its classes, matched by name, are those of the data; else the model gets a new one.
+A pretrained head is kept if its classes, matched by name, are those of the data. Otherwise the model gets a new head.
 """
 
 from __future__ import annotations
@@ -56,15 +56,16 @@ logger = logging.getLogger(__name__)
 
 
 def get_head_classes(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the head's classes, in its order."""
+    """Return the names of the head's classes, in the order of the head."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
 
 
 def match_class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[int] | None:
-    """Return the head's number for each class of the data; None if the two have different classes.
+    """Return the head's class index for each class of the data, or None if head and data have different classes.
 
-    Names are compared with their case, then without; classes without names are in the data's order.
+    Names are compared first with and then without case. A head without class names is assumed to have the order of the
+    data.
     """
     matches = match_classes(of_data, of_head)
     if None not in matches and len(matches) == len(of_head):
@@ -73,10 +74,10 @@ def match_class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[in
 
 
 def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
-    """Reorder the rows of the head's last layer, and name its classes, as the data do.
+    """Reorder the rows of the head's last layer, and rename its classes, to match the data.
 
     Raises:
-        ConfigError: If the head has other classes.
+        ConfigError: If the classes of the head are not those of the data.
     """
     classes = get_head_classes(model.config)
     order = match_class_order(classes, names)
@@ -93,7 +94,10 @@ def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
 
 
 def _get_last_layer(model: PreTrainedModel) -> nn.Linear:
-    """Return the linear map to the classes, the last layer that the classifiers of transformers create."""
+    """Return the linear layer that outputs the class logits.
+
+    In classifiers of transformers it is the last layer created.
+    """
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
     if not linear or linear[-1].out_features != model.config.num_labels:
         raise ConfigError(f"{type(model).__name__} does not end in a linear layer of its classes")
@@ -102,7 +106,10 @@ def _get_last_layer(model: PreTrainedModel) -> nn.Linear:
 
 @dataclass
 class StockOutput(ModelOutput):
-    """The loss and its parts, logits (B, C) or (B, T, C), states and attentions on request, and the depth trace."""
+    """Output with the loss and its parts, logits, (B, C) or (B, T, C), and the depth trace.
+
+    States and attention weights are included if requested.
+    """
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
@@ -113,11 +120,11 @@ class StockOutput(ModelOutput):
 
 
 class StockClassifier(DepthModel, WithStockConfig):
-    """The members of `DepthModel` that are added to a classifier of transformers; all of its N blocks run.
+    """Mixin that adds the interface of `DepthModel` to a classifier of transformers. All of its N blocks always run.
 
     Attributes:
-        own_classes: Mapping of transformers from a type of configuration to its classifier.
-        from_type: That classifier, which this class extends.
+        own_classes: Mapping in transformers from the type of a configuration to its classifier class.
+        from_type: Classifier class of transformers that is extended.
     """
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
@@ -127,11 +134,11 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @classmethod
     def select_class(cls, config: PreTrainedConfig) -> Any:
-        """Return the class of transformers for a configuration, with the members of this one.
+        """Return the class of transformers for a configuration, extended by the members of this class.
 
         Raises:
-            CheckpointError: If transformers has none of one stack of blocks.
-            ConfigError: If the multiply-accumulates of its blocks are unknown.
+            CheckpointError: If transformers has no such class with a single stack of blocks.
+            ConfigError: If the multiply-accumulates of the blocks are unknown.
         """
         path = config.name_or_path
         extended = cls.own_classes.get(type(config), None)
@@ -144,7 +151,7 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @classmethod
     def has_head(cls, config: PreTrainedConfig) -> bool:
-        """Return whether a checkpoint says that it has a head of this kind."""
+        """Return whether the configuration of a checkpoint declares a head of this kind."""
         kind = cls.__name__[cls.__name__.index("For") :]
         return any(name.endswith(kind) for name in config.architectures or ())
 
@@ -152,16 +159,16 @@ class StockClassifier(DepthModel, WithStockConfig):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any
     ) -> Any:
-        """Load a model with the head that it was trained with, in float32 unless `dtype` names another type.
+        """Load a model with the head of the checkpoint, in float32 unless `dtype` names another type.
 
         Args:
-            pretrained_model_name_or_path: A folder or hub id.
+            pretrained_model_name_or_path: Folder or hub id.
             *args: As in transformers.
-            config: Configuration that replaces the checkpoint's.
+            config: Configuration that replaces that of the checkpoint.
             **kwargs: As in transformers.
 
         Raises:
-            CheckpointError: If there is no such head, or weights are missing.
+            CheckpointError: If the checkpoint has no such head, or weights are missing.
         """
         path = pretrained_model_name_or_path
         if path is None:
@@ -189,29 +196,29 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @property
     def max_updates(self) -> int:
-        """The number of blocks, the depth of every unit."""
+        """Number of blocks, which is the depth of every unit."""
         return int(self.config.num_hidden_layers)
 
     @property
     def one_depth(self) -> int:
-        """The updates of every unit, the number of blocks."""
+        """Number of updates of every unit, which is the number of blocks."""
         return self.max_updates
 
     @property
     def longest_sequence(self) -> int | None:
-        """The most tokens that it has positions for; None if they are relative."""
+        """Maximum sequence length in tokens, or None if positions are relative."""
         return longest_sequence(self)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of pieces that it has embeddings for; None if it has no table of them."""
+        """Number of tokens with an embedding, or None if there is no embedding table."""
         return vocabulary_size(self)
 
     def take_classes(self, names: Sequence[str]) -> None:
-        """Reorder and name the classes of the head as the data do.
+        """Reorder and rename the classes of the head to match the data.
 
         Raises:
-            ConfigError: If the head has other classes.
+            ConfigError: If the classes of the head are not those of the data.
         """
         try:
             _reorder_classes(self, names)
@@ -219,7 +226,7 @@ class StockClassifier(DepthModel, WithStockConfig):
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
     def take_padding(self, token: int | None) -> None:
-        """Set the tokenizer's id of padding if the configuration has none; it is saved with the model."""
+        """Set the padding id to that of the tokenizer if the configuration has none. It is saved with the model."""
         if self.config.pad_token_id is None:
             self.config.pad_token_id = token
 
@@ -235,7 +242,10 @@ class StockClassifier(DepthModel, WithStockConfig):
         inputs_embeds: Tensor | None = None,
         **options: Any,
     ) -> StockOutput:
-        """Classify ids (B, T); labels are classes (B,) or (B, T), negative without a target, or values."""
+        """Compute the logits of token ids, (B, T), and the loss if there are labels.
+
+        Labels are classes, (B,) or (B, T), negative without a target, or values.
+        """
         words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         mask = words.new_ones(words.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
         encoder: Any = self.base_model
@@ -261,10 +271,12 @@ class StockClassifier(DepthModel, WithStockConfig):
         return result
 
     def _set_padding_id(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
-        """Set the id at padding by which classes of transformers that read the last token of a text find it.
+        """Set padding positions to the padding id.
+
+        Classes of transformers that read the last token of a text find it by this id.
 
         Raises:
-            ConfigError: If the configuration has no such id, and there may be padding.
+            ConfigError: If the configuration has no padding id, and there may be padding.
         """
         if input_ids is None or not reads_last_token(type(self).from_type):
             return input_ids
@@ -289,9 +301,9 @@ class StockClassifier(DepthModel, WithStockConfig):
         return DepthTrace(self.depth_unit, depth * valid.float(), valid, depth, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; look-ups and norms are not counted.
+        """Return the multiply-accumulates of a traced batch. Embedding lookups and norms are not counted.
 
-        A block takes what `compute_block_macs` returns, the head the weights of its linear layers.
+        `compute_block_macs` gives those of a block. Those of the head are the number of weights of its linear layers.
         """
         ran = trace.executed
         assert ran.tokens is not None
@@ -302,7 +314,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return Work(executed, executed, needed, needed)
 
     def _compute_macs(self, length: Tensor) -> Tensor:
-        """Return the multiply-accumulates of a sequence of this length."""
+        """Return the multiply-accumulates of a sequence with the given length."""
         head = sum(layer.weight.numel() for layer in self._get_head_layers())
         blocks = self.max_updates * compute_block_macs(self.config, length)
         return length * (compute_entry_macs(self.config) + blocks) + head * (
@@ -310,7 +322,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         )
 
     def _get_head_layers(self) -> list[nn.Linear]:
-        """Return the linear layers after the blocks, the pooler of the base included."""
+        """Return the linear layers after the blocks, including the pooler of the base."""
         pooler = getattr(self.base_model, "pooler", None)
         encoder = set(self.base_model.modules()) - set(() if pooler is None else pooler.modules())
         return [module for module in self.modules() if isinstance(module, nn.Linear) and module not in encoder]
@@ -323,7 +335,7 @@ class StockForSequenceClassification(StockClassifier):
     depth_unit = "sequence"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the `sequence_loss` of the sequences."""
+        """Return the loss of the sequences; see `sequence_loss`."""
         return sequence_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -338,7 +350,7 @@ class StockForTokenClassification(StockClassifier):
     depth_unit = "token"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the `class_loss` of the tokens."""
+        """Return the loss of the tokens; see `class_loss`."""
         return class_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -348,13 +360,13 @@ class StockForTokenClassification(StockClassifier):
 
 @cache
 def reads_last_token(model_class: Any) -> bool:
-    """Return whether a class of transformers reads the last token that is not `config.pad_token_id`."""
+    """Return whether a class of transformers reads the last token with an id other than `config.pad_token_id`."""
     return "pad_token_id" in inspect.getsource(model_class.forward)
 
 
 @cache
 def _extend_class(added: Any, extended: Any) -> Any:
-    """Return a class of transformers with added members, under its name, so that its checkpoints have that name."""
+    """Extend a class of transformers. The result keeps the class name, so that checkpoints record that name."""
     members = {"config_class": extended.config_class, "from_type": extended, "__module__": extended.__module__}
     return type(extended.__name__, (added, extended), members)
 
@@ -365,14 +377,14 @@ def build_on_pretrained(
     """Build the model that `settings.pretrained` names.
 
     Args:
-        head: Class for sequences or for tokens.
-        settings: The `model` group.
-        vocab_size: Size of the tokenizer, at most that of the model's vocabulary.
-        fields: Fields of the configuration that the data decide: `id2label` and `label2id`, or
-            `num_labels`, and `problem_type`.
+        head: Class of the model, for sequences or for tokens.
+        settings: Group `model`.
+        vocab_size: Size of the tokenizer, at most the size of the model's vocabulary.
+        fields: Fields of the configuration that the data determine: `id2label` and `label2id`, or `num_labels`, and
+            `problem_type`.
 
     Raises:
-        ConfigError: If the tokenizer is larger than the model's.
+        ConfigError: If the tokenizer is larger than the model's vocabulary.
         CheckpointError: If there is no such model.
     """
     origin = resolve_path("model.pretrained", str(settings.pretrained))
@@ -399,7 +411,7 @@ def build_on_pretrained(
 
 
 def _has_same_classes(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
-    """Return whether a head has the data's classes, or one value."""
+    """Return whether a head fits the data: it has the same classes, or one output for regression."""
     if "id2label" not in fields:
         return config.num_labels == fields["num_labels"]
     return match_class_order(get_head_classes(config), list(fields["id2label"].values())) is not None
@@ -412,7 +424,7 @@ def _build_new_head(
     fields: Mapping[str, Any],
     attention: Mapping[str, str],
 ) -> StockClassifier:
-    """Load the pretrained blocks under a head with random weights, whatever head the checkpoint has."""
+    """Load the pretrained blocks and add a head with random weights, whatever head the checkpoint has."""
     config.update(dict(fields))
     with silence_transformers(), convert_loading_errors("model.pretrained", origin):  # heads are dropped on purpose
         model: StockClassifier = model_class._from_config(config, **attention)

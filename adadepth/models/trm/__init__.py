@@ -1,1 +1,1 @@
-"""Tiny recursive reasoning: a small network refines an answer, and a Q head says when it is right."""
+"""Tiny recursive models: a small network refines an answer, and a Q head estimates whether the answer is right."""

@@ -24,7 +24,10 @@ _NAMES = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Rename published weights: the answer is z_H there, the reasoning z_L, the one network `L_level`."""
+    """Rename published weights.
+
+    The published code calls the answer z_H, the reasoning z_L and the network `L_level`.
+    """
     return {_rename(name): weight for name, weight in state_dict.items()}
 
 

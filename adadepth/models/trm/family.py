@@ -1,4 +1,4 @@
-"""The settings of tiny recursive models, their checks, and the family's descriptor."""
+"""Settings of tiny recursive models, their checks, and the descriptor of the family."""
 
 import re
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ class TrmSettings(ModelConfig):
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:
-    """Check that every batch has a row for each slot, and that the exit rule does not let all puzzles exit at once."""
+    """Check that every batch fills all slots, and that the exit rule does not stop all puzzles after one step."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
         yield f"model.exit_rule={rule}: every puzzle would exit after its first step; for that, set fixed:1"
@@ -111,7 +111,7 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_target(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the exit rule has the threshold that a target fits: that of the Q head."""
+    """Check that the exit rule has a threshold on the Q head, because a budget target is met by fitting it."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if config.mode is Mode.train and not rule.startswith("correct:"):
         yield f"model.exit_rule={rule}: budget.target={config.budget.target:g} fits the threshold P of correct:P"

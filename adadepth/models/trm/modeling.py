@@ -1,9 +1,9 @@
-"""Tiny recursive models of puzzles: the model, its slots and loss in training, its multiply-accumulates.
+"""Tiny recursive models of puzzles: the model, its training slots, its loss and its multiply-accumulates.
 
     loss = 1/B sum_b ( mean over labelled cells of CE + w BCE(q_b, 1[all labelled cells of b are right now]) )
 
-The means are over the cells of a row first: a row with few labelled cells counts as much as any other. Shape legend: B
-rows, L cells, V symbols.
+The cell losses are averaged per row first, so that a row with few labelled cells counts as much as any other. Shape
+legend: B rows, L cells, V symbols.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from adadepth.models.trm.network import Network, init_truncated_normal, rotation
 
 
 def stablemax_log_probabilities(logits: Tensor) -> Tensor:
-    """Return log s(v) / sum s(v), s(v) = v + 1 for v >= 0 and 1 / (1 - v) below, (..., V) float64.
+    """Return log(s(v) / sum s(v)), float64 (..., V), with s(v) = v + 1 if v >= 0, else 1 / (1 - v).
 
-    Prieto et al. 2025 (arXiv 2501.04697), equation 5: s grows linearly, so that it does not overflow. The result is
-    float64 as in the published code; float32 on devices without it.
+    This is equation 5 of Prieto et al. 2025 (arXiv 2501.04697). s grows linearly, so that it does not overflow. The
+    result is float64 as in the published code, or float32 on devices without float64.
     """
     precise = logits.float() if logits.device.type == "mps" else logits.double()
     # Each branch is clamped to its side of 0: the pole of the other would make the gradient NaN.
@@ -49,7 +49,7 @@ def stablemax_log_probabilities(logits: Tensor) -> Tensor:
 
 
 def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
-    """Return the mean cross-entropy of the labelled cells of each row, float32 (B,), from (B, L, V) and (B, L)."""
+    """Return the mean cross-entropy of the labelled cells of each row, float32 (B,)."""
     log_probabilities = (
         stablemax_log_probabilities(logits) if kind == "stablemax" else logits.float().log_softmax(dim=-1)
     )
@@ -60,19 +60,19 @@ def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 
 
 def all_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return whether every labelled cell of a row has its largest logit at its label, boolean (B,)."""
+    """Return for each row whether all of its labelled cells are predicted correctly, boolean (B,)."""
     return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
 
 
 def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight: float) -> dict[str, LossTerm]:
-    """Return the parts `task` and `halt` of the loss, summed over rows; `halt` is weighted.
+    """Return the loss parts `task` and `halt`, summed over rows. `halt` has the weight w.
 
     Args:
         logits: Logits of the cells, (B, L, V).
-        q: Logits of being right, (B,).
-        labels: Symbols of the cells, (B, L) int64, negative where a cell is not labelled.
+        q: Logits that the answer is right, (B,).
+        labels: Symbols of the cells, int64 (B, L), negative where a cell is not labelled.
         kind: `stablemax` or `softmax`.
-        halt_weight: w.
+        halt_weight: Weight w of `halt`.
     """
     rows = torch.full((), len(labels), device=labels.device)
     right = all_right(logits.detach(), labels).float()
@@ -84,9 +84,10 @@ def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight
 
 
 def block_macs(config: TrmConfig) -> float:
-    """Return the multiply-accumulates of a block, a row.
+    """Return the multiply-accumulates of one block for one row.
 
-    They are 4 S D^2 + 2 S^2 D of attention, or 3 S F_S D of mixing over positions, and 3 S D F.
+    They are 4 S D^2 + 2 S^2 D for attention, or 3 S F_S D for mixing over positions, and 3 S D F for the feed-forward
+    layer.
     """
     length, width = config.length, config.hidden_size
     attention = 4 * length * width**2 + 2 * length**2 * width
@@ -95,7 +96,10 @@ def block_macs(config: TrmConfig) -> float:
 
 
 def step_macs(config: TrmConfig) -> float:
-    """Return the multiply-accumulates of a supervision step, a row: T (n + 1) applications of all blocks, and heads."""
+    """Return the multiply-accumulates of one supervision step for one row.
+
+    They are those of T (n + 1) applications of all blocks, and of the heads.
+    """
     heads = config.cells * config.hidden_size * config.vocab_size + config.hidden_size
     return config.applications * config.num_layers * block_macs(config) + heads
 
@@ -106,7 +110,7 @@ Carry = dict[str, Tensor]
 
 
 def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
-    """Return the slots at the start of a step: new puzzles replace those that have halted."""
+    """Return the contents of the slots at the start of a step, with new puzzles in place of those that have halted."""
     answer, reasoning = model.start(len(input_ids))
     fresh = {
         "answer": answer,
@@ -133,9 +137,9 @@ def decide_halting(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | 
 
     Args:
         config: Configuration with `num_steps` and `exploration`.
-        steps: Steps of the puzzles in the slots, this one included, int64 (B,).
-        q: Logits of being right, (B,).
-        draws: Two uniform numbers a slot, (B, 2); None: no exploration.
+        steps: Number of steps of the puzzle in each slot, this step included, int64 (B,).
+        q: Logits that the answer is right, (B,).
+        draws: Two uniform random numbers per slot, (B, 2), or None for no exploration.
     """
     halted = (steps >= config.num_steps) | (q > 0)
     if draws is None or config.num_steps < 2:
@@ -153,7 +157,9 @@ Q_BIAS = -5.0  # of the Q head at first: no answer is right
 
 @dataclass
 class TrmOutput(StepwiseOutput):
-    """Answers after every step; see `StepwiseOutput`. `logits` are (B, L, V), `step_logits` (B, N, L, V).
+    """Predicted answers after every step, a `StepwiseOutput`.
+
+    `logits` are (B, L, V), and `step_logits` (B, N, L, V).
 
     Attributes:
         carry: Contents of the slots of a batch after a training step; see `Carry`.
@@ -163,7 +169,7 @@ class TrmOutput(StepwiseOutput):
 
 
 class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
-    """A tiny network that refines the answer to a puzzle, with a Q head that estimates whether it is right."""
+    """Tiny network that refines the answer to a puzzle, with a Q head that estimates whether the answer is right."""
 
     config: TrmConfig
     config_class = TrmConfig
@@ -196,7 +202,11 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise as published: deviations 1 / sqrt(inputs), of embeddings 1 / sqrt(D), of start states 1."""
+        """Initialise weights as published.
+
+        The standard deviation is 1 / sqrt(inputs) for linear layers, 1 / sqrt(D) for embeddings, and 1 for start
+        states.
+        """
         if isinstance(module, TrmForPuzzles):
             init_truncated_normal(module.answer_init, 1.0)
             init_truncated_normal(module.reasoning_init, 1.0)
@@ -225,28 +235,28 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         places: int | None = None,
         **kwargs: Any,
     ) -> TrmOutput:
-        """Refine the answers until every puzzle has exited; or, with `carry`, run one step of training.
+        """Refine the answers until every puzzle has exited, or run one step of training if `carry` is given.
 
-        With labels and without `carry` the loss is the mean over all N steps; with `places` it is that of the steps at
-        which the puzzles exit.
+        If there are labels and no `carry`, the loss is the mean over all N steps. If `places` is also given, it is the
+        loss at the step at which each puzzle exits.
 
         Args:
             input_ids: Cells, (B, L).
-            labels: Symbols of the answer, (B, L), negative where a cell is not labelled.
-            puzzle_kinds: Kind of each puzzle, (B,); None: the first kind.
-            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
-            carry: Contents of the slots after the previous step; empty before the first. See `Carry`.
-            draws: Uniform numbers for exploration, (B, 2); None: none.
-            exit_rule: Rule by which puzzles exit; None: the configuration's.
-            run_all_steps: See `runs_all`.
-            generator: Random generator for rules that draw.
-            places: Number of puzzles computed at a time; the others wait until one exits. None: the configuration's,
-                unless all steps run anyway.
-            **kwargs: `return_dict`; anything else is ignored.
+            labels: Correct symbol of each cell, (B, L), negative where a cell is not labelled.
+            puzzle_kinds: Kind of each puzzle, (B,), or None if all puzzles are of the first kind.
+            num_targets: Counts that normalise the loss parts in place of this batch's counts; see `combine_terms`.
+            carry: Contents of the slots after the previous step, empty before the first step; see `Carry`.
+            draws: Uniform random numbers for exploration, (B, 2), or None for no exploration.
+            exit_rule: Rule by which puzzles exit, or None for that of the configuration.
+            run_all_steps: Whether puzzles continue to run after their exit; see `runs_all`.
+            generator: Random generator for stochastic rules.
+            places: Number of puzzles that are computed at a time, while the others wait until one exits. None means
+                that of the configuration, unless all steps run anyway.
+            **kwargs: `return_dict`. All other arguments are ignored.
 
         Raises:
-            DataError: If the puzzles have another number of cells than the model.
-            ValueError: If `places` is less than 1, or set although every puzzle runs all steps.
+            DataError: If the number of cells of the puzzles is not that of the model.
+            ValueError: If `places` is less than 1, or is given although every puzzle runs all steps.
         """
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
             raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: must be (batch, {self.config.cells})")
@@ -269,13 +279,16 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return output
 
     def _resolve_places(self, slots: int | None, run_all_steps: bool | None) -> int | None:
-        """Return the slots of a call; None: the configuration's, unless all steps run anyway."""
+        """Return the number of slots for a forward pass, or None if all puzzles run together.
+
+        If `slots` is None, the number is that of the configuration, unless all steps run anyway.
+        """
         if slots is not None or run_all_steps or self.training or torch.compiler.is_exporting():
             return slots
         return self.config.places
 
     def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
-        """Run a supervision step of all slots; returns its loss and their contents after it."""
+        """Run a supervision step of all slots, and return its loss and the contents of the slots after it."""
         labels, config = carry["labels"], self.config
         embedded = self.embed(carry["input_ids"], carry["puzzle_kinds"])
         answer, reasoning = self.step(embedded, carry["answer"], carry["reasoning"])
@@ -316,7 +329,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def _exit_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss of the steps at which the puzzles exit."""
+        """Return the loss at the step at which each puzzle exits."""
         assert output.logits is not None
         assert output.exit_steps is not None
         assert output.halting_logits is not None
@@ -325,7 +338,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return combine_terms(terms, num_targets)
 
     def embed(self, input_ids: Tensor, puzzle_kinds: Tensor) -> Tensor:
-        """Return x, (B, S, D): the vector of each puzzle's kind, empty registers, and the cells."""
+        """Return the embedded puzzles x, (B, S, D), which consist of the puzzle kind, empty registers and the cells."""
         config = self.config
         registers = self.prefix(puzzle_kinds).unsqueeze(1)
         padding = registers.new_zeros(len(input_ids), config.prefix_length - 1, config.hidden_size)
@@ -335,7 +348,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return embedded * math.sqrt(config.hidden_size)
 
     def step(self, embedded: Tensor, answer: Tensor, reasoning: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a supervision step; returns y and z, (A, S, D) each, from x and the y and z before."""
+        """Run a supervision step, and return the new answer y and reasoning z, (A, S, D) each."""
         rotation = self._compute_rotation(embedded)
         with torch.no_grad():
             for _ in range(self.config.cycles - 1):
@@ -345,19 +358,22 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def cycle(
         self, embedded: Tensor, answer: Tensor, reasoning: Tensor, rotation: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """Update the reasoning n times, then the answer, which never sees the puzzle itself."""
+        """Update the reasoning n times, then the answer. The update of the answer does not read the puzzle."""
         context = answer + embedded
         for _ in range(self.config.reasoning_updates):
             reasoning = self.network(reasoning + context, rotation)
         return self.network(answer + reasoning, rotation), reasoning
 
     def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the logits of the cells (A, L, V), and of being right, float32 (A,)."""
+        """Return the logits of the cells, (A, L, V), and the logit that the answer is right, float32 (A,)."""
         q = nn.functional.linear(answer[:, 0].float(), self.q_head.weight.float(), self.q_head.bias.float())
         return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return y and z before the first step, (rows, S, D) each: a vector each that is drawn once and not trained."""
+        """Return y and z before the first step, (rows, S, D) each.
+
+        Each repeats one random vector that is not trained.
+        """
         shape = (rows, self.config.length, self.config.hidden_size)
         return self.answer_init.expand(shape), self.reasoning_init.expand(shape)
 
@@ -369,16 +385,19 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return rotations(config.length, width, config.rope_theta, like.device)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the rows, for both parts: the published loss is a mean over rows of means over cells."""
+        """Count the rows, which divide both loss parts.
+
+        The published loss is a mean over rows of means over cells.
+        """
         rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
         return {"task": rows, "halt": rows}
 
     def descending_by_sign(self) -> set[str]:
-        """Return the vectors of the puzzles' kinds, for which the published code has another optimizer."""
+        """Return the name of the embedding of puzzle kinds, for which the published code uses another optimiser."""
         return {"prefix.weight"}
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Return what the last cycle of a step stores: the states before every block, and its inner states."""
+        """Count the values that the last cycle of a step stores: states before every block, and inner states."""
         config, rows = self.config, len(lengths)
         blocks = (config.reasoning_updates + 1) * config.num_layers
         at_once = 1 if recomputed else blocks
@@ -391,7 +410,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return numbers
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; rows that have exited are not computed."""
+        """Return the multiply-accumulates of a traced batch. Rows that have exited cost nothing."""
         step, updates, ran = step_macs(self.config), trace.updates.double(), trace.executed
         computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
         return Work(
@@ -403,17 +422,17 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """The number of symbols that a cell can have."""
+        """Number of symbols that a cell can contain."""
         return self.config.vocab_size
 
     @property
     def max_updates(self) -> int:
-        """The most supervision steps of a puzzle."""
+        """Maximum number of supervision steps of a puzzle."""
         return self.config.num_steps
 
 
 class TrmStepper:
-    """A `RefillingStepper` of puzzles; see `adadepth.models.shared.steps`."""
+    """`RefillingStepper` for puzzles; see `adadepth.models.shared.steps`."""
 
     width, computed = 1, None
 
@@ -424,19 +443,19 @@ class TrmStepper:
         self._answer, self._reasoning = model.start(len(self._embedded))
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Run a supervision step and read the answer."""
+        """Run a supervision step and return the logits of the answer and of the Q head."""
         # Gradients never cross a step's boundary.
         answer, reasoning = self._model.step(self._embedded, self._answer.detach(), self._reasoning.detach())
         self._answer, self._reasoning = answer, reasoning
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Remove all other rows."""
+        """Keep only the given rows."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Start waiting puzzles beside those that run."""
+        """Start waiting puzzles and append them to the running ones."""
         embedded = self._model.embed(self._cells[rows], self._kinds[rows])
         self._embedded = torch.cat([self._embedded, embedded])
         answer, reasoning = self._model.start(len(rows))

@@ -1,4 +1,4 @@
-"""The network of tiny recursive models: attention or mixing over positions, gated feed-forward layers, norms."""
+"""Network of tiny recursive models: attention or mixing over positions, gated feed-forward layers, norms."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ EPSILON = 1e-5
 
 
 class SwiGlu(nn.Module):
-    """W_down (silu(W_gate u) * W_up u) over the last dimension, with one product for gate and up."""
+    """Gated feed-forward layer W_down (silu(W_gate u) * W_up u).
+
+    One matrix product computes both W_gate u and W_up u.
+    """
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -25,7 +28,7 @@ class SwiGlu(nn.Module):
         self.down_proj = Product(inner, width, bias=False)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map (..., width) to (..., width)."""
+        """Apply the layer to states, (..., width)."""
         gate, up = self.gate_up_proj(states).chunk(2, dim=-1)
         mixed: Tensor = self.down_proj(functional.silu(gate) * up)
         return mixed
@@ -41,7 +44,7 @@ class SelfAttention(nn.Module):
         self.o_proj = Product(config.hidden_size, config.hidden_size, bias=False)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Map (B, S, D) to (B, S, D)."""
+        """Apply the module to states, (B, S, D)."""
         batch, length, width = states.shape
         query, key, value = self.qkv_proj(states).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         if rotation is not None:
@@ -52,7 +55,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(GradientCheckpointingLayer):
-    """A block: attention or an MLP over positions, then an MLP over the width; each is added and normalised."""
+    """Block of attention or an MLP over positions, then an MLP over the width, each with a residual and a norm."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
@@ -64,7 +67,7 @@ class Block(GradientCheckpointingLayer):
         self.mlp = SwiGlu(config.hidden_size, config.inner_width)
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Map (B, S, D) to (B, S, D); mixing over positions also normalises over them."""
+        """Apply the block to states, (B, S, D). Mixing over positions also normalises over positions."""
         if self.mixes_positions:
             transposed = states.transpose(1, 2)
             states = rms(transposed + self.mlp_t(transposed)).transpose(1, 2)
@@ -74,34 +77,37 @@ class Block(GradientCheckpointingLayer):
 
 
 class Network(nn.Module):
-    """f: all blocks. Its input, a sum of states, decides whether it updates the reasoning or the answer."""
+    """Network f of all blocks.
+
+    The sum of states that it reads determines whether it updates the reasoning or the answer.
+    """
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
         self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
-        """Map (B, S, D) to (B, S, D)."""
+        """Apply the module to states, (B, S, D)."""
         for layer in self.layers:
             states = layer(states, rotation)
         return states
 
 
 def rms(states: Tensor) -> Tensor:
-    """Divide by sqrt(mean u^2 + eps) over the last dimension, computed in float32 at least."""
+    """Divide states u by sqrt(mean u^2 + eps) over the last dimension, computed in float32 or a wider dtype."""
     precise = states.to(torch.promote_types(states.dtype, torch.float32))
     return functional.rms_norm(precise, states.shape[-1:], eps=EPSILON).to(states.dtype)
 
 
 def rotations(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each, for halves."""
+    """Return the cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each."""
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 
 def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate queries or keys (B, h, S, d) by their positions."""
+    """Rotate queries or keys, (B, h, S, d), by their positions."""
     cosines, sines = rotation
     first, second = heads.chunk(2, dim=-1)
     return (heads * cosines + torch.cat([-second, first], dim=-1) * sines).to(heads.dtype)
@@ -109,7 +115,10 @@ def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def init_truncated_normal(weight: Tensor, deviation: float) -> None:
-    """Draw from a normal cut at two standard deviations, widened so that `deviation` is that of the result (as JAX)."""
+    """Initialise from a normal distribution truncated at two standard deviations, as JAX does.
+
+    The distribution is scaled so that the standard deviation of the result is `deviation`.
+    """
     cut = math.erf(math.sqrt(2.0))  # the mass within two standard deviations
     density = math.exp(-2.0) / math.sqrt(2.0 * math.pi)
     width = deviation / math.sqrt(1.0 - 4.0 * density / cut)

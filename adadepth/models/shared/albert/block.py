@@ -27,23 +27,23 @@ from adadepth.models.shared.layers import Product, activated, linear_in_float32
 
 
 def may_wait(device: torch.device, *, training: bool) -> bool:
-    """Return whether the host may synchronise with a device: on a CPU, and outside training (decision 0003).
+    """Return whether the host may synchronise with a device: on a CPU always, else outside training (decision 0003).
 
-    Synchronising would empty the queue of a training step on an accelerator, and break a compiled graph.
+    In a training step on an accelerator, synchronising would empty the queue. It would also break a compiled graph.
     """
     return not torch.compiler.is_compiling() and (not training or device.type == "cpu")
 
 
 def build_attention_mask(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
-    """Return the attention mask in the form of the attention implementation, or None.
+    """Return the attention mask in the form that the attention implementation takes, or None.
 
-    Without padding there is no mask, for which attention has a faster kernel. Whether a mask has padding is checked
-    only where the host may synchronise with the device.
+    Without padding the mask is None, for which attention has a faster kernel. The mask is checked for padding only if
+    the host may synchronise with the device.
 
     Args:
         config: Configuration of the model.
         states: Tensor with the shape, dtype and device of the states, (B, T, *).
-        valid: 1 at real tokens, (B, T); None: all tokens are real.
+        valid: 1 at real tokens, (B, T), or None if all tokens are real.
         training: Whether the model is in training mode.
     """
     may_skip = may_wait(states.device, training=training)
@@ -53,19 +53,22 @@ def build_attention_mask(config: AlbertShape, states: Tensor, valid: Tensor | No
 
 
 class PositionEmbedding(nn.Embedding):
-    """Position embeddings; a separate class, so that initialisation recognises them."""
+    """Position embeddings, in a separate class so that weight initialisation recognises them."""
 
 
 class TypeEmbedding(nn.Embedding):
-    """Embeddings of segment types, on grids of columns; a separate class, so that initialisation recognises them."""
+    """Embeddings of segment types, or of columns on a grid.
+
+    This is a separate class so that weight initialisation recognises the embeddings.
+    """
 
 
 def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
-    """Return sines and cosines of wavelengths from 2 to 4 P in geometric progression, (P, width).
+    """Return sines and cosines with wavelengths from 2 to 4 P in geometric progression, (P, width).
 
-    Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions can resolve. Embeddings
-    of neighbours are similar at initialisation, whereas with random embeddings a model must learn which positions are
-    neighbours.
+    The encoding is that of Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions
+    can resolve. It gives neighbouring positions similar embeddings at initialisation. With random embeddings, a model
+    must learn which positions are neighbours.
 
     Args:
         positions: Number of positions P.
@@ -91,7 +94,7 @@ class AlbertEmbeddings(nn.Module):
     def forward(
         self, words: Tensor, token_type_ids: Tensor | None = None, position_ids: Tensor | None = None
     ) -> Tensor:
-        """Embed words, which are ids (B, T) or word embeddings (B, T, E), to (B, T, E)."""
+        """Return the embeddings, (B, T, E), of token ids, (B, T), or of word embeddings, (B, T, E)."""
         embedded = words if words.is_floating_point() else self.word_embeddings(words)
         length, limit = embedded.shape[1], self.position_embeddings.num_embeddings
         if position_ids is None:
@@ -123,7 +126,7 @@ def eager_attention(
 
 
 class AlbertAttention(nn.Module):
-    """Multi-head self-attention with its output projection, without the layer's residual and norm."""
+    """Multi-head self-attention with output projection, without the residual connection and norm of the layer."""
 
     is_causal = False
 
@@ -139,7 +142,7 @@ class AlbertAttention(nn.Module):
         self.output_dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, state: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """Attend, (B, T, H) to (B, T, H); also return the weights (B, A, T, T) if the implementation has them."""
+        """Return the attention output, (B, T, H), and the attention weights, (B, A, T, T) or None if not available."""
         heads = (*state.shape[:-1], -1, self.head_size)
         projected = (project(state).view(heads).transpose(1, 2) for project in (self.query, self.key, self.value))
         context, weights = self._interface(self, *projected, attention_mask, **self._build_options(kwargs))
@@ -154,7 +157,7 @@ class AlbertAttention(nn.Module):
         memory: Memory | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Memory]:
-        """Attend with packed states, (P, H) to (P, H); also return the memory for the next iteration."""
+        """Return the attention output of packed states, (P, H), and the keys and values for the next iteration."""
         # Gradients and recomputed activations need the previous memory.
         overwrites = not (self.training or torch.is_grad_enabled())
         memory = remember(refresh, memory, self.key(changed), self.value(changed), overwrites=overwrites)
@@ -177,18 +180,19 @@ class AlbertAttention(nn.Module):
 
 
 def activation(name: str) -> nn.Module:
-    """Return an activation of transformers by its name; `gelu_new` runs as one kernel.
+    """Return an activation of transformers by its name. `gelu_new` runs as one kernel.
 
-    `gelu_new` and `gelu_pytorch_tanh` are the same formula; transformers writes the first as eight elementwise
+    `gelu_new` and `gelu_pytorch_tanh` are the same formula. transformers computes `gelu_new` with eight elementwise
     operations, which take half of the block's time on a CPU.
     """
     return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
 
 
 class HaltingProjection(nn.Linear):
-    """Linear map of a halting unit to one logit, computed in float32 whatever the model's precision.
+    """Linear layer of a halting unit with one output logit, computed in float32 whatever the model's precision.
 
-    A separate class, so that initialisation recognises it; initialisation skips modules without direct parameters.
+    This is a separate class so that weight initialisation recognises it. Initialisation skips modules without direct
+    parameters.
 
     Args:
         width: Hidden width H.
@@ -200,12 +204,12 @@ class HaltingProjection(nn.Linear):
         self.bias_init = bias_init
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return halting logits, float32, (..., H) to (..., 1)."""
+        """Return the halting logits, float32, (..., 1), of states, (..., H)."""
         return linear_in_float32(self, state)
 
 
 class AlbertLayer(GradientCheckpointingLayer):
-    """Shared block, post-norm: a = LN(attention(x) + x); y = LN(W_o act(W_i a) + a)."""
+    """Shared post-norm block: a = LN(attention(x) + x), y = LN(W_o act(W_i a) + a)."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -226,7 +230,7 @@ class AlbertLayer(GradientCheckpointingLayer):
         values: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Apply the block, (B, T, H) to (B, T, H), or with a refresh to packed states, (P, H) to (P, H).
+        """Apply the block to states, (B, T, H), or to packed states, (P, H), if `refresh` is given.
 
         Dense and packed execution share this call, because checkpointing and sharding wrap the call of a module. Every
         tensor with a gradient is an argument or a result, because reentrant checkpointing sees no others.
@@ -234,15 +238,15 @@ class AlbertLayer(GradientCheckpointingLayer):
         Args:
             state: States that the block reads, (B, T, H) or (P, H).
             attention_mask: Mask in the form of the attention implementation.
-            refresh: Kernel and positions of packed attention; None: dense.
-            changed: States of the refreshed positions, (C, H); required with a refresh.
-            keys: Stored keys of the previous packed iteration, (M, H); None in the first iteration.
-            values: Stored values of the previous packed iteration, (M, H); None in the first iteration.
+            refresh: Kernel and positions of packed attention, or None for dense execution.
+            changed: States of the refreshed positions, (C, H). They are required if `refresh` is given.
+            keys: Keys stored in the previous packed iteration, (M, H), or None in the first iteration.
+            values: Values stored in the previous packed iteration, (M, H), or None in the first iteration.
             **kwargs: `output_attentions`, and options of the attention.
 
         Returns:
-            The states after the block; the attention weights, if requested and supported by the implementation; the
-            keys and the values that the next packed iteration reads, None in dense execution.
+            The states after the block; the attention weights, or None if not requested or not supported; and the keys
+            and the values for the next packed iteration, which are None in dense execution.
         """
         weights = after = None
         if refresh is None:
@@ -259,7 +263,7 @@ class AlbertLayer(GradientCheckpointingLayer):
 def select_inputs(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None, table: nn.Module
 ) -> Tensor:
-    """Check the inputs of a batch, and return its words, ids (B, T) or word embeddings (B, T, E).
+    """Check the inputs of a batch, and return the given token ids, (B, T), or word embeddings, (B, T, E).
 
     Raises:
         ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if `check_words`
@@ -278,7 +282,7 @@ def select_inputs(
 
 
 class OneBlock(DepthModel):
-    """Depth limits, sizes and least activation memory of models that apply one ALBERT block repeatedly."""
+    """Mixin with the depth limits, sizes and activation memory of models that apply one ALBERT block repeatedly."""
 
     # `num_targets` normalises the losses, never the trainer's count of items.
     accepts_loss_kwargs = False
@@ -290,7 +294,7 @@ class OneBlock(DepthModel):
 
     @property
     def longest_sequence(self) -> int | None:
-        """Maximum sequence length in tokens, the number of position embeddings."""
+        """Maximum sequence length in tokens, which is the number of position embeddings."""
         return int(self.config.max_position_embeddings)
 
     @property
@@ -300,11 +304,13 @@ class OneBlock(DepthModel):
 
     @property
     def least_updates(self) -> int:
-        """Minimum number of updates of a training batch, whatever its units decide."""
+        """Minimum number of updates that a training batch runs, whenever its units halt."""
         return 1
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the stored states, inner states and, with eager attention, attention weights of a training batch.
+        """Count the values that a training batch stores for the backward pass.
+
+        The values are states, inner states and, with eager attention, attention weights.
 
         Logits are not counted, because their number depends on the masking.
 
@@ -313,7 +319,7 @@ class OneBlock(DepthModel):
             recomputed: Whether the backward pass recomputes the activations within the block.
 
         Returns:
-            Least number of values by kind of activation.
+            Minimum number of values by kind of activation.
         """
         config, tokens, updates = self.config, sum(lengths), self.least_updates
         stored_updates = 1 if recomputed else updates

@@ -1,4 +1,4 @@
-"""Base classes of the configurations of ALBERT families, and conversion between them."""
+"""Base classes of the configurations of ALBERT families, and conversion between these configurations."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,7 +20,7 @@ _ONLY_ONE = Allowed(lambda value: value == 1, "1, the only supported value")
 
 @strict
 class AlbertShape(FamilyConfig, settings=AlbertSettings):
-    """Base configuration of all ALBERT families, with field names of transformers."""
+    """Base configuration of all ALBERT families, with the field names of transformers."""
 
     # The settings of `AlbertSettings`, described there; the defaults here apply to a file that lacks the field.
     vocab_size: int = 30000
@@ -53,7 +53,7 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 
     @property
     def max_updates(self) -> int:
-        """Number of the last step, N."""
+        """Maximum number of steps, N."""
         return self.num_hidden_layers
 
 
@@ -70,17 +70,19 @@ class StepwiseAlbertShape(AlbertShape):
 
 
 def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:
-    """Derive a family's configuration from another ALBERT's: all fields within a family, otherwise shape and labels.
+    """Derive the configuration of a family from that of any ALBERT.
 
-    A configuration of the family is returned unchanged if there are no overrides.
+    Within one family all fields are copied, between families only shape and labels.
+
+    Without overrides, a configuration of the same family is returned unchanged.
 
     Args:
         target: Class of the result.
         source: Configuration with the fields of `AlbertShape`.
-        overrides: Fields of the result by name; `num_labels` may be among them.
+        overrides: Fields of the result by name. `num_labels` is allowed, too.
 
     Raises:
-        ConfigError: If the target has no field of an override's name, or a value is not allowed.
+        ConfigError: If the target does not have an overridden field, or a value is not allowed.
     """
     if isinstance(source, target) and not overrides:
         return source

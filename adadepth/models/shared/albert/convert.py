@@ -25,7 +25,7 @@ _ACT_LAYER = re.compile(r"encoder\.albert_layer\.(?=(LayerNorm)?)")
 
 
 def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Convert a state dict of either layout to the published one; see `convert_reference_state_dict`.
+    """Convert a state dict of either layout to that of published ACT-ALBERT; see `convert_reference_state_dict`.
 
     Args:
         state_dict: State dict in the layout of transformers or of published ACT-ALBERT checkpoints.
@@ -47,7 +47,10 @@ def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False
 
 
 def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Convert a state dict to the layout of transformers, without the halting unit; the inverse of `from_albert`."""
+    """Convert a state dict to the layout of transformers and drop the halting unit.
+
+    This is the inverse of `from_albert`.
+    """
     published = from_albert(state_dict, pooler_transpose)
     return {
         _ACT_LAYER.sub(_build_group_prefix, name): weight
@@ -57,15 +60,15 @@ def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) 
 
 
 def _build_group_prefix(match: re.Match[str]) -> str:
-    """Return the prefix of a layer's parameters in transformers, where the first norm belongs to the attention."""
+    """Return the prefix that transformers gives a layer's parameters. There the first norm belongs to the attention."""
     return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
 
 
 class FromAnyAlbert(StrictLoading, PreTrainedModel):
-    """Model with an ALBERT encoder at `albert`, which loads the encoder from a checkpoint of any ALBERT.
+    """Model with an ALBERT encoder in the attribute `albert` that can be loaded from a checkpoint of any ALBERT.
 
     Attributes:
-        encoder_names: Conversion of the state dict of any ALBERT to the parameter names of the encoder.
+        encoder_names: Function that converts the state dict of any ALBERT to the parameter names of the encoder.
     """
 
     config_class: type[PreTrainedConfig]
@@ -82,15 +85,17 @@ class FromAnyAlbert(StrictLoading, PreTrainedModel):
         """Load a checkpoint of this family, or the encoder of another ALBERT with newly initialised heads.
 
         Args:
-            pretrained_model_name_or_path: Folder or hub id of a checkpoint of this family, of any ALBERT of
-                transformers with one layer group, or of an ACT-ALBERT, whose halting unit and heads are ignored.
+            pretrained_model_name_or_path: Folder or hub id of a checkpoint. It may be of this family, of any ALBERT of
+                transformers with one layer group, or of an ACT-ALBERT. The halting unit and heads of an ACT-ALBERT are
+                ignored.
             *model_args: Arguments of the constructor.
             config: Configuration in place of the checkpoint's.
-            **kwargs: Configuration fields to change, `num_hidden_layers` to any number, and arguments of transformers'
-                `from_pretrained`. For another family these are the hub arguments, `dtype` and `attn_implementation`.
+            **kwargs: Configuration fields to change, and arguments of transformers' `from_pretrained`.
+                `num_hidden_layers` can be any number. For a checkpoint of another family, the allowed arguments are
+                those of the hub, `dtype` and `attn_implementation`.
 
         Raises:
-            CheckpointError: If the checkpoint is of another family, has several layer groups, or lacks weights.
+            CheckpointError: If the checkpoint is not of an allowed family, has several layer groups, or lacks weights.
             ConfigError: If a configuration field does not exist, or its value is not allowed.
         """
         path = pretrained_model_name_or_path
@@ -136,7 +141,7 @@ def _load_encoder_weights(
     with_pooler: bool,
     hub_arguments: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Load the renamed parameters of a checkpoint's encoder, without the pooler if the checkpoint has none."""
+    """Load the encoder parameters of a checkpoint and rename them. The pooler is omitted if the checkpoint has none."""
     with silence_transformers():  # the warning about ignored heads would mislead
         encoder, report = AutoModel.from_pretrained(
             path,

@@ -19,7 +19,7 @@ from adadepth.models.shared.losses import LossTerm, sum_cross_entropy
 
 
 class MaskedWordsHead(nn.Module):
-    """Masked-language-model head: LN(act(W h)) times the word embeddings, (..., H) to (..., V)."""
+    """Masked-language-model head: vocabulary logits, (..., V), are LN(act(W h)) times the word embeddings."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -30,19 +30,19 @@ class MaskedWordsHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return vocabulary logits, (..., H) to (..., V)."""
+        """Return the vocabulary logits, (..., V), of states, (..., H)."""
         return self.decoder(self.LayerNorm(self.activation(self.dense(state))))
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence-order head on the pooled first token: two classes, without dropout, as in the published training."""
+    """Sentence-order classifier on the pooled first token, with two classes and, as published, without dropout."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
         self.classifier = nn.Linear(config.hidden_size, 2)
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """Return sentence-order logits, (B, H) to (B, 2)."""
+        """Return the sentence-order logits, (B, 2), of pooled first tokens, (B, H)."""
         return self.classifier(pooled)
 
 
@@ -60,7 +60,7 @@ class PretrainingHeads(PreTrainedModel):
     has_sentence_order = True
 
     def make_heads(self, config: AlbertShape) -> None:
-        """Add the heads to a model that has its encoder."""
+        """Add the heads to a model that already has its encoder."""
         self.predictions = MaskedWordsHead(config)
         if self.has_sentence_order:
             self.sop_classifier = SentenceOrderHead(config)
@@ -76,22 +76,25 @@ class PretrainingHeads(PreTrainedModel):
         return self.predictions.decoder
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the decoder and, with its bias, the bias of the head."""
+        """Replace the decoder, and set the bias of the head to that of the new decoder."""
         self.predictions.decoder = value
         self.predictions.bias = value.bias
 
     def count_predicted(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the counts that divide the loss parts `mlm` and `sop`, for those with labels in the batch."""
+        """Return the counts that divide the loss parts `mlm` and `sop`, if the batch has labels for them."""
         labels = {"mlm": batch.get("labels")}
         if self.has_sentence_order:
             labels["sop"] = batch.get("sentence_order_label")
         return {name: (targets >= 0).sum() for name, targets in labels.items() if targets is not None}
 
     def predict_words(self, result: Any, state: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set the vocabulary logits and, with labels, the token losses of a result; return the loss part `mlm`.
+        """Set the vocabulary logits of a result.
+
+        If there are labels, also set its token losses and return the loss part `mlm`.
 
         Args:
-            result: Output with `prediction_logits`, (B, T, V) or with labels (P, V), and `token_losses`, (P,).
+            result: Output with the fields `prediction_logits`, (B, T, V), or (P, V) if there are labels, and
+                `token_losses`, (P,).
             state: States after the encoder, (B, T, H).
             labels: Original ids at the positions to predict, negative elsewhere, (B, T).
         """
@@ -106,12 +109,12 @@ class PretrainingHeads(PreTrainedModel):
         return {"mlm": LossTerm(losses.sum(), torch.full_like(losses.sum(), len(slots)))}
 
     def predict_order(self, result: Any, pooled: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set the sentence-order logits of a result; return the loss part `sop` if there are labels.
+        """Set the sentence-order logits of a result, and return the loss part `sop` if there are labels.
 
         Args:
             result: Output with the field `sop_logits`, (B, 2).
             pooled: Pooled first tokens, (B, H).
-            labels: 0 original order, 1 swapped, negative for none, (B,).
+            labels: 0 for original order, 1 for swapped order, negative for no label, (B,).
         """
         result.sop_logits = self.sop_classifier(pooled)
         return {} if labels is None else {"sop": sum_cross_entropy(result.sop_logits, labels)}

@@ -1,9 +1,9 @@
-"""Attention of packed queries over keys and values that are stored from iteration to iteration.
+"""Attention of packed queries to keys and values that are kept from one iteration to the next.
 
-Three kernels compute the same result. `padded` pads the queries row by row for any dense attention, and is the default.
-`varlen` is torch's variable-length attention on an accelerator in half precision. `flash` is flash attention, if the
-model is configured with it. Shape legend: B rows, T positions of a row, P packed queries, Q the most queries of a row,
-C refreshed positions, M stored positions, H width, A heads, D width of a head.
+Three kernels compute the same result. `padded`, the default, pads the queries of every row and works with any dense
+attention. `varlen` is torch's variable-length attention on an accelerator in half precision. `flash` is flash
+attention, used if the model is configured with it. Shape legend: B rows, T positions of a row, P packed queries, Q the
+most queries of a row, C refreshed positions, M stored positions, H width, A heads, D width of a head.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Memory(NamedTuple):
-    """Stored keys and values of all positions that queries may attend to, (M, H) each."""
+    """Stored keys and values of all positions to which queries may attend, (M, H) each."""
 
     keys: Tensor
     values: Tensor
@@ -36,8 +36,9 @@ class Refresh(NamedTuple):
     Attributes:
         kernel: Attention kernel; see `choose_kernel`.
         queries: Positions of the queries, (P,).
-        visible: Positions that queries may attend to, all that are not padding.
-        refreshed: Positions whose keys and values are recomputed, (C,); in the first iteration all visible ones.
+        visible: Positions to which queries may attend: all positions that are not padding.
+        refreshed: Positions with keys and values to recompute, (C,). In the first iteration these are all visible
+            positions.
     """
 
     kernel: Kernel
@@ -47,13 +48,13 @@ class Refresh(NamedTuple):
 
 
 def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype, *, training: bool) -> Kernel | None:
-    """Return the kernel of a model's attention implementation, or None if there is none or the graph is compiled.
+    """Return the kernel for a model's attention implementation, or None without a kernel or in a compiled graph.
 
     Args:
         config: Configuration of the model.
         device: Device of the states.
         dtype: Dtype of the weights.
-        training: Whether the model is in training mode; the variable-length kernel has no attention dropout.
+        training: Whether the model is in training mode. The variable-length kernel has no attention dropout.
     """
     if torch.compiler.is_compiling():
         return None
@@ -69,16 +70,17 @@ def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype,
 
 
 def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tensor, *, overwrites: bool) -> Memory:
-    """Return the memory with the keys and values of the refreshed positions replaced.
+    """Return the stored keys and values after those of the refreshed positions have been replaced.
 
-    The padded kernel stores one entry per position of the batch, M = B T; the others store the visible positions only.
+    The padded kernel stores one entry per position of the batch, M = B T. The other kernels store only visible
+    positions.
 
     Args:
         refresh: Kernel and positions of the iteration.
-        memory: Memory after the previous iteration; None in the first iteration.
+        memory: Keys and values stored in the previous iteration, or None in the first iteration.
         keys: Keys of the refreshed positions, (C, H).
         values: Values of the refreshed positions, (C, H).
-        overwrites: Whether to overwrite the previous memory in place; not if gradients or recomputation need it.
+        overwrites: Whether to overwrite `memory` in place. This must be False if gradients or recomputation need it.
     """
     visible = refresh.visible
     size = visible.capacity if refresh.kernel == "padded" else len(visible.slots)
@@ -95,7 +97,7 @@ def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tens
 
 
 def count_pairs(kernel: Kernel, queries: ActiveSet, visible: ActiveSet) -> Tensor | int:
-    """Count the query-key pairs of one iteration, those of the kernel's padding included, int64, ()."""
+    """Count the query-key pairs of one iteration, including those of the kernel's padding, int64, ()."""
     if kernel == "padded":
         return queries.widest * queries.capacity
     return (queries.counts * visible.counts).sum()
@@ -112,16 +114,16 @@ def attend_packed(
     size: int,
     **options: Any,
 ) -> Tensor:
-    """Attend with packed queries, (P, H) to (P, H).
+    """Return the attention output of packed queries, (P, H).
 
     Args:
         attend: Function of transformers' attention interface.
         module: Attention module, an argument of `attend`.
         query: Projected queries, (P, H).
-        memory: Memory returned by `remember`.
+        memory: Keys and values returned by `remember`.
         refresh: Kernel and positions of the iteration.
-        attention_mask: Mask of the dense execution, (B, 1, T, T) or None; every query of a row must attend to the same
-            keys. Read by the padded kernel only.
+        attention_mask: Mask of the dense execution, (B, 1, T, T) or None. Every query of a row must attend to the same
+            keys. Only the padded kernel reads the mask.
         size: Width of a head, D.
         **options: Options of `attend`: `scaling`, `dropout` and those of the caller.
     """
@@ -140,15 +142,15 @@ def attend_packed(
 def varlen_attention(
     query: Tensor, keys: Tensor, values: Tensor, starts: Tensor, visible: Tensor, longest: int, scale: float
 ) -> Tensor:
-    """Attend with torch's variable-length attention, queries (P, A, D) over (M, A, D) to (P, A, D).
+    """Return the output of torch's variable-length attention, (P, A, D).
 
     Args:
         query: Queries, (P, A, D).
         keys: Keys, (M, A, D).
         values: Values, (M, A, D).
-        starts: Start of every row among the queries, and their number, (B + 1,).
-        visible: Start of every row among the keys, and their number, (B + 1,).
-        longest: Upper bound of the positions of a row.
+        starts: Index of the first query of every row, and the total number of queries, (B + 1,).
+        visible: Index of the first key of every row, and the total number of keys, (B + 1,).
+        longest: Upper bound on the number of positions of a row.
         scale: Factor of the scores, 1 / sqrt(D).
     """
     from torch.nn.attention.varlen import varlen_attn
@@ -168,7 +170,7 @@ def _attend_padded(
     size: int,
     options: dict[str, Any],
 ) -> Tensor:
-    """Attend with queries padded row by row to (B, Q), (P, H) to (P, H); see `attend_packed` for the arguments."""
+    """Return the attention output, (P, H), computed with the queries padded to (B, Q); see `attend_packed`."""
     rows, width = queries.shape[0], queries.widest
     grid = None if len(query) == rows * width else queries.grid
     padded = query if grid is None else query.new_zeros(rows * width, query.shape[1]).index_copy_(0, grid, query)

@@ -15,7 +15,7 @@ Number = TypeVar("Number", int, Tensor)
 
 
 def update_work(config: AlbertShape | AlbertConfig, seen: Number) -> Number:
-    """Return the multiply-accumulates of one token's update: 4 H^2 + 2 S H + 2 H F.
+    """Return the multiply-accumulates of one update of one token: 4 H^2 + 2 S H + 2 H F.
 
     Args:
         config: Configuration with the widths H and F.
@@ -30,14 +30,15 @@ def price_sequences(
 ) -> Work:
     """Return the multiply-accumulates of a traced batch, heads included, embedding lookups excluded.
 
-    A step of a sequence of S tokens costs S updates, see `update_work`, and its heads.
+    A step of a sequence of S tokens costs S updates (see `update_work`) and the heads that read the step.
 
     Args:
         config: Configuration with the widths E, H, F.
-        trace: Trace with `execution` and its `tokens`. Without its `rows` and `width`, all rows count as run in every
-            step at the length of the longest. With its `computed`, the layer's count replaces rows times width.
-        each_step: Multiply-accumulates of the heads that read every step, per sequence and step.
-        once: Multiply-accumulates of the heads that read the last step only, per sequence.
+        trace: Trace with `execution`, which has `tokens`. If `execution` has no `rows` and `width`, every step counts
+            all rows at the length of the longest. If it has `computed`, these counts of the layer replace rows times
+            width.
+        each_step: Multiply-accumulates per sequence and step of the heads that read every step.
+        once: Multiply-accumulates per sequence of the heads that read only the last step.
     """
     ran = trace.executed
     assert ran.tokens is not None
@@ -64,7 +65,7 @@ def price_sequences(
 
 
 def computed_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
-    """Return the multiply-accumulates of a shared layer from its computed queries, keys and pairs, float64, ().
+    """Return the multiply-accumulates of a shared layer, float64, (), from its counts of queries, keys and pairs.
 
     A query and its feed-forward part cost 2 H^2 + 2 H F, a key and its value 2 H^2, a query-key pair 2 H.
     """

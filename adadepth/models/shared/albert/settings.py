@@ -10,9 +10,10 @@ from adadepth.config.kinds import get_positions_setting
 
 @dataclass
 class AlbertSettings(ModelConfig):
-    """Sizes and dropout of an ALBERT (Lan et al. 2020), shared by every family built on it.
+    """Sizes and dropout of an ALBERT (Lan et al. 2020), shared by every family that is built on ALBERT.
 
-    Null fields take the value of `pretrained`; `check_sizes` lists those that training requires without it.
+    A field that is null takes its value from `pretrained`. Without `pretrained`, training requires the fields that
+    `check_sizes` lists.
     """
 
     vocab_size: int | None = setting(

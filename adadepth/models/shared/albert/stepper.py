@@ -1,7 +1,7 @@
 """ALBERT run one step at a time, so that finished sequences can leave the batch.
 
-`AlbertStepper` applies the layer and the heads, and drops the sequences that exit. The layout of the running sequences
-in memory is separate: `PaddedRows` stores them with padding, `PackedRows` their real tokens only, which gives the same
+`AlbertStepper` applies the layer and the heads, and drops the sequences that exit. Two classes store the states of the
+running sequences. `PaddedRows` stores them with padding. `PackedRows` stores only the real tokens, which gives the same
 states with less compute. Shape legend: B batch, A rows that still run, T tokens, P real tokens of the running rows, E
 embedding width, H hidden width, C classes, N steps.
 """
@@ -45,7 +45,7 @@ _WIDTH_MULTIPLE = 8
 
 
 class SharedLayer(nn.Module):
-    """Parameters of the encoder: the map from embeddings to states, and the layer that every step applies."""
+    """Parameters of the encoder: the projection of embeddings to states, and the layer that every step applies."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Reading(NamedTuple):
     Attributes:
         logits: Logits of the task, (A, C).
         halting_logits: Halting logits, (A,), or None.
-        memory: Memory that the heads read after the next step, (A, H), or None.
+        memory: State of a recurrent head, which it reads again after the next step, (A, H), or None.
     """
 
     logits: Tensor
@@ -78,11 +78,11 @@ class AlbertStepper:
 
     Args:
         encoder: Parameters of the encoder.
-        read: Heads of the model.
+        read: Function that applies the heads of the model to the states of a step.
         embedded: Embedded words, (B, T, E).
-        attention_mask: 1 at real tokens, (B, T); None: all tokens are real.
-        options: `output_hidden_states` and `output_attentions`, with which no row may leave, and options of the
-            attention.
+        attention_mask: 1 at real tokens, (B, T), or None if all tokens are real.
+        options: `output_hidden_states`, `output_attentions`, and options of the attention. No row may leave the batch
+            if one of the two outputs is requested.
 
     Attributes:
         rows: Number of rows B.
@@ -123,16 +123,16 @@ class AlbertStepper:
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """States before the first and after every step so far, (B, T, H) each; None unless requested."""
+        """States before the first and after every step so far, (B, T, H) each, or None if they are not requested."""
         return self._running.hidden_states
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """Attention weights of every step so far, (B, heads, T, T) each; None unless requested and available."""
+        """Attention weights of every step so far, (B, heads, T, T) each, or None if not requested or not available."""
         return self._running.attentions
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Apply the layer once; return the logits, (A, C), and the halting logits, (A,), or None."""
+        """Apply the layer once, and return the logits, (A, C), and the halting logits, (A,) or None."""
         self._step += 1
         state = self._running.update(self._layer)
         logits, halting_logits, self._memory = self._read(state, self._memory, self._step)
@@ -150,7 +150,7 @@ class PaddedRows:
     Args:
         config: Configuration of the model, for the attention implementation.
         state: States before the first step, (B, T, H).
-        attention_mask: 1 at real tokens, (B, T); None: all tokens are real.
+        attention_mask: 1 at real tokens, (B, T), or None if all tokens are real.
         options: Options of `AlbertStepper`.
         training: Whether the model is in training mode.
     """
@@ -203,7 +203,10 @@ class PaddedRows:
         return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the rows at positions `rows`, int64 (A',), without columns of mere padding; waits for the device."""
+        """Keep only the rows at positions `rows`, int64 (A',), and remove columns that contain only padding.
+
+        The call synchronises with the device.
+        """
         width = self.width
         if self._valid is not None:
             valid = self._valid[rows]
@@ -216,10 +219,10 @@ class PaddedRows:
 
 
 class PackedRows:
-    """States of the real tokens of the running sequences, packed one after the other, (P, H), without padding.
+    """States of the real tokens of the running sequences, concatenated without padding, (P, H).
 
-    All tokens of a row run or none does, so keys and values are those of the running tokens, and none are stored from
-    step to step. The arguments are those of `PaddedRows`.
+    Either all tokens of a row run or none does. So attention needs only the keys and values of the running tokens, and
+    none are stored between steps. The arguments are those of `PaddedRows`.
     """
 
     hidden_states, attentions = None, None  # a request for them selects padded rows
@@ -243,13 +246,13 @@ class PackedRows:
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
-        """Number of queries, keys and query-key pairs of the next step; attention pads the rows to the longest."""
+        """Number of queries, keys and query-key pairs of the next step. Attention pads the rows to the longest."""
         return len(self._state), len(self._state), count_pairs("padded", self._active, self._active)
 
     def update(self, layer: AlbertLayer) -> Tensor:
         """Apply the layer once, and return the states of the first two tokens of every row, (A, 2, H).
 
-        A row of one token repeats its first.
+        In a row with one token, this token is repeated.
         """
         active = self._active
         refresh = Refresh("padded", active, active, active)
@@ -259,7 +262,7 @@ class PackedRows:
         return self._state[torch.stack([first, second], dim=1)]
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the rows at positions `rows`, int64 (A',), and drop all others; waits for the device."""
+        """Keep only the rows at positions `rows`, int64 (A',). The call synchronises with the device."""
         stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
         self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
         counts = self._active.counts[rows]
@@ -267,7 +270,7 @@ class PackedRows:
         self._align(counts, self.width)
 
     def _align(self, counts: Tensor, widest: int) -> None:
-        """Set the positions and the mask of the packed tokens, as of left-aligned rows.
+        """Set the positions and the mask of the packed tokens as if the rows were left-aligned.
 
         Args:
             counts: Number of tokens of every row, int64, (A,).
@@ -280,18 +283,21 @@ class PackedRows:
 
 
 def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
-    """Return whether rows can be packed: attention takes a dense mask, and the host may synchronise to count tokens."""
+    """Return whether rows can be packed.
+
+    The attention must take a dense mask, and the host must be allowed to synchronise with the device to count tokens.
+    """
     return may_wait(device, training=training) and config._attn_implementation in ("eager", "sdpa")
 
 
 class SteppedAlbert(SharedBlockModel):
-    """ALBERT encoder inside a model with heads, with the parameter names of ACT-ALBERT, without a halting unit.
+    """ALBERT encoder without a halting unit, used inside a model with heads. Parameter names are those of ACT-ALBERT.
 
-    The encoder has no forward pass and initialises no weights: the model with heads initialises all weights together.
+    The encoder has no forward pass. The model with heads initialises all weights together.
 
     Args:
         config: Configuration of the model.
-        add_pooling_layer: Whether the encoder has a pooler of first tokens.
+        add_pooling_layer: Whether the encoder has a pooler of the first token.
     """
 
     def __init__(self, config: AlbertShape, add_pooling_layer: bool = True) -> None:
@@ -302,7 +308,7 @@ class SteppedAlbert(SharedBlockModel):
         self.post_init()
 
     def init_weights(self) -> None:
-        """Do nothing; the model that contains the encoder initialises its weights."""
+        """Do nothing, because the model that contains the encoder initialises its weights."""
 
     def get_input_embeddings(self) -> nn.Embedding:
         """Return the table of word embeddings."""
@@ -319,7 +325,7 @@ class SteppedAlbert(SharedBlockModel):
 
 
 class SteppedAlbertModel(SteppedAlbert):
-    """ALBERT encoder as a stand-alone model that initialises its weights; no model with heads may contain one."""
+    """Stand-alone ALBERT encoder that initialises its own weights. A model with heads must not contain it."""
 
     draws_alone = True
 
@@ -337,7 +343,7 @@ class SteppedAlbertModel(SteppedAlbert):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPooling:
-        """Run all N steps; without heads there is no exit.
+        """Run all N steps. No sequence exits early, because there are no heads.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -377,7 +383,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         self.albert.embeddings.word_embeddings = value
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Return the predictions of the heads for the states of a step; see `ReadStates`."""
+        """Return the predictions that the heads make from the states of a step; see `ReadStates`."""
         raise NotImplementedError
 
     def take_steps(
@@ -389,19 +395,19 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         generator: torch.Generator | None,
         options: Mapping[str, Any],
     ) -> tuple[StepwiseOutput, bool]:
-        """Step until every sequence has exited.
+        """Run steps until every sequence has exited.
 
         Args:
             inputs: First five arguments of the forward pass: token ids, (B, T); attention mask, 1 at real tokens,
                 (B, T); segments, (B, T); positions, (B, T) or (1, T); word embeddings instead of ids, (B, T, E).
-            labels: Targets, or None; the loss needs every step.
-            exit_rule: Exit rule; None: the configured one.
-            run_all_steps: Whether sequences run on after their exit; see `runs_all`.
+            labels: Targets, or None. With targets all steps run, because the loss needs every step.
+            exit_rule: Exit rule, or None for that of the configuration.
+            run_all_steps: Whether sequences continue to run after their exit; see `runs_all`.
             generator: Random generator for stochastic rules.
             options: `output_hidden_states`, `output_attentions`, and options of the attention.
 
         Returns:
-            The output without distribution and loss, and whether all steps ran.
+            The output without halting distribution and loss, and whether all steps ran.
         """
         input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds = inputs
         words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
