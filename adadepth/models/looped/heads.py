@@ -26,12 +26,12 @@ from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import ROWS, LoopResults
 from adadepth.models.looped.modeling import Looping
 from adadepth.models.looped.objectives import (
-    causal_targets,
     loop_losses,
     mixed_losses,
     objective_terms,
 )
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
+from adadepth.models.shared.causal import causal_targets
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import Product
 from adadepth.models.shared.losses import (

@@ -50,6 +50,7 @@ from adadepth.models.looped.layers import (
     rotation_tables,
 )
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
+from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
 
@@ -335,7 +336,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if documents is not None:
             if cache is not None or position_ids is not None:
                 raise DataError("documents: not with a cache or position_ids")
-            position_ids, attention_mask = _count_in_documents(documents), None  # masks follow from positions of 0
+            position_ids, attention_mask = count_in_documents(documents), None  # masks follow from positions of 0
         if isinstance(cache, LoopedCache) and self.training:
             raise ConfigError(f"cache_policy={cache.policy}: needs a model in evaluation mode; call eval()")
         running = None
@@ -469,13 +470,6 @@ def _draw_truncated_normal(empty: Tensor, generator: torch.Generator | None) -> 
     """
     deviation = math.sqrt(2 / 5)
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
-
-
-def _count_in_documents(documents: Tensor) -> Tensor:
-    """Return the position of every token in its document, int64 (B, T)."""
-    columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    starts = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
-    return columns - torch.where(starts, columns, 0).cummax(dim=1).values
 
 
 def _count_positions(embedded: Tensor, mask: Any, before: int) -> Tensor:

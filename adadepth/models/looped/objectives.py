@@ -23,45 +23,14 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from adadepth.halting.distribution import geometric_prior, halting_distribution
 from adadepth.halting.exit_rules import ExitRule, select_predictions
-from adadepth.models.shared.losses import IGNORED_LABEL, LossTerm, check_classes
+from adadepth.models.shared.causal import count_rows_at_once, cross_entropies
+from adadepth.models.shared.losses import LossTerm
 
 # Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
-_MAX_LOGITS = 2**23  # logits computed at once
-
-
-def causal_targets(labels: Tensor) -> Tensor:
-    """Return the label of the next position for every position, (B, T). The last position has no label."""
-    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
-
-
-def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
-    """Compute the cross-entropy of every prediction, float32 (M,).
-
-    Args:
-        states: Input of the head, (M, D).
-        targets: Target token ids, which must not be negative, (M,).
-        head: Function that returns logits, (m, V), for states, (m, D).
-        pieces: Vocabulary size V.
-
-    Raises:
-        DataError: If a target is not in the vocabulary; see `check_classes`.
-    """
-    check_classes(targets, pieces)
-    rows = max(1, _MAX_LOGITS // pieces)
-
-    def compute(read: Tensor, target: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(head(read).float(), target, reduction="none")
-
-    losses = [
-        checkpoint(compute, read, target, use_reentrant=False) if torch.is_grad_enabled() else compute(read, target)
-        for read, target in zip(states.split(rows), targets.split(rows), strict=True)
-    ]
-    return torch.cat(losses) if losses else states.new_zeros(0, dtype=torch.float32)
 
 
 def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
@@ -84,7 +53,7 @@ def mixed_losses(
     states = torch.stack(list(readings), dim=1)
     exits = torch.full_like(targets, len(readings))
     pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
-    rows = max(1, _MAX_LOGITS // (pieces * len(readings)))
+    rows = count_rows_at_once(pieces * len(readings))
     parts = zip(*(values.split(rows) for values in (states, halting, exits, targets)), strict=True)
     losses = [
         nn.functional.cross_entropy(select_predictions(rule, head(read), logits, last), target, reduction="none")

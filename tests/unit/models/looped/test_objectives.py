@@ -11,8 +11,8 @@ from torch import Tensor
 
 from adadepth import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
-from adadepth.models.looped import objectives
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
+from adadepth.models.shared import causal
 from tests.unit.models.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -81,7 +81,7 @@ def test_a_loss_is_its_formula(objective: str) -> None:
 @pytest.mark.parametrize("objective", ["last", "mean", "gate", "gate_alone"])
 def test_gradients_are_those_of_all_logits_at_once(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def gradients(numbers: int) -> dict[str, Tensor]:
-        monkeypatch.setattr(objectives, "_MAX_LOGITS", numbers)
+        monkeypatch.setattr(causal, "_MAX_LOGITS", numbers)
         model = small(**OURO, objective=objective).train()
         model(IDS, labels=LABELS).loss.backward()
         return {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
@@ -104,7 +104,7 @@ def test_of_classifiers_too_the_halting_unit_learns_alone(head: Any) -> None:
 
 
 def test_no_more_logits_are_made_at_once_than_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(objectives, "_MAX_LOGITS", 3 * PIECES)
+    monkeypatch.setattr(causal, "_MAX_LOGITS", 3 * PIECES)
     model, made = small(**OURO, objective="mean").train(), []
     model.lm_head.register_forward_hook(lambda module, inputs, output: made.append(len(output)))
     model(IDS, labels=LABELS).loss.backward()

@@ -1,0 +1,68 @@
+"""Causal language models: targets, positions in packed documents, and losses of a part of the tokens at a time.
+
+Shape legend: B rows, T tokens, M targets, D width, V pieces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from adadepth.models.shared.losses import IGNORED_LABEL, check_classes
+
+_MAX_LOGITS = 2**23  # logits computed at once
+
+
+def causal_targets(labels: Tensor) -> Tensor:
+    """Return the label of the next position, (B, T); the last position has none."""
+    return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
+
+
+def count_in_documents(documents: Tensor) -> Tensor:
+    """Return the position of every token in its document, int64, from the numbers of the documents, (B, T) each."""
+    columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    starts = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
+    return columns - torch.where(starts, columns, 0).cummax(dim=1).values
+
+
+def count_rows_at_once(pieces: int) -> int:
+    """Return how many rows of logits of this width are computed at once."""
+    return max(1, _MAX_LOGITS // pieces)
+
+
+def compute_in_parts(compute: Callable[..., Tensor], pieces: int, *inputs: Tensor) -> Tensor:
+    """Compute losses of M rows a part at a time, and again in the backward pass; float32 (M,).
+
+    Args:
+        compute: Function from rows of the inputs to their losses, whose logits are not stored.
+        pieces: V, the logits of a row.
+        *inputs: Tensors with M rows each.
+    """
+    parts = zip(*(values.split(count_rows_at_once(pieces)) for values in inputs), strict=True)
+    losses = [
+        checkpoint(compute, *part, use_reentrant=False) if torch.is_grad_enabled() else compute(*part) for part in parts
+    ]
+    return torch.cat(losses)
+
+
+def cross_entropies(states: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
+    """Compute the cross-entropy of every prediction, float32 (M,).
+
+    Args:
+        states: Input of the head, (M, D).
+        targets: Pieces, (M,), none of them negative.
+        head: Function from (m, D) to logits (m, V).
+        pieces: V.
+
+    Raises:
+        DataError: If a target is no piece; see `check_classes`.
+    """
+    check_classes(targets, pieces)
+
+    def compute(read: Tensor, target: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(head(read).float(), target, reduction="none")
+
+    return compute_in_parts(compute, pieces, states, targets)
