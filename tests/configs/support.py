@@ -72,9 +72,11 @@ HOMES = {
     **{("model", f"trm_{name}"): "trm_tiny" for name in ("mini", "attention", "positions")},
     **{("model", name): "ponder_tiny" for name in (
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
+        "early_exit_mini", "early_exit_pretrained", "early_exit_retrofit",
     )},
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
     ("trainer", "loop_tiny"): "loop_tiny",
+    ("model", "early_exit_hops"): "exit_hops",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
@@ -95,6 +97,7 @@ NEEDS = {
     ("budget", "work"): ["model.act_penalty=0"],
     ("model", "stock"): ["model.pretrained=folder"],
     ("model", "looped_retrofit"): ["model.pretrained=folder"],
+    ("model", "early_exit_retrofit"): ["model.pretrained=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

@@ -185,7 +185,7 @@ def test_what_is_advised_later_composes(part: str, command: str) -> None:
             configured(*_flat(follow(command, advice)))
 
 
-NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit")  # roots that name no data or weights
+NEEDS_DATA = ("adalayers", "conll_tagger", "finetune", "loop_retrofit", "exit_retrofit")  # no data or weights
 
 
 @pytest.mark.parametrize("root", mostly_slow(

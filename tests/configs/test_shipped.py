@@ -63,7 +63,7 @@ def test_every_option_composes(group: str, option: str, monkeypatch: pytest.Monk
     configured(home(group, option), f"{group}={option}", *NEEDS.get((group, option), []))
 
 
-@pytest.mark.parametrize("family", ["ponder", "act"])
+@pytest.mark.parametrize("family", ["ponder", "act", "exit"])
 @pytest.mark.parametrize("task", GLUE)
 def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
     """All at once: they are options of different groups, and none sets what another sets."""

@@ -89,6 +89,11 @@ def _looped() -> adadepth.LoopedConfig:
     return adadepth.LoopedConfig(**sizes, core=1, num_loops=2)
 
 
+def _early_exit() -> adadepth.EarlyExitConfig:
+    sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
+    return adadepth.EarlyExitConfig(**sizes, num_hidden_layers=2, exit_heads="own", pad_token_id=0)
+
+
 CASES = [
     ModelCase(
         "AlbertAct",
@@ -188,6 +193,15 @@ CASES = [
         inputs=_words_and_mask,
         skipped={"test_generation_tester_mixin_inheritance": _NO_GENERATION + "test_looped.py has some"},
         attributes={"has_attentions": False},
+    ),
+    ModelCase(
+        "EarlyExit",
+        config=_early_exit,
+        models=_own("EarlyExitForCausalLM", "EarlyExitForSequenceClassification", "EarlyExitForTokenClassification"),
+        inputs=_words_and_mask,
+        skipped=_NO_BARE_MODEL
+        | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "early_exit/test_early_exit.py has some"},
+        attributes={"has_attentions": False, "test_resize_embeddings": False},
     ),
     ModelCase(
         "ParXL",

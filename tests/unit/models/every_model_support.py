@@ -15,6 +15,7 @@ from adadepth import (
     AlbertActForQuestionAnswering,
     AlbertActForSequenceClassification,
     AlbertActForTokenClassification,
+    EarlyExitForSequenceClassification,
     LoopedForSequenceClassification,
     PlainAlbertForSequenceClassification,
     PonderRnnConfig,
@@ -26,6 +27,7 @@ from adadepth import (
 )
 from tests.models_support import SMALL, padded_batch, small_config, small_multi_exit, small_ponder
 from tests.unit.models.adalayers_support import small_mixture
+from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.looped_support import small as small_looped
 from tests.unit.models.par_xl_support import small_network, small_supernet, words
 
@@ -55,6 +57,7 @@ BUILD: dict[str, Callable[[], Any]] = {
     "recurrent": lambda: PonderRnnForClassification(PonderRnnConfig(input_size=6, hidden_size=8, num_steps=4)),
     "puzzles": lambda: TrmForPuzzles(TrmConfig(**TINY_PUZZLES)),
     "looped": lambda: small_looped(LoopedForSequenceClassification, num_labels=2),
+    "early exit": lambda: small_early_exit(EarlyExitForSequenceClassification, "bert", num_labels=2),
     "network": small_network,
     "supernet": small_supernet,
 }
@@ -64,6 +67,7 @@ BUILD: dict[str, Callable[[], Any]] = {
 FURTHER: dict[str, Callable[[], Any]] = {
     "looped text": small_looped,
     "looped gate": lambda: small_looped(gate=True, objective="gate"),
+    "early exit text": lambda: small_early_exit(exit_heads="own", distillation=0.5),
     "looped drawn": lambda: small_looped(train_loops="drawn"),
     "sampled supernet": lambda: small_supernet(gate_path="sampled"),
     "clustered network": lambda: small_network(cutoffs=[10, 20]),
@@ -78,7 +82,7 @@ def inputs_of(name):
         return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
     if name.endswith(("network", "supernet")):
         return {"input_ids": words()}
-    if name.startswith("looped"):
+    if name.startswith(("looped", "early exit")):
         return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": words() % 20}
@@ -101,6 +105,6 @@ def step_of(name: str) -> dict[str, Any]:
     }
     if name.endswith(("network", "supernet")):
         return batch | {"targets": words}
-    if name.startswith("looped "):  # language models
+    if name.startswith("looped ") or name == "early exit text":  # language models
         return batch | {"labels": words, "documents": words * 0}
     return batch | targets.get(name, {"labels": torch.zeros(len(first), dtype=torch.long)})

@@ -50,6 +50,7 @@ OWN = {
     "recurrent": PONDER | {"refills"},
     "puzzles": {"DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations"},
     "looped": {"DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations"},
+    "early exit": {"DepthKnob", "exit_signals", "readout_work", "set_step", "take_padding"},
     "network": {"Remembers", "least_activations"},
     "supernet": {
         "Remembers", "LearnsGates", "HoldsBudget", "set_step", "expected_depth", "latency", "least_activations",

@@ -23,6 +23,7 @@ READS = {
     "looped": MASK,
     "looped text": MASK + TARGETS,
     "looped gate": MASK + TARGETS,
+    "early exit text": MASK + TARGETS,
     "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
     "network": TARGETS,
     "clustered network": TARGETS + 2,  # which targets each tail has

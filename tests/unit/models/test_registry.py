@@ -20,7 +20,7 @@ from adadepth.report.section import SectionEntry
 from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
-BUILT_IN = ["adalayers", "albert", "albert_act", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
+BUILT_IN = ["adalayers", "albert", "albert_act", "early_exit", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
             "ponder_rnn", "stock_classifier", "trm"]  # fmt: skip
 ANY_TYPE = "transformers:PreTrainedConfig"
 TOY = """

@@ -1,0 +1,1 @@
+"""Early exit: encoders and decoders of transformers whose layers can be left early."""

@@ -1,0 +1,156 @@
+"""Early-exit models: settings, their checks, and the family's descriptor."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from adadepth.config import Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
+from adadepth.config.declaration import SHARE, at_least, between, setting
+from adadepth.models.registry import Budgeting, Family
+
+ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
+ExitLossWeights = StrEnum("ExitLossWeights", ["last", "uniform", "linear", "layerskip"])
+ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
+DropoutGrowth = StrEnum("DropoutGrowth", ["none", "exponential"])
+TrainedPart = StrEnum("TrainedPart", ["all", "exits"])
+
+
+@dataclass
+class EarlyExitSettings(ModelConfig):
+    """An encoder or decoder of transformers with an exit after all or some of its layers."""
+
+    name: str = family_name("early_exit")
+    base: str = setting(
+        "llama",
+        "type of a new network of transformers, such as bert, modernbert, llama or qwen3; model.pretrained has its own",
+        shape=True,
+    )
+    vocab_size: int | None = setting(
+        None, "V, pieces; None: as many as the tokenizer has", at_least(2), shape=True, hub=32000
+    )
+    hidden_size: int | None = setting(
+        None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
+    )
+    num_hidden_layers: int | None = setting(
+        None, "L, layers; None: those of model.pretrained", at_least(1), shape=True, hub=4
+    )
+    num_attention_heads: int | None = setting(
+        None, "must divide hidden_size; None: those of model.pretrained", at_least(1), shape=True, hub=4, debug=2
+    )
+    num_key_value_heads: int | None = setting(
+        None, "heads of keys and values of a decoder; None: as many as of queries", at_least(1), shape=True
+    )
+    intermediate_size: int | None = setting(
+        None,
+        "F, inner width of the feed-forward layers; None: that of model.pretrained",
+        at_least(1),
+        shape=True,
+        hub=512,
+        debug=32,
+    )
+    max_position_embeddings: int | None = setting(
+        None, "longest text; None: that of model.pretrained, of a new network 512", at_least(1), shape=True, hub=512
+    )
+    tie_word_embeddings: bool | None = setting(
+        None, "one matrix for input and output pieces; None: as the base has it", shape=True
+    )
+    initializer_range: float | None = setting(
+        None, "standard deviation of initial weights; None: that of the base", between(0, 10)
+    )
+    exit_layers: list[int] | None = setting(
+        None, "layers with an exit after them, counted from 1; None: all. The last layer always has one", shape=True
+    )
+    exit_heads: ExitHeads = setting(
+        ExitHeads.shared,
+        "what an early exit reads its state with: final norm and head of the last exit, a norm of its own, also a head "
+        "of its own, or also a feed-forward layer before both",
+        shape=True,
+        more="`shared`: LayerSkip (arXiv 2404.16710); `own`: DeeBERT; `norm`, `mlp`: EE-LLM (arXiv 2312.04916).",
+    )
+    exit_rule: str | None = setting(
+        None,
+        "which exit's prediction counts; None: that of the last one",
+        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+    )
+    exit_weights: ExitLossWeights = setting(
+        ExitLossWeights.linear,
+        "of the losses of the exits: the last one only, equal, by layer, or LayerSkip's sum of layers",
+        more="The equations are those of `adadepth.models.early_exit.losses`.",
+    )
+    exit_scale: float = setting(1.0, "e_scale, factor of the weights of all exits but the last", at_least(0))
+    exit_curriculum: ExitCurriculum = setting(
+        ExitCurriculum.none,
+        "which exits have a loss in an optimiser step: all, every R-th in turn, or more and more from the last on",
+    )
+    rotation: int = setting(4, "R of exit_curriculum=rotational", at_least(1))
+    layer_dropout: float = setting(
+        0.0, "p_max, probability that a text skips the last layer in training; less in earlier layers", SHARE
+    )
+    dropout_growth: DropoutGrowth = setting(
+        DropoutGrowth.none, "how layer_dropout grows over the optimiser steps; LayerSkip from scratch: exponential"
+    )
+    distillation: float = setting(
+        0.0, "weight of the divergence of early predictions from the last one, beside their losses", at_least(0)
+    )
+    distillation_temperature: float = setting(1.0, "temperature of distillation", between(1e-3, 1e3))
+    trains: TrainedPart = setting(
+        TrainedPart.all,
+        "what learns: all weights, or those of early exits, which begin as the last one's (EE-Tuning)",
+        more="`exits` is EE-Tuning (arXiv 2402.00518); it needs model.exit_heads other than shared.",
+    )
+    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
+
+
+def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
+    """Check that sizes are set or come from a pretrained network, and that the settings of training fit together."""
+    model = config.model
+    assert isinstance(model, EarlyExitSettings)
+    if model.pretrained is None:
+        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+            if getattr(model, name) is None:
+                yield f"model.{name}=null: must be given, unless model.pretrained names a network of transformers"
+    layers = model.num_hidden_layers
+    for layer in model.exit_layers or ():
+        if layer < 1 or (layers is not None and layer > layers):
+            yield f"model.exit_layers={model.exit_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
+            break
+    if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared:
+        yield "model.trains=exits: model.exit_heads=shared has no weights of its own; norm, own and mlp have some"
+    if model.trains is TrainedPart.exits and model.layer_dropout:
+        yield f"model.layer_dropout={model.layer_dropout:g}: model.trains=exits trains no layers"
+    if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
+        yield "model.exit_weights=last: model.trains=exits trains the other exits"
+    if model.exit_curriculum is not ExitCurriculum.none:
+        if model.exit_weights is ExitLossWeights.last:
+            yield f"model.exit_curriculum={model.exit_curriculum}: model.exit_weights=last trains the last exit only"
+        if model.trains is TrainedPart.exits:
+            yield f"model.exit_curriculum={model.exit_curriculum}: model.trains=exits trains all early exits at once"
+    if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
+        yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
+
+
+def first_tokens(model: Any) -> dict[str, Any]:
+    """Return no [CLS] tokens: the tokenizer adds them as the base was pretrained."""
+    return {"cls_tokens": 0}
+
+
+_HEADS = "adadepth.models.early_exit.heads"
+
+FAMILY = Family(
+    settings=EarlyExitSettings,
+    option="early_exit_mini",
+    config="adadepth.models.early_exit.configuration:EarlyExitConfig",
+    heads={
+        "language_model": f"{_HEADS}:EarlyExitForCausalLM",
+        "classification": f"{_HEADS}:EarlyExitForSequenceClassification",
+        "tagging": f"{_HEADS}:EarlyExitForTokenClassification",
+    },
+    tokenizer="transformers:PreTrainedTokenizerFast",
+    loss_parts={"distillation_loss": "distillation"},
+    budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
+    adopts="adadepth.models.early_exit.pretrained:build_from_base",
+    text="blocks",
+    first_tokens="adadepth.models.early_exit.family:first_tokens",
+    checks=("adadepth.models.early_exit.family:check_early_exit",),
+)

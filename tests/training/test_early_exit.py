@@ -1,0 +1,63 @@
+"""Early-exit models as runs: on text, on pointers, and a pretrained encoder; exits are studied and fitted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from adadepth import EarlyExitForTokenClassification
+from tests.runs_support import folder_of_run, logged, read
+from tests.unit.models.early_exit.early_exit_support import small
+
+QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
+
+
+def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path: Path) -> None:
+    root = ("--config-name", "exit_tiny", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
+    layers = ("model.exit_layers=[1]", "model.exit_heads=own", "model.layer_dropout=0.3", "model.distillation=0.5")
+    trained = folder_of_run(tmp_path / "trained", *root, *layers, *QUICK)
+    assert read(trained / "run.json")["status"] == "finished"
+    halting = read(trained / "halting.json")
+    assert (halting["unit"], halting["max_depth"]) == ("token", 2)
+    assert {"eval/lm_loss_step_1", "eval/lm_loss_step_2"} <= set(read(trained / "run.json")["final_metrics"])
+    assert logged(trained, "train/distillation_loss")
+    assert AutoModelForCausalLM.from_pretrained(trained / "model").config.exits == [1, 3]
+    rules = "exit_rules=[fixed:1,margin:0.001]"
+    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", *layers, f"checkpoint={trained}", rules)
+    rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
+    assert rows["fixed:2"]["mean_updates"] == 2
+    assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+
+
+def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
+    root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16")
+    trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
+    assert isinstance(
+        EarlyExitForTokenClassification.from_pretrained(trained / "model"), EarlyExitForTokenClassification
+    )
+    rules = ("exit_rules=[fixed:1,margin:0.02,patience:1]", "budget.targets=[2]")
+    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
+    rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["inside"]["rows"]}
+    for rule in ("margin:0.02", "patience:1"):
+        assert rows[rule]["online"]["mean_updates"] == pytest.approx(rows[rule]["mean_updates"])
+        assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
+    assert read(run / "budgets.json")["knob"] == "exit_rule margin"
+
+
+def test_a_pretrained_encoder_is_fine_tuned(tmp_path: Path) -> None:
+    """EE-Tuning: what is trained are the early exits."""
+    small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)
+    table = tmp_path / "reviews.csv"
+    lines = [
+        f"{word} film {number},{label}" for number in range(20) for word, label in (("good", "yes"), ("bad", "no"))
+    ]
+    table.write_text("\n".join(["text,label", *lines]) + "\n")
+    run = folder_of_run(
+        tmp_path / "runs", "--config-name", "finetune", "model=early_exit_pretrained", f"model.pretrained={tmp_path}",
+        "model.trains=exits", "tokenizer.path=null", "tokenizer.vocab_size=100", f"dataset.path={table}",
+        "dataset.sequence_length=32", "debug=default", *QUICK,
+    )  # fmt: skip
+    halting = read(run / "halting.json")
+    assert (halting["unit"], halting["max_depth"]) == ("sequence", 4)

@@ -1,0 +1,61 @@
+"""Small early-exit models in which every weight is drawn, and the networks of transformers that they are made of."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adadepth import EarlyExitConfig, EarlyExitForCausalLM
+from adadepth.models.early_exit.modeling import split_model
+
+PIECES, WIDTH, LENGTH, LAYERS = 53, 32, 9, 4
+IDS = torch.randint(3, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))
+MASK = torch.ones_like(IDS)
+MASK[0, 6:] = 0
+MASK[1, 8:] = 0
+PADDED = IDS * MASK
+SIZES = {
+    "vocab_size": PIECES, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 0,
+}  # fmt: skip
+ENCODERS = ("bert", "roberta", "modernbert", "electra", "distilbert")
+DECODERS = ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "gemma2", "mistral")
+
+
+def draw_weights(model: Any) -> Any:
+    """Draw every weight, so that nothing passes for equal that is not."""
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            spread = 0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5
+            weight.copy_(float("norm" in name.lower() and weight.dim() == 1) + spread * torch.randn_like(weight))
+    return model.eval()
+
+
+def small(model_class: Any = EarlyExitForCausalLM, base: str = "llama", **fields: Any) -> Any:
+    """A model in evaluation mode."""
+    return draw_weights(model_class(EarlyExitConfig(base=base, **{**SIZES, **fields})))
+
+
+def get_stock(model: Any, layers: int | None = None) -> Any:
+    """The model of transformers with the same weights, whole or with its first layers only."""
+    stock = draw_weights(model._build_stock())
+    parts = split_model(copy.deepcopy(stock))
+    weights = {f"model.{name}": weight for name, weight in parts.base.state_dict().items()}
+    weights |= {f"head.{name}": weight for name, weight in parts.head.state_dict().items()}
+    model.load_state_dict(weights)
+    if layers is not None:
+        for owner in stock.modules():
+            for name, part in owner.named_children():
+                if isinstance(part, torch.nn.ModuleList) and len(part) == LAYERS:
+                    setattr(owner, name, part[:layers])
+        stock.base_model.config = copy.deepcopy(stock.config)  # the model has the same one
+        stock.base_model.config.num_hidden_layers = layers
+    return stock
+
+
+def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)

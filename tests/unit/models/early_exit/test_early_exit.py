@@ -1,0 +1,229 @@
+"""Early-exit models against transformers' own: all layers, the first layers, and texts that leave the batch."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from adadepth import (
+    EarlyExitConfig,
+    EarlyExitForCausalLM,
+    EarlyExitForSequenceClassification,
+    EarlyExitForTokenClassification,
+)
+from adadepth.errors import ConfigError, DataError
+from adadepth.models.build import build_classifier, build_language_model
+from adadepth.models.early_exit.family import EarlyExitSettings
+from tests.unit.models.early_exit.early_exit_support import (
+    DECODERS,
+    ENCODERS,
+    IDS,
+    LAYERS,
+    LENGTH,
+    MASK,
+    PADDED,
+    PIECES,
+    SIZES,
+    WIDTH,
+    draw_weights,
+    get_stock,
+    near,
+    small,
+)
+
+LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+CASES = [(LANGUAGE, kind) for kind in DECODERS]
+CASES += [(TEXTS, kind) for kind in (*ENCODERS, *DECODERS)]
+CASES += [(TOKENS, kind) for kind in (*ENCODERS, *DECODERS) if kind != "olmo2"]
+IDS_OF_CASES = [f"{head.__name__.removeprefix('EarlyExitFor')} {kind}" for head, kind in CASES]
+
+
+def read_real(logits: torch.Tensor) -> torch.Tensor:
+    """Logits of what is no padding."""
+    return logits if logits.dim() == 2 else logits[MASK.bool()]
+
+
+@pytest.mark.parametrize(("head", "kind"), CASES, ids=IDS_OF_CASES)
+@torch.no_grad()
+def test_all_layers_are_the_model_of_transformers_and_an_exit_is_one_of_its_first_layers(head: Any, kind: str) -> None:
+    model = small(head, kind, num_labels=3)
+    stock, shallow = get_stock(model), get_stock(model, layers=2)
+    batch = {"input_ids": PADDED, "attention_mask": MASK}
+    near(read_real(model(**batch).logits), read_real(stock(**batch).logits))
+    near(read_real(model(**batch, exit_rule="fixed:2").logits), read_real(shallow(**batch).logits))
+    everything = model(**batch, run_all_steps=True, exit_rule="fixed:2")
+    near(read_real(everything.logits), read_real(shallow(**batch).logits))
+
+
+@pytest.mark.parametrize("heads", ["norm", "own", "mlp"])
+@torch.no_grad()
+def test_an_exit_has_the_weights_that_it_is_given(heads: str) -> None:
+    model = small(exit_heads=heads, exit_layers=[1, 3])
+    assert model.max_updates == 3
+    exit, states = model.exits[1], torch.randn(5, WIDTH)
+    expected = states
+    if heads == "mlp":
+        mlp = exit.mlp
+        expected = states + mlp.down_proj(torch.nn.functional.gelu(mlp.up_proj(mlp.norm(states))))
+    norm = exit.norm if heads == "norm" else exit.head.model.norm
+    matrix = model.head.lm_head if heads == "norm" else exit.head.lm_head
+    near(model.read(2, states), matrix(norm(expected)))
+    near(model.read(3, states), model.head.lm_head(model.head.model.norm(states)))
+    found = model(IDS, run_all_steps=True, exit_rule="margin:0.05", output_hidden_states=True)
+    assert len(found.hidden_states) == 4
+    every = torch.stack([model.read(step, found.hidden_states[step]) for step in (1, 2, 3)], dim=2)
+    near(found.step_logits[...], every)
+    near(found.step_logits[0, 5], every[0, 5])
+    rows, tokens = torch.meshgrid(torch.arange(3), torch.arange(LENGTH), indexing="ij")
+    assert len(found.exit_steps.unique()) > 1
+    near(found.logits, every[rows, tokens, found.exit_steps - 1])
+
+
+@pytest.mark.parametrize(("head", "kind"), [
+    (TEXTS, "bert"), (TEXTS, "modernbert"), (TEXTS, "qwen2"), (TOKENS, "bert"), (TOKENS, "gemma2"), (LANGUAGE, "llama"),
+    (LANGUAGE, "gemma2"),
+])  # fmt: skip
+@torch.no_grad()
+def test_texts_that_leave_have_the_predictions_of_texts_that_stay(head: Any, kind: str) -> None:
+    model = small(head, kind, num_labels=3)
+    batch = {"attention_mask": MASK.repeat(4, 1)}
+    batch["input_ids"] = (IDS.repeat(4, 1) + torch.arange(12).unsqueeze(1)) % 50 + 3
+    batch["input_ids"] *= batch["attention_mask"]
+    dense = model(**batch, run_all_steps=True, exit_rule="fixed:1")
+    signal = dense.step_logits[...] if head is LANGUAGE else dense.step_logits
+    best = signal.float().softmax(dim=-1).topk(2, dim=-1).values
+    margins = (best[..., 0] - best[..., 1]).amax(dim=-1)
+    rule = f"margin:{float(margins.flatten().quantile(0.2)):.6f}"
+    dense, ragged = model(**batch, run_all_steps=True, exit_rule=rule), model(**batch, exit_rule=rule)
+    assert torch.equal(dense.exit_steps, ragged.exit_steps)
+    assert len(dense.exit_steps[dense.exit_steps > 0].unique()) > 1
+    real = batch["attention_mask"].bool()
+    logits = (dense.logits, ragged.logits)
+    near(*(logits if head is TEXTS else (part[real] for part in logits)))
+    works = model.price(dense.trace), model.price(ragged.trace)
+    assert works[0].adaptive == works[1].adaptive <= works[1].executed <= works[0].executed
+    for row in (0, 3):  # alone
+        alone = model(**{name: values[row : row + 1] for name, values in batch.items()}, exit_rule=rule)
+        near(alone.exit_steps.flatten(), ragged.exit_steps.view(12, -1)[row] if head is not TOKENS else
+             ragged.trace.updates[row][real[row]])  # fmt: skip
+
+
+@torch.no_grad()
+def test_work_is_that_of_the_layers() -> None:
+    """A token takes the weights of its layers, and a pair of query and key twice the width."""
+    model = small(TEXTS, "bert", exit_layers=[1])
+    layer = 4 * WIDTH**2 + 2 * WIDTH * 48
+    work = model.price(model(PADDED, attention_mask=MASK, exit_rule="fixed:1").trace)
+    lengths = MASK.sum(dim=1).double()
+    per_layer = (lengths * (layer + 2 * WIDTH * lengths)).sum()
+    near(work.adaptive, per_layer)
+    near(work.full, LAYERS * per_layer)
+    near(work.executed, torch.tensor(3.0 * LENGTH * (layer + 2 * WIDTH * LENGTH)))
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "smollm3"])
+@torch.no_grad()
+def test_it_generates_as_transformers_does(kind: str) -> None:
+    model = small(LANGUAGE, kind)
+    stock = get_stock(model)
+    mask = MASK.flip(1)
+    options = {"attention_mask": mask, "max_new_tokens": 5, "do_sample": False, "pad_token_id": 0, "eos_token_id": None}
+    expected = stock.generate(IDS * mask, **options)
+    assert torch.equal(model.generate(IDS * mask, **options), expected)
+    assert torch.equal(model.generate(IDS * mask, **options, use_cache=False), expected)
+    cached = model(IDS[:, :5], use_cache=True)
+    near(model(IDS[:, 5:], past_key_values=cached.past_key_values).logits, stock(IDS).logits[:, 5:])
+    cached = model(IDS[:, :5], use_cache=True, exit_rule="fixed:2")  # later tokens read all layers
+    found = model(IDS[:, 5:], past_key_values=cached.past_key_values, exit_rule="fixed:2").logits
+    near(found, model(IDS, exit_rule="fixed:2").logits[:, 5:])
+
+
+@torch.no_grad()
+def test_documents_beside_each_other_are_documents_alone() -> None:
+    model = small()
+    documents = torch.tensor([[0] * 4 + [1] * 5]).expand(3, -1)
+    found = model(IDS, documents=documents).logits
+    near(found[:, :4], model(IDS[:, :4]).logits)
+    near(found[:, 4:], model(IDS[:, 4:]).logits)
+    with pytest.raises(DataError, match="documents: not with a cache or position_ids"):
+        model(IDS, documents=documents, position_ids=torch.arange(LENGTH).unsqueeze(0))
+
+
+@pytest.mark.parametrize("fields", [
+    {"exit_heads": "own", "exit_layers": [1, 2]}, {"base": "gemma2"}, {"exit_heads": "mlp", "trains": "exits"},
+    {"exit_heads": "norm", "base": "qwen3", "tie_word_embeddings": True},
+], ids=str)  # fmt: skip
+@torch.no_grad()
+def test_it_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
+    model = small(**fields)
+    model.save_pretrained(tmp_path)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert isinstance(config, EarlyExitConfig)
+    assert config.base_config.to_dict() == model.config.base_config.to_dict()
+    for loaded in (AutoModelForCausalLM.from_pretrained(tmp_path), LANGUAGE.from_pretrained(tmp_path)):
+        for rule in ("fixed:1", "fixed:3"):
+            assert torch.equal(loaded(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
+    trained = {name for name, weight in loaded.named_parameters() if weight.requires_grad}
+    assert trained == {name for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def save_stock(kind: str, folder: Path, head: Any = LANGUAGE, **fields: Any) -> Any:
+    """Save a model of transformers with drawn weights in a folder; returns it."""
+    stock = draw_weights(small(head, kind, **fields)._build_stock())
+    stock.save_pretrained(folder)
+    return stock
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])
+@torch.no_grad()
+def test_exits_of_a_pretrained_decoder_begin_as_its_last_one(kind: str, tmp_path: Path) -> None:
+    stock = save_stock(kind, tmp_path)
+    settings = EarlyExitSettings(pretrained=str(tmp_path), exit_heads="mlp", exit_layers=[2], trains="exits")
+    model: Any = build_language_model(settings, PIECES)
+    near(model(IDS).logits, stock(IDS).logits)
+    states = torch.randn(4, WIDTH)
+    near(model.read(1, states), model.read(2, states))
+    model.train()
+    with torch.enable_grad():
+        model(IDS, labels=IDS).loss.backward()
+    silent = {name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()}
+    assert silent
+    assert all(name.startswith("exits.") == (name not in silent) for name, _ in model.named_parameters()
+               if not name.startswith("exits.0.mlp"))  # fmt: skip
+    with pytest.raises(ConfigError, match=r"model.hidden_size=64 but 32 there"):
+        build_language_model(EarlyExitSettings(pretrained=str(tmp_path), hidden_size=64), PIECES)
+    with pytest.raises(ConfigError, match=r"it has 53 pieces, the tokenizer 60"):
+        build_language_model(EarlyExitSettings(pretrained=str(tmp_path)), 60)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "qwen2"])
+@torch.no_grad()
+def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> None:
+    stock = save_stock(kind, tmp_path, TOKENS if kind == "bert" else TEXTS, num_labels=2)
+    fields = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+    model: Any = build_classifier(EarlyExitSettings(pretrained=str(tmp_path), exit_heads="own"), PIECES, fields)
+    assert isinstance(model, TEXTS)
+    assert model(IDS).logits.shape == (3, 3)
+    stored = copy.deepcopy(stock.base_model).state_dict()
+    for name, weight in model.model.state_dict().items():
+        assert torch.equal(weight, stored[name]), name
+
+
+@pytest.mark.parametrize(("fields", "message"), [
+    ({"base": "albert"}, "base=albert: its network has no list of 4 layers"),
+    ({"base": "bert"}, "base=bert: transformers has no such network for EarlyExitForCausalLM"),
+    ({"base": "lama"}, "base=lama: transformers has no such type (did you mean 'llama'?)"),
+    ({"exit_layers": [5]}, "exit_layers=[5]: there are 4 layers, from 1"),
+    ({"exit_layers": [0]}, "exit_layers=[0]: there are 4 layers, from 1"),
+    ({"trains": "exits"}, "trains=exits: exit_heads=shared with 4 exits trains nothing"),
+])  # fmt: skip
+def test_what_cannot_be_is_one_line(fields: dict[str, Any], message: str) -> None:
+    head = TEXTS if fields.get("base") == "albert" else LANGUAGE
+    with pytest.raises(ConfigError) as raised:
+        head(EarlyExitConfig(**{**SIZES, **fields}))
+    assert str(raised.value).startswith(message)

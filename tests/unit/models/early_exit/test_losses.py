@@ -1,0 +1,175 @@
+"""What early exits are trained on, against loops over exits and closed forms."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+from adadepth.models.early_exit.losses import dropout_probability, exit_weights
+from adadepth.models.shared import causal
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, near, small
+
+LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
+LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+
+
+def describe(layers: int, **fields: Any) -> Any:
+    """A configuration with an exit after every layer."""
+    defaults = {
+        "exits": list(range(1, layers + 1)), "num_hidden_layers": layers, "exit_weights": "uniform", "exit_scale": 1.0,
+        "exit_curriculum": "none", "rotation": 4, "trains": "all", "layer_dropout": 0.0, "dropout_growth": "none",
+    }  # fmt: skip
+    return SimpleNamespace(**{**defaults, **fields})
+
+
+def test_weights_are_those_of_layerskip() -> None:
+    """e(l) = s sum_{i <= l} i of layers l = 0..L-2, L - 1 + s sum_{i <= L-2} i of the last, over their sum."""
+    layers, scale = 6, 0.2
+    terms = [scale * sum(range(layer + 1)) for layer in range(layers - 1)]
+    terms.append(layers - 1 + scale * sum(range(layers - 1)))
+    found = exit_weights(describe(layers, exit_weights="layerskip", exit_scale=scale))
+    assert found == pytest.approx([term / sum(terms) for term in terms])
+
+
+@pytest.mark.parametrize(("fields", "expected"), [
+    ({}, [1, 1, 1, 1]),
+    ({"exit_scale": 0.5}, [0.5, 0.5, 0.5, 1]),
+    ({"exit_weights": "linear"}, [1, 2, 3, 4]),
+    ({"exit_weights": "linear", "exits": [2, 4], "exit_scale": 2.0}, [4, 4]),
+    ({"exit_weights": "last"}, [0, 0, 0, 1]),
+    ({"trains": "exits"}, [1, 1, 1, 0]),
+])  # fmt: skip
+def test_weights_are_normalised(fields: dict[str, Any], expected: list[float]) -> None:
+    assert exit_weights(describe(4, **fields)) == pytest.approx([weight / sum(expected) for weight in expected])
+
+
+def test_the_rotational_curriculum_takes_every_exit_in_turn() -> None:
+    config = describe(8, exit_curriculum="rotational", rotation=3)
+    on = [[number for number, weight in enumerate(exit_weights(config, step, 100)) if weight] for step in range(4)]
+    assert on == [[0, 3, 6, 7], [1, 4, 7], [2, 5, 7], [0, 3, 6, 7]]
+
+
+def test_the_gradual_curriculum_begins_with_the_last_exit() -> None:
+    """Layer l of L, from 0, has a loss from half of (L - l) / L of the training on."""
+    config, total = describe(5, exit_curriculum="gradual"), 100
+    for step in range(total + 1):
+        weights = exit_weights(config, step, total)
+        on = {layer for layer in range(5) if step / total >= 0.5 * (5 - layer) / 5} | {4}
+        assert {layer for layer, weight in enumerate(weights) if weight} == on
+        assert sum(weights) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("growth", ["none", "exponential"])
+def test_layer_dropout_grows_with_depth_and_step(growth: str) -> None:
+    layers, total = 9, 50
+    config = describe(layers, layer_dropout=0.2, dropout_growth=growth)
+    for step in (0, 10, total - 1):
+        by_step = 1.0 if growth == "none" else math.exp(step * math.log(2) / (total - 1)) - 1
+        for layer in range(layers):
+            expected = by_step * (math.exp(layer * math.log(2) / (layers - 1)) - 1) * 0.2
+            assert dropout_probability(config, layer + 1, step, total) == pytest.approx(expected)
+    assert dropout_probability(config, layers, None, 1) == pytest.approx(0.2)
+
+
+def labels_of(head: Any) -> Tensor:
+    words = LABELS.masked_fill(MASK == 0, -100)
+    return {LANGUAGE: words, TEXTS: torch.tensor([2, 0, 1]), TOKENS: torch.where(words < 0, words, words % 3)}[head]
+
+
+def compute_expected(model: Any, weights: list[float], temperature: float) -> tuple[float, float]:
+    """The weighted means of cross-entropies and of divergences from the last exit, target by target."""
+    labels = labels_of(type(model))
+    with torch.no_grad():
+        logits = [model(PADDED, attention_mask=MASK, exit_rule=f"fixed:{step}").logits for step in range(1, LAYERS + 1)]
+    if isinstance(model, EarlyExitForCausalLM):
+        logits, labels = [part[:, :-1] for part in logits], labels[:, 1:]
+    kept = labels >= 0
+    targets, rows = labels[kept], [part[kept].double() for part in logits]
+    task = apart = 0.0
+    aim = (rows[-1] / temperature).softmax(dim=-1)
+    for weight, row in zip(weights, rows, strict=True):
+        for token, target in enumerate(targets):
+            task -= weight * float(row[token].log_softmax(dim=-1)[target]) / len(targets)
+            difference = (aim[token].log() - (row[token] / temperature).log_softmax(dim=-1)) * aim[token]
+            apart += weight * temperature**2 * float(difference.sum()) / len(targets)
+    return task, apart
+
+
+@pytest.mark.parametrize("head", [LANGUAGE, TEXTS, TOKENS], ids=["language", "texts", "tokens"])
+def test_a_loss_is_a_sum_over_exits(head: Any) -> None:
+    fields = {"exit_weights": "layerskip", "exit_scale": 0.3, "distillation": 0.7, "distillation_temperature": 2.0}
+    model = small(head, "llama", num_labels=3, exit_heads="own", **fields)
+    task, apart = compute_expected(model, exit_weights(model.config), 2.0)
+    for training in (False, head is not TOKENS):  # the head of tokens has dropout
+        found = model.train(training)(PADDED, attention_mask=MASK, labels=labels_of(head))
+        near(found.loss_parts["task"], torch.tensor(task))
+        near(found.loss_parts["distillation"], torch.tensor(0.7 * apart))
+        near(found.loss, sum(found.loss_parts.values()))
+    counts = model.count_targets({"labels": labels_of(head)})
+    halves = [model(PADDED[rows], attention_mask=MASK[rows], labels=labels_of(head)[rows], num_targets=counts).loss
+              for rows in (slice(0, 1), slice(1, 3))]  # fmt: skip
+    near(sum(halves), found.loss)
+
+
+def test_gradients_are_those_of_all_logits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compute_gradients(numbers: int) -> dict[str, Tensor]:
+        monkeypatch.setattr(causal, "_MAX_LOGITS", numbers)
+        model, made = small(distillation=0.5).train(), []
+        model.head.lm_head.register_forward_hook(lambda module, inputs, output: made.append(output.shape[1]))
+        model(IDS, labels=LABELS).loss.backward()
+        assert max(made) <= numbers // PIECES
+        return {name: weight.grad for name, weight in model.named_parameters()}
+
+    whole, parts = compute_gradients(10**9), compute_gradients(3 * PIECES)
+    for name, gradient in whole.items():
+        near(parts[name], gradient)
+
+
+def test_exits_without_a_loss_in_a_step_learn_nothing() -> None:
+    model = small(exit_heads="own", exit_curriculum="rotational", rotation=3).train()
+    model.set_step(1, 10)
+    model(IDS, labels=LABELS).loss.backward()
+    learns = {name.split(".")[1] for name, weight in model.named_parameters() if name.startswith("exits.")
+              and weight.grad is not None}  # fmt: skip
+    assert learns == {"1"}
+
+
+def test_frozen_layers_learn_nothing_and_the_last_exit_teaches() -> None:
+    model = small(TEXTS, "bert", num_labels=3, exit_heads="own", trains="exits", distillation=1.0).train()
+    found = model(PADDED, attention_mask=MASK, labels=labels_of(TEXTS))
+    found.loss.backward()
+    assert model.training
+    assert not model.model.training
+    for name, weight in model.named_parameters():
+        assert (weight.grad is not None) == name.startswith("exits."), name
+
+
+def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    from adadepth.models.early_exit import heads
+
+    model = small(layer_dropout=0.5, exit_layers=[2]).train()
+    skipped = torch.tensor([[False] * 4, [True, False, False, True], [True] * 4])
+    monkeypatch.setattr(heads, "draw_skipped", lambda probabilities, rows, device: skipped)
+    with torch.no_grad():
+        found = model(PADDED, attention_mask=MASK, run_all_steps=True, output_hidden_states=True).hidden_states[-1]
+        running = model.eval().begin({"input_ids": PADDED, "attention_mask": MASK})
+        for row, skips in enumerate(skipped):
+            states = running.states
+            for layer, skip in enumerate(skips):
+                arguments, options = running.inputs[layer]
+                states = states if skip else model.layers[layer](states, *arguments, **options)
+            near(found[row], states[row])
+
+
+def test_layers_are_skipped_as_often_as_said() -> None:
+    from adadepth.models.early_exit.modeling import draw_skipped
+
+    torch.manual_seed(0)
+    shares = draw_skipped([0.0, 0.3, 1.0], 20_000, torch.device("cpu")).float().mean(dim=0)
+    near(shares, torch.tensor([0.0, 0.3, 1.0]), 0.02)
