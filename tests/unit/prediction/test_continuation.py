@@ -10,7 +10,7 @@ import torch
 from adadepth import Pipeline
 from adadepth.errors import ConfigError
 from adadepth.prediction.models import end_tokens
-from adadepth.prediction.pipeline import describe_texts
+from adadepth.prediction.texts_file import describe_texts
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, small

@@ -330,7 +330,9 @@ def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: s
     if name in ("lm_head.weight", "freqs_cis"):
         LoopedForCausalLM.from_pretrained(folder)
         return
-    with pytest.raises(CheckpointError, match=rf"{folder}: its weights 'model.core.1.attention_norm.weight' is mis"):
+    with pytest.raises(
+        CheckpointError, match=rf"{folder}: its weights 'model.core.1.attention_norm.weight' are missing"
+    ):
         LoopedForCausalLM.from_pretrained(folder)
 
 
