@@ -116,16 +116,16 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_layers={model.exit_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
             break
     if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared:
-        yield "model.trains=exits: model.exit_heads=shared has no weights of its own; norm, own and mlp have some"
+        yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.layer_dropout:
-        yield f"model.layer_dropout={model.layer_dropout:g}: model.trains=exits trains no layers"
+        yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
-        yield "model.exit_weights=last: model.trains=exits trains the other exits"
+        yield "model.exit_weights=last: must be uniform, linear or layerskip, because model.trains=exits"
     if model.exit_curriculum is not ExitCurriculum.none:
         if model.exit_weights is ExitLossWeights.last:
-            yield f"model.exit_curriculum={model.exit_curriculum}: model.exit_weights=last trains the last exit only"
+            yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
-            yield f"model.exit_curriculum={model.exit_curriculum}: model.trains=exits trains all early exits at once"
+            yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 
