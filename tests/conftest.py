@@ -175,6 +175,13 @@ def _seed_torch() -> None:
 
 
 @pytest.fixture(autouse=True)
+def _no_automatic_settings() -> None:
+    """Forget the automatic settings of an earlier test's command, which the record of a run would contain."""
+    if commands := sys.modules.get("adadepth.runs.commands"):
+        commands.note_choices([])
+
+
+@pytest.fixture(autouse=True)
 def _restored_torch() -> Iterator[None]:
     """Undo what a test may leave in torch's global state. Tests that never import torch do not pay for it."""
     yield
