@@ -238,7 +238,8 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
 
     def copy_last_exit(self) -> None:
         """Let all early exits begin as the last one."""
-        for exit in self.exits:
+        exits: Any = self.exits
+        for exit in exits:
             exit.copy_weights(self.head)
 
     @property
@@ -338,7 +339,8 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         ids, embedded = inputs.get("input_ids"), inputs.get("inputs_embeds")
         if (ids is None) == (embedded is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
-        check_words(ids if embedded is None else embedded, self.get_input_embeddings())
+        words: Any = ids if embedded is None else embedded
+        check_words(words, self.get_input_embeddings())
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
             return begin_texts(self.model, self.layers, inputs, use_cache)
 
@@ -385,7 +387,8 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         """
         exit, head, states = None, self.head, states.to(self.dtype)
         if len(self.exits) and step < self.max_updates:
-            exit = self.exits[step - 1]
+            exits: Any = self.exits
+            exit = exits[step - 1]
             head = exit.head if exit.head is not None else head
             states = states if exit.mlp is None else exit.mlp(states)
         norm = head.base_model.norm if exit is None or exit.norm is None else exit.norm
@@ -821,7 +824,7 @@ class EarlyExitForTokenClassification(_Classifier):
         execution = Execution(len(steps.rows), width=real.shape[1], computed=steps.computed)
         updates = _scatter(steps.exit_steps, slots, real.shape).float()
         trace = DepthTrace("token", updates, real, self.max_updates, execution=execution)
-        return EarlyExitOutput(trace=trace, **build_unit_fields(steps, rule, slots, tuple(real.shape)))
+        return EarlyExitOutput(trace=trace, **build_unit_fields(steps, rule, slots, (len(real), real.shape[1])))
 
     def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         targets = labels.flatten()[slots]
