@@ -14,15 +14,9 @@ from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 # Fields of a new base that the settings decide.
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-)
-_MAY_BE_OPEN = ("tie_word_embeddings", "initializer_range")
+# Sizes of a network that every type has, and those that a type may lack.
+SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+OPTIONAL_SIZES = ("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings", "initializer_range")
 
 
 @strict
@@ -93,22 +87,23 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         if self.base not in CONFIG_MAPPING:
             raise ConfigError(f"base={self.base}: transformers has no such type{nearest(self.base, CONFIG_MAPPING)}")
         kind = CONFIG_MAPPING[self.base]
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in _SIZES}
+        sizes: dict[str, Any] = {name: getattr(self, name) for name in (*SIZES, "max_position_embeddings")}
         heads = {
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "head_dim": self.hidden_size // self.num_attention_heads,
         }
         sizes |= {name: value for name, value in heads.items() if hasattr(kind, name)}
-        sizes |= {name: value for name in _MAY_BE_OPEN if (value := getattr(self, name)) is not None}
+        defaulted = ("tie_word_embeddings", "initializer_range")
+        sizes |= {name: value for name in defaulted if (value := getattr(self, name)) is not None}
         tokens = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
         # The id of padding is not that of the type's own vocabulary; RoBERTa counts positions from it.
         return AutoConfig.for_model(self.base, **sizes, **tokens, pad_token_id=self.pad_token_id)
 
     def _take_sizes(self, base: PreTrainedConfig) -> None:
         self.base = base.model_type
-        for name in ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
+        for name in SIZES:
             if not hasattr(base, name):
                 raise ConfigError(f"base={base.model_type}: its configuration has no {name}")
             setattr(self, name, getattr(base, name))
-        for name in ("num_key_value_heads", "max_position_embeddings", *_MAY_BE_OPEN):
+        for name in OPTIONAL_SIZES:
             setattr(self, name, getattr(base, name, None))

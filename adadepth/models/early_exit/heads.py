@@ -138,7 +138,7 @@ class EarlyExit(nn.Module):
         self.head = copy.deepcopy(head) if config.exit_heads in ("own", "mlp") else None
 
     def copy_weights(self, head: Any) -> None:
-        """Begin as the last exit, whose head is given."""
+        """Initialise the exit with the weights of the last exit, which has the given head."""
         norm = head.base_model.norm.state_dict()
         if self.norm is not None:
             self.norm.load_state_dict(norm)
@@ -237,7 +237,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         self.model.set_input_embeddings(value)
 
     def copy_last_exit(self) -> None:
-        """Let all early exits begin as the last one."""
+        """Initialise all early exits with the weights of the last one."""
         exits: Any = self.exits
         for exit in exits:
             exit.copy_weights(self.head)

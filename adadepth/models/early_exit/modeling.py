@@ -140,7 +140,7 @@ class _StandIn:
 
 
 class HeadInput(nn.Module):
-    """What stands for the network in a model of transformers with a head: its final norm and its pooler.
+    """Final norm and pooler of a network, which replace the network in its model of transformers with a head.
 
     Attributes:
         norm: Norm of the states before `forward`, which gets them normed; an identity if there is none.

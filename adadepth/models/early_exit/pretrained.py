@@ -10,7 +10,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
-from adadepth.models.early_exit.configuration import EarlyExitConfig
+from adadepth.models.early_exit.configuration import OPTIONAL_SIZES, SIZES, EarlyExitConfig
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.early_exit.heads import EarlyExitModel
 from adadepth.models.early_exit.modeling import split_model
@@ -49,7 +49,7 @@ def build_from_base(
     values = {name: getattr(settings, name) for name, spec in get_field_specs(type(settings)).items() if spec.in_model}
     chosen = {name: getattr(value, "value", value) for name, value in values.items() if value is not None}
     del chosen["base"]
-    for name in [name for name in chosen if name in _SIZES]:
+    for name in [name for name in chosen if name in (*SIZES, *OPTIONAL_SIZES)]:
         if (value := chosen.pop(name)) != getattr(text, name, None):
             raise ConfigError(f"model.pretrained={path}: model.{name}={value} but {getattr(text, name, None)} there")
     if vocab_size is not None and vocab_size > text.vocab_size:
@@ -90,16 +90,3 @@ def build_from_base(
             f"differs by {worst:.2g} of the largest value"
         )
     return model
-
-
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "intermediate_size",
-    "max_position_embeddings",
-    "tie_word_embeddings",
-    "initializer_range",
-)
