@@ -13,7 +13,6 @@ from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
-# Fields of a new base that the settings decide.
 # Sizes of a network that every type has, and those that a type may lack.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 OPTIONAL_SIZES = ("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings", "initializer_range")

@@ -135,16 +135,16 @@ def first_tokens(model: Any) -> dict[str, Any]:
     return {"cls_tokens": 0}
 
 
-_HEADS = "adadepth.models.early_exit.heads"
+_CLASSIFIERS = "adadepth.models.early_exit.classifiers"
 
 FAMILY = Family(
     settings=EarlyExitSettings,
     option="early_exit_mini",
     config="adadepth.models.early_exit.configuration:EarlyExitConfig",
     heads={
-        "language_model": f"{_HEADS}:EarlyExitForCausalLM",
-        "classification": f"{_HEADS}:EarlyExitForSequenceClassification",
-        "tagging": f"{_HEADS}:EarlyExitForTokenClassification",
+        "language_model": "adadepth.models.early_exit.causal_lm:EarlyExitForCausalLM",
+        "classification": f"{_CLASSIFIERS}:EarlyExitForSequenceClassification",
+        "tagging": f"{_CLASSIFIERS}:EarlyExitForTokenClassification",
     },
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation"},

@@ -1,236 +1,393 @@
-"""Networks of transformers whose layers run one at a time, so that texts can leave the batch after each.
+"""The base class of early-exit models: a network of transformers, its head, and the weights of its early exits.
 
-No network is rewritten. Its own forward pass embeds the tokens, makes masks and positions, and calls stand-ins for its
-layers (`ExitableLayers`), which record what each layer gets beside its states. The layers then run one after the other
-with these inputs, for the texts that are still there (`RunningTexts`).
+The unit of depth is a token, of classifiers of texts a text; its updates are the exits that it passed, each with the
+layers since the exit before. Tokens that have exited go on for the others of their text, so that no rule changes a
+state; a text leaves the batch once all its units have exited.
 
-    h_0 = embed(tokens)
-    h_l = layer_l(h_{l-1})            l = 1..L
-    z_n = head_n(norm_n(h_l))         after every layer l with an exit, n = 1..N
-
-Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits.
+Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits, K units that are read, k of them, C
+classes or pieces, M targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    MODEL_FOR_MASKED_LM_MAPPING,
+    Cache,
+    PreTrainedModel,
+)
+from transformers.activations import ACT2FN
+from transformers.utils import ModelOutput
 
-from adadepth.errors import ConfigError
-from adadepth.models.shared.encoders import select_accepted_inputs
-
-# Names of the norm between the last layer and the heads.
-_NORMS = ("norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f")
-
-
-class LayerInputs(NamedTuple):
-    """Arguments of a layer beside its states, as its network passes them."""
-
-    arguments: tuple[Any, ...]
-    options: dict[str, Any]
+from adadepth.errors import ConfigError, DataError
+from adadepth.halting.exit_rules import LOGITS, ExitRule
+from adadepth.halting.trace import DepthTrace, DepthUnit, Work
+from adadepth.models.early_exit.configuration import EarlyExitConfig
+from adadepth.models.early_exit.layers import (
+    ExitableLayers,
+    RunningTexts,
+    begin_texts,
+    count_layer_macs,
+    draw_skipped,
+    split_model,
+)
+from adadepth.models.early_exit.losses import (
+    dropout_probability,
+    exit_weights,
+)
+from adadepth.models.shared.encoders import check_words, longest_sequence
+from adadepth.models.shared.losses import (
+    LossTerm,
+    count_head_classes,
+)
+from adadepth.models.shared.steps import (
+    ExitRuleKnob,
+    resolve_exit_rule,
+)
 
 
 @dataclass
-class RunningTexts:
-    """Texts of a batch between two layers.
+class EarlyExitOutput(ModelOutput):
+    """Predictions of a head.
 
     Attributes:
-        states: States h_l, (A, T, D).
-        inputs: Inputs of every layer.
-        done: Number l of layers that ran.
-        cache: Keys and values of earlier tokens, if there are some; then no text may leave.
-        skipped: Whether each text skips each layer, boolean, (A, L), by layer dropout; None: none does.
-        memory_length: Number of tokens in the cache before these.
+        loss: Sum of `loss_parts`, with labels.
+        loss_parts: Weighted and normalised parts by name.
+        logits: Predictions at each unit's exit: (B, T, V) of a language model, (B, C) of texts, (B, T, C) of tokens,
+            NaN at padding. A language model in training with labels leaves them out.
+        past_key_values: The cache of a language model.
+        hidden_states: States before the first layer and after every exit, (B, T, D) each, on request.
+        step_logits: Predictions of every exit: `ExitLogits` (B, T, N, V) of a language model, if all ran; else
+            (K, N, C), NaN at exits that a unit did not reach.
+        halting_logits: None: there is no halting head.
+        exit_steps: Exit of each unit, from 1, int64: (B, T) of a language model, 0 at padding; else (K,).
+        unit_slots: b T + t of the token at which each of the K units of a classifier is read.
+        trace: Exits of every unit.
+        token_losses: Cross-entropy in nats of a language model's P tokens with a label, detached, (P,): at their exit,
+            in training at the last exit with a loss.
+        step_losses: The same at every exit, outside training, (P, N).
     """
 
-    states: Tensor = field(init=False)
-    inputs: list[LayerInputs] = field(default_factory=list)
-    done: int = 0
-    cache: Cache | None = None
-    skipped: Tensor | None = None
-    memory_length: int = 0
-
-    def run_layers(self, layers: nn.ModuleList, stop: int) -> None:
-        """Run layers until `stop` of all layers ran."""
-        while self.done < stop:
-            layer, (arguments, options) = layers[self.done], self.inputs[self.done]
-            if self.skipped is None:
-                self.states = _run_layer(layer, self.states, arguments, options)
-            else:
-                rows = (~self.skipped[:, self.done]).nonzero().squeeze(1)
-                if len(rows):
-                    part = _select_rows((self.states, arguments, options), rows, len(self.states), {})
-                    self.states = self.states.index_copy(0, rows, _run_layer(layer, *part))
-            self.done += 1
-
-    def keep(self, rows: Tensor) -> None:
-        """Drop all texts but these positions, int64, (A',)."""
-        selected: dict[int, Tensor] = {}  # layers share most inputs
-        running = len(self.states)
-        self.inputs[self.done :] = [
-            LayerInputs(*_select_rows(tuple(inputs), rows, running, selected)) for inputs in self.inputs[self.done :]
-        ]
-        self.states = self.states[rows]
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    step_logits: Any = None
+    halting_logits: Tensor | None = None
+    exit_steps: Tensor | None = None
+    unit_slots: Tensor | None = None
+    trace: DepthTrace | None = None
+    token_losses: Tensor | None = None
+    step_losses: Tensor | None = None
 
 
-def _run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
-    output = layer(states, *arguments, **options)
-    updated: Tensor = output[0] if isinstance(output, tuple) else output
-    return updated
+class ExitMlp(nn.Module):
+    """x + W_2 gelu(W_1 norm(x)), which begins as the identity where the exits begin as the last one."""
 
-
-def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Tensor]) -> Any:
-    """Select rows of all tensors that have one for each of the running texts."""
-    if isinstance(inputs, tuple):
-        return tuple(_select_rows(part, rows, running, selected) for part in inputs)
-    if isinstance(inputs, dict):
-        return {name: _select_rows(part, rows, running, selected) for name, part in inputs.items()}
-    if not isinstance(inputs, Tensor) or inputs.dim() == 0 or len(inputs) != running:
-        return inputs
-    if id(inputs) not in selected:
-        selected[id(inputs)] = inputs[rows]
-    return selected[id(inputs)]
-
-
-_recorded: ContextVar[RunningTexts | None] = ContextVar("recorded", default=None)
-
-
-class ExitableLayers(nn.ModuleList):
-    """The layers of a network; within `record`, iterating over them gives stand-ins that run nothing."""
-
-    def __iter__(self) -> Iterator[Any]:
-        running, layers = _recorded.get(), super().__iter__()
-        return layers if running is None else iter([_StandIn(layer, running) for layer in layers])
-
-    def __getitem__(self, index: Any) -> Any:
-        return self if index == slice(None, len(self)) else super().__getitem__(index)
-
-    @contextmanager
-    def record(self) -> Iterator[RunningTexts]:
-        """Record the inputs of all layers in a call of their network within the context."""
-        running = RunningTexts()
-        token = _recorded.set(running)
-        try:
-            yield running
-        finally:
-            _recorded.reset(token)
-
-
-class _StandIn:
-    """A layer that records its inputs and returns its states; its attributes are those of the layer."""
-
-    def __init__(self, layer: nn.Module, running: RunningTexts) -> None:
-        self._layer, self._running = layer, running
-
-    def __call__(self, states: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        self._running.states = states
-        self._running.inputs.append(LayerInputs(arguments, options))
-        return states
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._layer, name)
-
-
-class HeadInput(nn.Module):
-    """Final norm and pooler of a network, which replace the network in its model of transformers with a head.
-
-    Attributes:
-        norm: Norm of the states before `forward`, which gets them normed; an identity if there is none.
-        pooler: Function from normed states to the pooled first token; None: the head needs none.
-    """
-
-    def __init__(self, norm: nn.Module, pooler: nn.Module | None) -> None:
+    def __init__(self, config: EarlyExitConfig, norm: nn.Module) -> None:
         super().__init__()
-        self.norm, self.pooler = norm, pooler
+        self.norm = norm
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.activation = ACT2FN["gelu"]
 
-    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> Any:
-        """Return normed states (A, T, D) as if they were the output of the network."""
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+    def forward(self, states: Tensor) -> Tensor:
+        """Map (..., D) to (..., D)."""
+        mixed: Tensor = self.down_proj(self.activation(self.up_proj(self.norm(states))))
+        return states + mixed
 
 
-class Parts(NamedTuple):
-    """A model of transformers in two parts.
+class EarlyExit(nn.Module):
+    """The weights of an early exit: those that `exit_heads` gives it beside the last exit's."""
+
+    def __init__(self, config: EarlyExitConfig, head: Any) -> None:
+        super().__init__()
+        norm = head.base_model.norm
+        self.mlp = ExitMlp(config, copy.deepcopy(norm)) if config.exit_heads == "mlp" else None
+        self.norm = copy.deepcopy(norm) if config.exit_heads == "norm" else None
+        self.head = copy.deepcopy(head) if config.exit_heads in ("own", "mlp") else None
+
+    def copy_weights(self, head: Any) -> None:
+        """Initialise the exit with the weights of the last exit, which has the given head."""
+        norm = head.base_model.norm.state_dict()
+        if self.norm is not None:
+            self.norm.load_state_dict(norm)
+        if self.head is not None:
+            self.head.load_state_dict(head.state_dict())
+        if self.mlp is not None:
+            self.mlp.norm.load_state_dict(norm)
+            nn.init.zeros_(self.mlp.down_proj.weight)
+            nn.init.zeros_(self.mlp.down_proj.bias)
+
+
+class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
+    """The base class of all heads: a network of transformers, its own head, and what early exits have of their own.
 
     Attributes:
-        base: Its network up to the last layer, with `ExitableLayers`.
-        head: The model without the network, called with states as `inputs_embeds`; its network is a `HeadInput`.
-        tied: Tied weights by name, as `_tied_weights_keys` of a model with the attributes `model` and `head`.
+        mapping: Mapping of transformers from a type of configuration to its model for the task.
     """
 
-    base: Any
-    head: Any
-    tied: dict[str, str]
+    config: EarlyExitConfig
+    config_class = EarlyExitConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    accepts_loss_kwargs = False
+    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    depth_unit: DepthUnit = "token"
+    exit_signals = frozenset({LOGITS})
+    level_rule = "margin:0.5"
+    mapping: ClassVar[Any]
 
+    def __init__(self, config: EarlyExitConfig) -> None:
+        super().__init__(config)
+        self.model, self.head, self._tied_weights_keys = split_model(self._build_stock())
+        config.base_config = self.model.config  # that of the layers: `attn_implementation` then has one owner
+        self.exits = nn.ModuleList()
+        if config.exit_heads != "shared":
+            self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
+        self._freeze()
+        self._step: int | None = None
+        self._total = 1
+        self.post_init()
 
-def split_model(model: Any) -> Parts:
-    """Split a model of transformers, which is changed, before what follows its last layer.
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
+        return loaded
 
-    Raises:
-        ConfigError: If its network has no list of layers, or a second stack of them.
-    """
-    base, prefix, config = model.base_model, model.base_model_prefix, model.config
-    if base is model or config.is_encoder_decoder:
-        raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
-    name, stack, layers = _find_layers(base, config)
-    setattr(stack, name, ExitableLayers(layers))
-    norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)
-    norm = nn.Identity() if norm_name is None else getattr(base, norm_name)
-    if norm_name is not None:
-        setattr(base, norm_name, nn.Identity())
-    pooler = getattr(base, "pooler", None)
-    if pooler is not None:
-        base.pooler = None
-    setattr(model, prefix, HeadInput(norm, pooler))
-    tied = {f"head.{name}": _rename_source(source, prefix) for name, source in (model._tied_weights_keys or {}).items()}
-    model._tied_weights_keys, model.all_tied_weights_keys = None, {}
-    return Parts(base, model, tied)
+    def _freeze(self) -> None:
+        """Freeze all weights but those of early exits, if these alone are trained."""
+        if self.config.trains == "exits":
+            self.model.requires_grad_(False)
+            self.head.requires_grad_(False)
 
+    def train(self, mode: bool = True) -> Any:
+        """Set the training mode; a frozen network has no dropout."""
+        super().train(mode)
+        if self.config.trains == "exits":
+            self.model.eval()
+            self.head.eval()
+        return self
 
-def _rename_source(name: str, prefix: str) -> str:
-    inner = name.removeprefix(f"{prefix}.")
-    return f"head.{name}" if inner == name else f"model.{inner}"
+    @classmethod
+    def find_stock_class(cls, config: EarlyExitConfig) -> Any:
+        """Return the model of transformers for this task and a configuration.
 
+        Raises:
+            ConfigError: If transformers has none.
+        """
+        kind = type(config.base_config)
+        stock_class = cls.mapping.get(kind, None)
+        is_encoder_as_decoder = cls.mapping is MODEL_FOR_CAUSAL_LM_MAPPING and kind in MODEL_FOR_MASKED_LM_MAPPING
+        if stock_class is None or is_encoder_as_decoder:
+            raise ConfigError(f"base={config.base}: transformers has no such network for {cls.__name__}")
+        return stock_class
 
-def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
-    """Return the attribute, the module that has it, and the layers."""
-    for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
-        for name, layers in stack.named_children():
-            if isinstance(layers, nn.ModuleList) and len(layers) == config.num_hidden_layers:
-                return name, stack, layers
-    raise ConfigError(f"base={config.model_type}: its network has no list of {config.num_hidden_layers} layers")
+    def _build_stock(self) -> Any:
+        """Build the model of transformers, with random weights."""
+        config, stock_class = self.config, self.find_stock_class(self.config)
+        config.base_config.num_labels = count_head_classes(config)
+        attention = config._attn_implementation
+        if attention == "sdpa" and not stock_class._supports_sdpa:
+            attention = "eager"
+        return stock_class._from_config(config.base_config, attn_implementation=attention)
 
+    def _init_weights(self, module: nn.Module) -> None:
+        self.model._init_weights(module)
 
-def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], use_cache: bool) -> RunningTexts:
-    """Embed texts, and return them before the first layer.
+    def get_input_embeddings(self) -> Any:
+        """Return the table of word embeddings."""
+        return self.model.get_input_embeddings()
 
-    Args:
-        base: See `Parts`.
-        layers: Its layers.
-        inputs: Arguments of the network; those that it does not know are dropped.
-        use_cache: Whether it makes a cache if the inputs have none.
-    """
-    cache = inputs.get("past_key_values")
-    with layers.record() as running:
-        running.memory_length = 0 if cache is None else cache.get_seq_length()
-        output = base(**select_accepted_inputs(base, {**inputs, "use_cache": use_cache}))
-    running.cache = getattr(output, "past_key_values", None)
-    return running
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the word embeddings."""
+        self.model.set_input_embeddings(value)
 
+    def copy_last_exit(self) -> None:
+        """Initialise all early exits with the weights of the last one."""
+        exits: Any = self.exits
+        for exit in exits:
+            exit.copy_weights(self.head)
 
-def count_layer_macs(layer: nn.Module) -> int:
-    """Count the multiply-accumulates of a layer per token, those of attention's pairs excepted: its weights."""
-    return sum(part.weight.numel() for part in layer.modules() if isinstance(part, nn.Linear))
+    @property
+    def layers(self) -> ExitableLayers:
+        """The layers of the network."""
+        return next(part for part in self.model.modules() if isinstance(part, ExitableLayers))
 
+    # ---- What the rest of the package asks
 
-def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
-    """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
-    return torch.rand(rows, len(probabilities), device=device) < torch.tensor(probabilities, device=device)
+    @property
+    def max_updates(self) -> int:
+        """The number of exits."""
+        return len(self.config.exits)
+
+    @property
+    def longest_sequence(self) -> int | None:
+        """The most tokens of a text; None: any number."""
+        positions = longest_sequence(self.model)
+        return self.config.max_position_embeddings if positions is None else positions
+
+    @property
+    def vocabulary_size(self) -> int | None:
+        """The number of pieces in the vocabulary."""
+        return int(self.config.vocab_size)
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether tokens see only those before them."""
+        return type(self.config.base_config) not in MODEL_FOR_MASKED_LM_MAPPING
+
+    def set_step(self, step: int, total: int) -> None:
+        """Set the completed and all optimiser steps, on which curriculum and layer dropout depend."""
+        self._step, self._total = step, total
+
+    def take_padding(self, token: int | None) -> None:
+        """Set the tokenizer's id of padding if the configuration has none."""
+        if self.config.pad_token_id is None:
+            self.config.pad_token_id = token
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of a prediction: the weights of a head."""
+        return float(count_layer_macs(self.exits[0] if len(self.exits) and self.exits[0].head else self.head))
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Return the multiply-accumulates of a traced batch, without predictions; see `readout_work`.
+
+        A layer takes its weights a token, and 2 D_q a pair of query and key, where D_q is the width of all queries.
+        """
+        ran, updates = trace.executed, trace.updates
+        device, by_token = updates.device, updates.dim() == 2
+        lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
+        width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
+        width = torch.as_tensor(width, dtype=torch.float64, device=device).max()
+        token, pair = (sums.to(device) for sums in self._cumulative_macs)
+
+        def compute_macs(exits: Tensor, length: Tensor) -> Tensor:  # of a token of a text of this length
+            seen = ran.memory_length + ((length + 1) / 2 if self.is_causal else length)
+            return token[exits.long()] + pair[exits.long()] * seen
+
+        everything = len(updates) * width
+        executed = everything * compute_macs(torch.as_tensor(ran.steps, device=device), width)
+        if ran.computed is not None:
+            queries, pairs = (counts.to(token) for counts in (ran.computed.queries, ran.computed.pairs))
+            executed = (queries * token.diff()[: len(queries)] + pairs * pair.diff()[: len(pairs)]).sum()
+        units, length = trace.valid.double(), lengths
+        if by_token:
+            length = length.unsqueeze(1)
+        else:
+            units = units * lengths
+        most = torch.full_like(updates, trace.max_updates)
+        return Work(
+            executed=executed,
+            dense=everything * compute_macs(updates.max(), width),
+            adaptive=(units * compute_macs(updates, length)).sum(),
+            full=(units * compute_macs(most, length)).sum(),
+        )
+
+    @cached_property
+    def _cumulative_macs(self) -> tuple[Tensor, Tensor]:
+        """Multiply-accumulates of a token, and of a pair, until every exit, from 0 exits on, float64 (N + 1,) each."""
+        base: Any = self.config.base_config
+        heads = base.num_attention_heads
+        pair = 2.0 * heads * (getattr(base, "head_dim", None) or base.hidden_size // heads)
+        numbers = [0, *self.config.exits]
+        token = [float(sum(count_layer_macs(self.layers[layer]) for layer in range(number))) for number in numbers]
+        return torch.tensor(token, dtype=torch.float64), pair * torch.tensor(numbers, dtype=torch.float64)
+
+    # ---- The forward pass
+
+    def begin(self, inputs: Mapping[str, Any], use_cache: bool = False) -> RunningTexts:
+        """Embed texts; see `begin_texts` for the arguments.
+
+        Raises:
+            DataError: If there is not exactly one of ids and embeddings.
+        """
+        ids, embedded = inputs.get("input_ids"), inputs.get("inputs_embeds")
+        if (ids is None) == (embedded is None):
+            raise DataError("input_ids, inputs_embeds: give exactly one of them")
+        words: Any = ids if embedded is None else embedded
+        check_words(words, self.get_input_embeddings())
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
+            return begin_texts(self.model, self.layers, inputs, use_cache)
+
+    def run_to_exit(self, running: RunningTexts, step: int) -> Tensor:
+        """Run the layers until an exit, counted from 1; return the states there, (A, T, D)."""
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
+            running.run_layers(self.layers, self.config.exits[step - 1])
+        return running.states
+
+    def draw_skipped_layers(self, running: RunningTexts) -> None:
+        """Draw the layers that each text skips, in training with `layer_dropout`."""
+        config = self.config
+        if not self.training or not config.layer_dropout:
+            return
+        layers = range(1, config.num_hidden_layers + 1)
+        probabilities = [dropout_probability(config, layer, self._step, self._total) for layer in layers]
+        running.skipped = draw_skipped(probabilities, len(running.states), running.states.device)
+
+    def exit_weights(self) -> list[float]:
+        """Return the weights of the losses of all exits; the curriculum is that of the optimiser step in training."""
+        step = self._step if self.training else None
+        return exit_weights(self.config, step, self._total)
+
+    def build_terms(self, total: Tensor, divergence: Tensor | None, count: Tensor) -> dict[str, LossTerm]:
+        """Return the parts of the loss from weighted sums over the units, and what divides them."""
+        terms = {"task": LossTerm(total, count)}
+        if divergence is not None:
+            terms["distillation"] = LossTerm(divergence, count, self.config.distillation)
+        return terms
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Count the units with a label in a batch, for every part of the loss."""
+        return dict.fromkeys(("task", "distillation"), self.count_labels(batch["labels"]))
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Count the units with a label."""
+        raise NotImplementedError
+
+    def resolve_rule(self, choice: str | ExitRule | None) -> ExitRule:
+        """Return the rule of a call; None: the configuration's, in training the last exit's."""
+        if choice is None and not self.training:
+            choice = self.config.exit_rule
+        return resolve_exit_rule(self, choice or f"fixed:{self.max_updates}")
+
+    def read(self, step: int, states: Tensor, **options: Any) -> Tensor:
+        """Return the predictions of an exit, counted from 1.
+
+        Args:
+            step: Number of the exit.
+            states: States of tokens, (k, D), or of texts, (A, T, D).
+            **options: Further arguments of the head.
+        """
+        exit, head, states = None, self.head, states.to(self.dtype)
+        if len(self.exits) and step < self.max_updates:
+            exits: Any = self.exits
+            exit = exits[step - 1]
+            head = exit.head if exit.head is not None else head
+            states = states if exit.mlp is None else exit.mlp(states)
+        norm = head.base_model.norm if exit is None or exit.norm is None else exit.norm
+        return self.predict(head, norm(states), **options)
+
+    def predict(self, head: Any, states: Tensor, **options: Any) -> Tensor:
+        """Return the logits (k, C) of a head of transformers for normed states of tokens, (k, D)."""
+        logits: Tensor = head(inputs_embeds=states.unsqueeze(0), **options).logits
+        return logits.squeeze(0)
+
+    def compute_pairs(self, running: RunningTexts) -> int:
+        """Count the pairs of a query and a key in one layer of the running texts."""
+        texts, width = running.states.shape[:2]
+        seen = (width + 1) / 2 if self.is_causal else width
+        return int(texts * width * (running.memory_length + seen))

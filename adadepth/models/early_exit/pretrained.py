@@ -12,8 +12,8 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.early_exit.configuration import OPTIONAL_SIZES, SIZES, EarlyExitConfig
 from adadepth.models.early_exit.family import EarlyExitSettings
-from adadepth.models.early_exit.heads import EarlyExitModel
-from adadepth.models.early_exit.modeling import split_model
+from adadepth.models.early_exit.layers import split_model
+from adadepth.models.early_exit.modeling import EarlyExitModel
 from adadepth.models.folder import is_weightless
 from adadepth.models.loading import allow_new_weights, refuse_mismatched, refuse_missing, warn_about_new_weights
 from adadepth.runtime.hub_access import silence_transformers

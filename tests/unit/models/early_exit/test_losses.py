@@ -151,11 +151,11 @@ def test_frozen_layers_learn_nothing_and_the_last_exit_teaches() -> None:
 
 
 def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    from adadepth.models.early_exit import heads
+    from adadepth.models.early_exit import modeling
 
     model = small(layer_dropout=0.5, exit_layers=[2]).train()
     skipped = torch.tensor([[False] * 4, [True, False, False, True], [True] * 4])
-    monkeypatch.setattr(heads, "draw_skipped", lambda probabilities, rows, device: skipped)
+    monkeypatch.setattr(modeling, "draw_skipped", lambda probabilities, rows, device: skipped)
     with torch.no_grad():
         found = model(PADDED, attention_mask=MASK, run_all_steps=True, output_hidden_states=True).hidden_states[-1]
         running = model.eval().begin({"input_ids": PADDED, "attention_mask": MASK})
@@ -168,7 +168,7 @@ def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytes
 
 
 def test_layers_are_skipped_as_often_as_said() -> None:
-    from adadepth.models.early_exit.modeling import draw_skipped
+    from adadepth.models.early_exit.layers import draw_skipped
 
     torch.manual_seed(0)
     shares = draw_skipped([0.0, 0.3, 1.0], 20_000, torch.device("cpu")).float().mean(dim=0)

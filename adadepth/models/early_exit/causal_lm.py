@@ -1,0 +1,254 @@
+"""The early-exit language model.
+
+Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits, K units that are read, k of them, C
+classes or pieces, M targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Unpack
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    Cache,
+    GenerationMixin,
+)
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.errors import DataError
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
+from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.models.early_exit.layers import (
+    RunningTexts,
+)
+from adadepth.models.early_exit.losses import (
+    token_divergences,
+)
+from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
+from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, find_real_tokens, scatter
+from adadepth.models.shared.causal import causal_targets, count_in_documents, cross_entropies
+from adadepth.models.shared.generation import CheckedGeneration
+from adadepth.models.shared.losses import (
+    LossOptions,
+    LossTerm,
+    combine_terms,
+    refuse_unknown,
+)
+from adadepth.models.shared.steps import (
+    run_steps,
+    runs_all,
+)
+
+
+@dataclass
+class TokenRun:
+    """States and exits of the tokens of a batch.
+
+    Attributes:
+        states: States at every exit, (B, T, D) each; or one tensor, at the exit of each token.
+        exit_steps: Exit of each token, from 1, int64, (B, T); 0 at padding.
+        execution: Computation of the batch.
+        has_all_exits: Whether the states are those of all exits.
+    """
+
+    states: list[Tensor]
+    exit_steps: Tensor
+    execution: Execution
+    has_all_exits: bool = False
+
+
+class ExitLogits:
+    """The predictions of every exit, (B, T, N, V), computed when they are indexed.
+
+    `logits[rows, tokens, exits]` is indexed like a tensor and gives float32 (..., V); `logits[...]` gives all of them.
+    """
+
+    def __init__(self, model: EarlyExitForCausalLM, states: Tensor) -> None:
+        self._model, self._states = model, states
+        self._steps = torch.arange(1, states.shape[2] + 1, device=states.device).expand(states.shape[:3])
+        self.shape = torch.Size((*states.shape[:3], model.config.vocab_size))
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._model.read_exits(self._states[index], self._steps[index]).float()
+
+
+class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
+    """A language model."""
+
+    mapping = MODEL_FOR_CAUSAL_LM_MAPPING
+    accepts_loss_kwargs = True
+
+    def get_output_embeddings(self) -> Any:
+        """Return the matrix of the last exit's predictions."""
+        return self.head.get_output_embeddings()
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the matrix of the last exit's predictions."""
+        self.head.set_output_embeddings(value)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        documents: Tensor | None = None,
+        **options: Unpack[LossOptions],
+    ) -> EarlyExitOutput:
+        """Predict the next token of every position.
+
+        Args:
+            input_ids: (B, T).
+            attention_mask: 1 at real tokens, those in the cache included, (B, M + T).
+            position_ids: (B, T) or (1, T); None: as the network counts them.
+            past_key_values: Keys and values of earlier tokens. With a cache all layers run, for later tokens.
+            inputs_embeds: (B, T, D) instead of `input_ids`.
+            labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
+            use_cache: Whether to make a cache; None: only one that the call passes is used.
+            output_hidden_states: Whether to return the states after every exit.
+            logits_to_keep: Number of last positions whose predictions are returned, or their indices; 0: all.
+            exit_rule: Rule that says which exit's prediction a token gets; None: the configuration's, in training the
+                last exit.
+            run_all_steps: Whether all layers run and all exits are recorded; None: if a loss or states need them.
+            generator: Random generator for rules that draw.
+            num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
+            documents: Number of each token's document, (B, T), for rows of several documents, padding as one more. A
+                token sees its own document alone. Labels at the first token of a document must be negative.
+            options: See `LossOptions`.
+
+        Raises:
+            DataError: If there are documents with a cache or positions.
+        """
+        refuse_unknown(options, type(self).__name__)
+        targets = options.get("shift_labels")
+        if targets is None and labels is not None:
+            targets = causal_targets(labels)
+        inputs: dict[str, Any] = {
+            "input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
+            "past_key_values": past_key_values, "inputs_embeds": inputs_embeds,
+        }  # fmt: skip
+        if documents is not None:
+            if past_key_values is not None or position_ids is not None:
+                raise DataError("documents: not with a cache or position_ids")
+            inputs |= {"position_ids": count_in_documents(documents), "attention_mask": None}  # positions of 0 mask
+        recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
+        running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
+        shows = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        real = find_real_tokens(attention_mask, running.states)
+        rule, embedded = self.resolve_rule(exit_rule), running.states
+        run_all = runs_all(run_all_steps, targets, training=self.training, shows=shows)
+        self.draw_skipped_layers(running)
+        run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
+        exits = run.exit_steps
+        output = EarlyExitOutput(
+            past_key_values=running.cache,
+            hidden_states=(embedded, *run.states) if shows else None,
+            exit_steps=exits,
+            trace=DepthTrace("token", exits.float(), real, self.max_updates, execution=run.execution),
+        )
+        if targets is not None:
+            terms = self._compute_losses(run, targets, output)
+            if (items := options.get("num_items_in_batch")) is not None:
+                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=targets.device))
+            output.loss, output.loss_parts = combine_terms(terms, num_targets)
+            if self.training:
+                return output
+        if run.has_all_exits:
+            table = torch.stack(run.states, dim=2)
+            output.step_logits = ExitLogits(self, table)
+            states = table.gather(2, (exits.clamp(min=1) - 1)[..., None, None].expand(-1, -1, 1, table.shape[-1]))
+            states = states.squeeze(2)
+        else:
+            states = run.states[0]
+        columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        output.logits = self.read_exits(states[:, columns], exits[:, columns].clamp(min=1))
+        return output
+
+    def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
+        """Run all layers; the rule decides afterwards."""
+        states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
+        if isinstance(rule, Fixed):
+            exits = real * rule.k
+        else:
+            slots = real.flatten().nonzero().squeeze(1)
+            with torch.no_grad():
+                read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
+                exits = scatter(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
+        execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
+        return TokenRun(states, exits, execution, has_all_exits=True)
+
+    def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
+        """Run the layers that the exits of tokens need, and with a cache all of them, for later tokens."""
+        steps, shape = self.max_updates, real.shape
+        if isinstance(rule, Fixed):
+            states, exits = self.run_to_exit(running, rule.k), real * rule.k
+            execution = Execution(rule.k, width=shape[1])
+        else:
+            slots = real.flatten().nonzero().squeeze(1)
+            stepper = ExitStepper(self, running, slots, lambda step, states: states)
+            result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
+            chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
+            states, exits = scatter(chosen, slots, shape), scatter(result.exit_steps, slots, shape)
+            execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
+        if running.cache is not None:
+            self.run_to_exit(running, steps)
+            execution = Execution(steps, width=shape[1], memory_length=running.memory_length)
+        return TokenRun([states], exits, execution)
+
+    def _compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
+        """Return the parts of the loss, and set the losses of single tokens in the output."""
+        counted = (targets >= 0).flatten().nonzero().squeeze(1)
+        targets, states = targets.flatten()[counted], [read.flatten(0, 1)[counted] for read in run.states]
+        pieces, weights, losses = self.config.vocab_size, self.exit_weights(), {}
+        total = states[0].new_zeros((), dtype=torch.float32)
+        apart = total if self.config.distillation else None
+        heads = [partial(self.read, step) for step in range(1, len(states) + 1)]
+        for step, (weight, read, head) in enumerate(zip(weights, states, heads, strict=True), start=1):
+            if self.training and not weight:
+                continue
+            losses[step] = cross_entropies(read, targets, head, pieces)
+            total = total + weight * losses[step].sum()
+            if apart is not None and step < len(states):
+                both, temperature = (head, heads[-1]), self.config.distillation_temperature
+                apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
+        count = torch.full((), len(targets), device=targets.device)
+        output.token_losses = losses[max(losses)].detach()
+        if not self.training:
+            output.step_losses = torch.stack(list(losses.values()), dim=1).detach()
+            exits = run.exit_steps.flatten()[counted].clamp(min=1).unsqueeze(1)
+            output.token_losses = output.step_losses.gather(1, exits - 1).squeeze(1)
+        return self.build_terms(total, apart, count)
+
+    def read_exits(self, states: Tensor, steps: Tensor) -> Tensor:
+        """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...)."""
+        flat, numbers = states.flatten(0, -2), steps.flatten()
+        present = numbers.unique().tolist() if len(self.exits) else []
+        if len(present) < 2:  # all exits have the same head
+            return self.read(present[0] if present else self.max_updates, flat).unflatten(0, states.shape[:-1])
+        logits = None
+        for step in present:
+            rows = (numbers == step).nonzero().squeeze(1)
+            part = self.read(step, flat[rows])
+            logits = part.new_zeros(len(flat), part.shape[-1]) if logits is None else logits
+            logits = logits.index_copy(0, rows, part)
+        assert logits is not None
+        return logits.unflatten(0, states.shape[:-1])
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Count the tokens with a token to predict."""
+        return (causal_targets(labels) >= 0).sum()

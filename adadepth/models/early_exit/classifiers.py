@@ -1,0 +1,181 @@
+"""Early-exit classifiers of texts and of tokens.
+
+Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits, K units that are read, k of them, C
+classes or pieces, M targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
+)
+from transformers.utils.generic import can_return_tuple
+
+from adadepth.halting.exit_rules import ExitRule, select_predictions
+from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
+from adadepth.models.early_exit.losses import (
+    divergences,
+)
+from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
+from adadepth.models.early_exit.stepping import ExitStepper, find_real_tokens, scatter
+from adadepth.models.shared.losses import (
+    class_losses,
+    combine_terms,
+    count_sequences,
+    step_losses,
+    target_weights,
+)
+from adadepth.models.shared.steps import (
+    Steps,
+    build_unit_fields,
+    run_steps,
+    runs_all,
+)
+
+
+class _Classifier(EarlyExitModel):
+    """A classifier of texts or tokens, the base class of both."""
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        num_targets: Mapping[str, Tensor] | None = None,
+        output_hidden_states: bool | None = None,
+        exit_rule: str | ExitRule | None = None,
+        run_all_steps: bool | None = None,
+        generator: torch.Generator | None = None,
+    ) -> EarlyExitOutput:
+        """Predict; the arguments are those of `EarlyExitForCausalLM.forward`, and segments of encoders.
+
+        Labels of texts follow `infer_problem_type`, those of tokens are classes (B, T), negative where there is none.
+        """
+        running = self.begin({
+            "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
+            "position_ids": position_ids, "inputs_embeds": inputs_embeds,
+        })  # fmt: skip
+        self.draw_skipped_layers(running)
+        rule = self.resolve_rule(exit_rule)
+        shows = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
+        real = find_real_tokens(attention_mask, running.states)
+        slots = self._find_slots(real)
+        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows)
+        steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
+        output = self._build_output(steps, rule, slots, real)
+        output.hidden_states = None if stepper.states is None else tuple(stepper.states)
+        if labels is not None:
+            losses, counted = self._compute_losses(steps.logits, labels, slots)
+            weights, apart = self.exit_weights(), None
+            total = (_sum_weighted(losses, weights) * counted).sum()
+            if self.config.distillation:
+                early, last = steps.logits[:, :-1], steps.logits[:, -1:]
+                divergence = divergences(early, last, self.config.distillation_temperature)
+                apart = (_sum_weighted(divergence, weights) * counted).sum()
+            output.loss, output.loss_parts = combine_terms(self.build_terms(total, apart, counted.sum()), num_targets)
+        return output
+
+    def _find_slots(self, real: Tensor) -> Tensor | None:
+        """Return the `slots` of `ExitStepper` from which tokens are no padding, (B, T)."""
+        raise NotImplementedError
+
+    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return the `read` of `ExitStepper`."""
+        raise NotImplementedError
+
+    def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
+        """Build the output without losses."""
+        raise NotImplementedError
+
+    def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the losses of all exits, (K, N), from logits (K, N, C), and the weights of the units, (K,)."""
+        raise NotImplementedError
+
+
+class EarlyExitForSequenceClassification(_Classifier):
+    """A classifier or regressor of texts, which leave the batch once they have exited."""
+
+    mapping = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    depth_unit: DepthUnit = "sequence"
+
+    def _find_slots(self, real: Tensor) -> None:
+        return None
+
+    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        return partial(self._read_texts, real)
+
+    def _read_texts(self, real: Tensor, step: int, states: Tensor, texts: Tensor) -> Tensor:
+        """Read texts as transformers does: encoders by their own way of pooling, decoders at their last token."""
+        mask = real[texts]
+        if not self._reads_last_token:
+            return self.read(step, states, attention_mask=mask.long())
+        last = mask.shape[1] - 1 - mask.flip(1).long().argmax(dim=1)
+        return self.read(step, states[torch.arange(len(last), device=last.device), last])
+
+    @property
+    def _reads_last_token(self) -> bool:
+        return isinstance(getattr(self.head, "score", None), nn.Linear)
+
+    def predict(self, head: Any, states: Tensor, **options: Any) -> Tensor:
+        """Return the logits (A, C) of a head for normed states, of last tokens (A, D) or whole texts (A, T, D)."""
+        logits: Tensor = head.score(states) if states.dim() == 2 else head(inputs_embeds=states, **options).logits
+        return logits
+
+    def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
+        exits = steps.exit_steps
+        execution = Execution(len(steps.rows), real.sum(dim=1), steps.widths, steps.rows, steps.computed)
+        valid = torch.ones_like(exits, dtype=torch.bool)
+        trace = DepthTrace("sequence", exits.float(), valid, self.max_updates, execution=execution)
+        logits = select_predictions(rule, steps.logits, None, exits)
+        return EarlyExitOutput(logits=logits, step_logits=steps.logits, exit_steps=exits, trace=trace)
+
+    def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
+        return step_losses(self.config, logits, labels)
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Count the texts with a label."""
+        return count_sequences(self.config, labels)
+
+
+class EarlyExitForTokenClassification(_Classifier):
+    """A classifier of tokens."""
+
+    mapping = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+
+    def _find_slots(self, real: Tensor) -> Tensor:
+        return real.flatten().nonzero().squeeze(1)
+
+    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        return self.read
+
+    def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
+        assert slots is not None
+        execution = Execution(len(steps.rows), width=real.shape[1], computed=steps.computed)
+        updates = scatter(steps.exit_steps, slots, real.shape).float()
+        trace = DepthTrace("token", updates, real, self.max_updates, execution=execution)
+        return EarlyExitOutput(trace=trace, **build_unit_fields(steps, rule, slots, (len(real), real.shape[1])))
+
+    def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
+        targets = labels.flatten()[slots]
+        return class_losses(logits, targets)[0], target_weights(self.config, targets)
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Count the tokens with a label, each with the weight of its class."""
+        return target_weights(self.config, labels).sum()
+
+
+def _sum_weighted(losses: Tensor, weights: list[float]) -> Tensor:
+    """Return the weighted sum of the losses of exits, (K, n), without a tensor of weights from the host."""
+    return torch.stack([weight * loss for weight, loss in zip(weights, losses.unbind(dim=1), strict=False)]).sum(dim=0)

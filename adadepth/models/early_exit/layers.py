@@ -1,0 +1,236 @@
+"""Networks of transformers whose layers run one at a time, so that texts can leave the batch after each.
+
+No network is rewritten. Its own forward pass embeds the tokens, makes masks and positions, and calls stand-ins for its
+layers (`ExitableLayers`), which record what each layer gets beside its states. The layers then run one after the other
+with these inputs, for the texts that are still there (`RunningTexts`).
+
+    h_0 = embed(tokens)
+    h_l = layer_l(h_{l-1})            l = 1..L
+    z_n = head_n(norm_n(h_l))         after every layer l with an exit, n = 1..N
+
+Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache, PreTrainedConfig
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+
+from adadepth.errors import ConfigError
+from adadepth.models.shared.encoders import select_accepted_inputs
+
+# Names of the norm between the last layer and the heads.
+_NORMS = ("norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+
+class LayerInputs(NamedTuple):
+    """Arguments of a layer beside its states, as its network passes them."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+
+
+@dataclass
+class RunningTexts:
+    """Texts of a batch between two layers.
+
+    Attributes:
+        states: States h_l, (A, T, D).
+        inputs: Inputs of every layer.
+        done: Number l of layers that ran.
+        cache: Keys and values of earlier tokens, if there are some; then no text may leave.
+        skipped: Whether each text skips each layer, boolean, (A, L), by layer dropout; None: none does.
+        memory_length: Number of tokens in the cache before these.
+    """
+
+    states: Tensor = field(init=False)
+    inputs: list[LayerInputs] = field(default_factory=list)
+    done: int = 0
+    cache: Cache | None = None
+    skipped: Tensor | None = None
+    memory_length: int = 0
+
+    def run_layers(self, layers: nn.ModuleList, stop: int) -> None:
+        """Run layers until `stop` of all layers ran."""
+        while self.done < stop:
+            layer, (arguments, options) = layers[self.done], self.inputs[self.done]
+            if self.skipped is None:
+                self.states = _run_layer(layer, self.states, arguments, options)
+            else:
+                rows = (~self.skipped[:, self.done]).nonzero().squeeze(1)
+                if len(rows):
+                    part = _select_rows((self.states, arguments, options), rows, len(self.states), {})
+                    self.states = self.states.index_copy(0, rows, _run_layer(layer, *part))
+            self.done += 1
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all texts but these positions, int64, (A',)."""
+        selected: dict[int, Tensor] = {}  # layers share most inputs
+        running = len(self.states)
+        self.inputs[self.done :] = [
+            LayerInputs(*_select_rows(tuple(inputs), rows, running, selected)) for inputs in self.inputs[self.done :]
+        ]
+        self.states = self.states[rows]
+
+
+def _run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    output = layer(states, *arguments, **options)
+    updated: Tensor = output[0] if isinstance(output, tuple) else output
+    return updated
+
+
+def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Tensor]) -> Any:
+    """Select rows of all tensors that have one for each of the running texts."""
+    if isinstance(inputs, tuple):
+        return tuple(_select_rows(part, rows, running, selected) for part in inputs)
+    if isinstance(inputs, dict):
+        return {name: _select_rows(part, rows, running, selected) for name, part in inputs.items()}
+    if not isinstance(inputs, Tensor) or inputs.dim() == 0 or len(inputs) != running:
+        return inputs
+    if id(inputs) not in selected:
+        selected[id(inputs)] = inputs[rows]
+    return selected[id(inputs)]
+
+
+_recorded: ContextVar[RunningTexts | None] = ContextVar("recorded", default=None)
+
+
+class ExitableLayers(nn.ModuleList):
+    """The layers of a network; within `record`, iterating over them gives stand-ins that run nothing."""
+
+    def __iter__(self) -> Iterator[Any]:
+        running, layers = _recorded.get(), super().__iter__()
+        return layers if running is None else iter([_StandIn(layer, running) for layer in layers])
+
+    def __getitem__(self, index: Any) -> Any:
+        return self if index == slice(None, len(self)) else super().__getitem__(index)
+
+    @contextmanager
+    def record(self) -> Iterator[RunningTexts]:
+        """Record the inputs of all layers in a call of their network within the context."""
+        running = RunningTexts()
+        token = _recorded.set(running)
+        try:
+            yield running
+        finally:
+            _recorded.reset(token)
+
+
+class _StandIn:
+    """A layer that records its inputs and returns its states; its attributes are those of the layer."""
+
+    def __init__(self, layer: nn.Module, running: RunningTexts) -> None:
+        self._layer, self._running = layer, running
+
+    def __call__(self, states: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        self._running.states = states
+        self._running.inputs.append(LayerInputs(arguments, options))
+        return states
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._layer, name)
+
+
+class HeadInput(nn.Module):
+    """Final norm and pooler of a network, which replace the network in its model of transformers with a head.
+
+    Attributes:
+        norm: Norm of the states before `forward`, which gets them normed; an identity if there is none.
+        pooler: Function from normed states to the pooled first token; None: the head needs none.
+    """
+
+    def __init__(self, norm: nn.Module, pooler: nn.Module | None) -> None:
+        super().__init__()
+        self.norm, self.pooler = norm, pooler
+
+    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> Any:
+        """Return normed states (A, T, D) as if they were the output of the network."""
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+class Parts(NamedTuple):
+    """A model of transformers in two parts.
+
+    Attributes:
+        base: Its network up to the last layer, with `ExitableLayers`.
+        head: The model without the network, called with states as `inputs_embeds`; its network is a `HeadInput`.
+        tied: Tied weights by name, as `_tied_weights_keys` of a model with the attributes `model` and `head`.
+    """
+
+    base: Any
+    head: Any
+    tied: dict[str, str]
+
+
+def split_model(model: Any) -> Parts:
+    """Split a model of transformers, which is changed, before what follows its last layer.
+
+    Raises:
+        ConfigError: If its network has no list of layers, or a second stack of them.
+    """
+    base, prefix, config = model.base_model, model.base_model_prefix, model.config
+    if base is model or config.is_encoder_decoder:
+        raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
+    name, stack, layers = _find_layers(base, config)
+    setattr(stack, name, ExitableLayers(layers))
+    norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)
+    norm = nn.Identity() if norm_name is None else getattr(base, norm_name)
+    if norm_name is not None:
+        setattr(base, norm_name, nn.Identity())
+    pooler = getattr(base, "pooler", None)
+    if pooler is not None:
+        base.pooler = None
+    setattr(model, prefix, HeadInput(norm, pooler))
+    tied = {f"head.{name}": _rename_source(source, prefix) for name, source in (model._tied_weights_keys or {}).items()}
+    model._tied_weights_keys, model.all_tied_weights_keys = None, {}
+    return Parts(base, model, tied)
+
+
+def _rename_source(name: str, prefix: str) -> str:
+    inner = name.removeprefix(f"{prefix}.")
+    return f"head.{name}" if inner == name else f"model.{inner}"
+
+
+def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
+    """Return the attribute, the module that has it, and the layers."""
+    for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
+        for name, layers in stack.named_children():
+            if isinstance(layers, nn.ModuleList) and len(layers) == config.num_hidden_layers:
+                return name, stack, layers
+    raise ConfigError(f"base={config.model_type}: its network has no list of {config.num_hidden_layers} layers")
+
+
+def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], use_cache: bool) -> RunningTexts:
+    """Embed texts, and return them before the first layer.
+
+    Args:
+        base: See `Parts`.
+        layers: Its layers.
+        inputs: Arguments of the network; those that it does not know are dropped.
+        use_cache: Whether it makes a cache if the inputs have none.
+    """
+    cache = inputs.get("past_key_values")
+    with layers.record() as running:
+        running.memory_length = 0 if cache is None else cache.get_seq_length()
+        output = base(**select_accepted_inputs(base, {**inputs, "use_cache": use_cache}))
+    running.cache = getattr(output, "past_key_values", None)
+    return running
+
+
+def count_layer_macs(layer: nn.Module) -> int:
+    """Count the multiply-accumulates of a layer per token, those of attention's pairs excepted: its weights."""
+    return sum(part.weight.numel() for part in layer.modules() if isinstance(part, nn.Linear))
+
+
+def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
+    """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
+    return torch.rand(rows, len(probabilities), device=device) < torch.tensor(probabilities, device=device)
