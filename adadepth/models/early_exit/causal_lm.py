@@ -30,7 +30,7 @@ from adadepth.models.early_exit.losses import (
     token_divergences,
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, find_real_tokens, scatter
+from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table, find_real_tokens
 from adadepth.models.shared.causal import causal_targets, count_in_documents, cross_entropies
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.losses import (
@@ -188,7 +188,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             slots = real.flatten().nonzero().squeeze(1)
             with torch.no_grad():
                 read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
-                exits = scatter(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
+                exits = fill_table(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
         execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
         return TokenRun(states, exits, execution, has_all_exits=True)
 
@@ -203,7 +203,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             stepper = ExitStepper(self, running, slots, lambda step, states: states)
             result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
             chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
-            states, exits = scatter(chosen, slots, shape), scatter(result.exit_steps, slots, shape)
+            states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
             execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
         if running.cache is not None:
             self.run_to_exit(running, steps)

@@ -24,7 +24,7 @@ from adadepth.models.early_exit.losses import (
     divergences,
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, find_real_tokens, scatter
+from adadepth.models.early_exit.stepping import ExitStepper, fill_table, find_real_tokens
 from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
@@ -163,7 +163,7 @@ class EarlyExitForTokenClassification(_Classifier):
     def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
         assert slots is not None
         execution = Execution(len(steps.rows), width=real.shape[1], computed=steps.computed)
-        updates = scatter(steps.exit_steps, slots, real.shape).float()
+        updates = fill_table(steps.exit_steps, slots, real.shape).float()
         trace = DepthTrace("token", updates, real, self.max_updates, execution=execution)
         return EarlyExitOutput(trace=trace, **build_unit_fields(steps, rule, slots, (len(real), real.shape[1])))
 

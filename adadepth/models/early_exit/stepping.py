@@ -113,7 +113,7 @@ def find_real_tokens(mask: Any, states: Tensor) -> Tensor:
     return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
 
 
-def scatter(values: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
+def fill_table(values: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a table (B, T, ...) of the values (K, ...) of some tokens, and 0 elsewhere."""
     table = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
     return table.index_copy(0, slots, values).unflatten(0, tuple(shape))
