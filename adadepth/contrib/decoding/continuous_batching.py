@@ -42,7 +42,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.modeling import Looping
-from adadepth.models.looped.token_compaction import compute_keys_and_values
+from adadepth.models.shared.token_cache import compute_keys_and_values
 
 _POLICIES = ("all", "frozen")
 

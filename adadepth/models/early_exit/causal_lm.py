@@ -20,9 +20,10 @@ from transformers import (
 )
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import DataError
+from adadepth.errors import ConfigError, DataError
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
 from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.models.early_exit.cache import ExitCache, check_policy
 from adadepth.models.early_exit.layers import (
     RunningTexts,
 )
@@ -31,6 +32,7 @@ from adadepth.models.early_exit.losses import (
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table, find_real_tokens
+from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.shared.causal import causal_targets, count_in_documents, cross_entropies
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.losses import (
@@ -108,6 +110,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
         documents: Tensor | None = None,
+        cache_policy: str | None = None,
         **options: Unpack[LossOptions],
     ) -> EarlyExitOutput:
         """Predict the next token of every position.
@@ -116,7 +119,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             input_ids: (B, T).
             attention_mask: 1 at real tokens, those in the cache included, (B, M + T).
             position_ids: (B, T) or (1, T); None: as the network counts them.
-            past_key_values: Keys and values of earlier tokens. With a cache all layers run, for later tokens.
+            past_key_values: Keys and values of earlier tokens.
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
             use_cache: Whether to make a cache; None: only one that the call passes is used.
@@ -129,10 +132,13 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             num_targets: Counts that normalise the loss parts instead of those of this batch; see `combine_terms`.
             documents: Number of each token's document, (B, T), for rows of several documents, padding as one more. A
                 token sees its own document alone. Labels at the first token of a document must be negative.
+            cache_policy: Policy of the cache, which says whether tokens that exit save computation; see
+                `adadepth.models.early_exit.cache`. None: that of `past_key_values`, or else of the configuration.
             options: See `LossOptions`.
 
         Raises:
             DataError: If there are documents with a cache or positions.
+            ConfigError: If there is no such policy, or the cache has another policy.
         """
         refuse_unknown(options, type(self).__name__)
         targets = options.get("shift_labels")
@@ -146,11 +152,17 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             if past_key_values is not None or position_ids is not None:
                 raise DataError("documents: not with a cache or position_ids")
             inputs |= {"position_ids": count_in_documents(documents), "attention_mask": None}  # positions of 0 mask
+        rule = self.resolve_rule(exit_rule)
+        past_key_values = self._resolve_cache(past_key_values, use_cache, cache_policy)
+        if isinstance(past_key_values, ExitCache):
+            return self._forward_cached(
+                inputs | {"past_key_values": past_key_values}, rule, targets, logits_to_keep, generator
+            )
         recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
         running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
         shows = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
         real = find_real_tokens(attention_mask, running.states)
-        rule, embedded = self.resolve_rule(exit_rule), running.states
+        embedded = running.states
         run_all = runs_all(run_all_steps, targets, training=self.training, shows=shows)
         self.draw_skipped_layers(running)
         run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
@@ -205,10 +217,109 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
             states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
             execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
-        if running.cache is not None:
+        if running.cache is not None and self._drafting_exit is None:
             self.run_to_exit(running, steps)
             execution = Execution(steps, width=shape[1], memory_length=running.memory_length)
         return TokenRun([states], exits, execution)
+
+    def _forward_cached(
+        self,
+        inputs: Mapping[str, Any],
+        rule: ExitRule,
+        targets: Tensor | None,
+        logits_to_keep: int | Tensor,
+        generator: torch.Generator | None,
+    ) -> EarlyExitOutput:
+        """Predict with an `ExitCache`: tokens that exit run no further layer in this call.
+
+        The rule decides at the tokens whose predictions are returned, and with the policy `frozen` at all of them.
+        """
+        cache = inputs["past_key_values"]
+        words: Any = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
+        real = find_real_tokens(inputs["attention_mask"], words)
+        columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        units = real.clone()
+        if cache.policy == "deferred" and targets is None:
+            units = torch.zeros_like(real)
+            units[:, columns] = real[:, columns]
+        stepper = TokenStepper(self, cache, inputs, real, units)
+        slots, shape = units.flatten().nonzero().squeeze(1), real.shape
+        steps = run_steps(
+            stepper, ReadingRule(rule, self), max_updates=self.max_updates, run_all=False, generator=generator
+        )
+        computed = stepper.finish()
+        chosen = select_predictions(rule, steps.logits, None, steps.exit_steps).to(self.dtype)
+        states, exits = fill_table(chosen, slots, shape), fill_table(steps.exit_steps, slots, shape)
+        execution = Execution(
+            len(computed.queries), width=shape[1], computed=computed, memory_length=cache.get_seq_length() - shape[1]
+        )
+        output = EarlyExitOutput(
+            past_key_values=cache,
+            exit_steps=exits,
+            trace=DepthTrace("token", exits.float(), units, self.max_updates, execution=execution),
+        )
+        if targets is not None:
+            counted = (targets >= 0).flatten().nonzero().squeeze(1)
+            reads = states.flatten(0, 1)[counted], exits.flatten()[counted].clamp(min=1)
+            logits = self.read_exits(*reads).float()
+            output.token_losses = nn.functional.cross_entropy(logits, targets.flatten()[counted], reduction="none")
+            output.loss = output.token_losses.mean()
+        output.logits = self.read_exits(states[:, columns], exits[:, columns].clamp(min=1))
+        return output
+
+    def _resolve_cache(self, cache: Cache | None, use_cache: bool | None, policy: str | None) -> Cache | None:
+        """Return the cache of a forward pass, with the requested policy."""
+        if self._drafting_exit is not None:
+            return cache
+        if policy is None:
+            makes_cache = cache is None and use_cache and not self.training
+            return self._make_cache(self.config.cache_policy) if makes_cache else cache
+        if use_cache is False:
+            raise ConfigError(f"cache_policy={policy}: needs a call with a cache, but use_cache=False")
+        if cache is None:
+            return self._make_cache(policy)
+        has = cache.policy if isinstance(cache, ExitCache) else "all"
+        if check_policy(policy) != has:
+            raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
+        return cache
+
+    def _make_cache(self, policy: str) -> Cache | None:
+        """Return an empty cache with a policy; None: the network makes its own."""
+        return None if check_policy(policy) == "all" else ExitCache(self.config.num_hidden_layers, policy)
+
+    def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
+        """Create the cache for `generate` with the requested policy, unless a cache is passed."""
+        policy = check_policy(model_kwargs.get("cache_policy") or self.config.cache_policy)
+        kind = generation_config.cache_implementation
+        if policy != "all" and kind not in (None, "dynamic"):
+            raise ConfigError(
+                f"cache_policy={policy}: has its own cache and does not support cache_implementation={kind}"
+            )
+        has_cache = model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False
+        if policy == "all" or has_cache or self._drafting_exit is not None:
+            super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
+        else:
+            model_kwargs["past_key_values"] = self._make_cache(policy)
+
+    @property
+    def _drafting_exit(self) -> int | None:
+        """Number of the exit at which `generate(assistant_early_exit=layer)` drafts tokens; None: it does not draft.
+
+        transformers sets the number of layers of the base model while it drafts.
+        """
+        layer, exits = self.model.config.num_hidden_layers, self.config.exits
+        return None if layer == exits[-1] else exits.index(layer) + 1
+
+    def check_early_exit(self, layer: int) -> None:
+        """Refuse a layer of `assistant_early_exit` that has no early exit; see `CheckedGeneration`."""
+        if layer not in (early := self.config.exits[:-1]):
+            allowed = ", ".join(map(str, early)) or "there is none"
+            raise ConfigError(f"assistant_early_exit={layer}: must be a layer with an early exit: {allowed}")
+
+    def resolve_rule(self, choice: str | ExitRule | None) -> ExitRule:
+        """Return the rule of a call; while transformers drafts with an early exit, this exit."""
+        exit = self._drafting_exit
+        return super().resolve_rule(choice if exit is None else f"fixed:{exit}")
 
     def _compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
         """Return the parts of the loss, and set the losses of single tokens in the output."""

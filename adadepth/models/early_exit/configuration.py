@@ -10,6 +10,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError, nearest
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.early_exit.cache import check_policy
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
@@ -39,6 +40,7 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
     exit_layers: list[int] | None = None
     exit_heads: str = "shared"
     exit_rule: str | None = None
+    cache_policy: str = "all"
     exit_weights: str = "linear"
     exit_scale: int | float = 1.0
     exit_curriculum: str = "none"
@@ -65,6 +67,7 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         super().__post_init__(**kwargs)
         if self.exit_rule is not None:
             parse_rule(self.exit_rule)
+        check_policy(self.cache_policy)
         exits = self.exits
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(f"exit_layers={self.exit_layers}: there are {self.num_hidden_layers} layers, from 1")

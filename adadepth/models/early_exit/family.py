@@ -12,6 +12,7 @@ from adadepth.models.registry import Budgeting, Family
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
 ExitLossWeights = StrEnum("ExitLossWeights", ["last", "uniform", "linear", "layerskip"])
 ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
+ExitCachePolicy = StrEnum("ExitCachePolicy", ["all", "frozen", "deferred"])
 DropoutGrowth = StrEnum("DropoutGrowth", ["none", "exponential"])
 TrainedPart = StrEnum("TrainedPart", ["all", "exits"])
 
@@ -72,6 +73,12 @@ class EarlyExitSettings(ModelConfig):
         None,
         "which exit's prediction counts; None: that of the last one",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+    )
+    cache_policy: ExitCachePolicy = setting(
+        ExitCachePolicy.all,
+        "what later tokens read of a token that skipped layers in decoding: it runs all layers, keeps the state of its "
+        "exit, or runs the others once a later token needs them",
+        more="The policies are those of `adadepth.models.early_exit.cache`.",
     )
     exit_weights: ExitLossWeights = setting(
         ExitLossWeights.linear,

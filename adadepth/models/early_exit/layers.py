@@ -31,6 +31,10 @@ from adadepth.models.shared.encoders import select_accepted_inputs
 _NORMS = ("norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f")
 
 
+# Names of the linear layers that make queries, keys and values in decoders.
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
+
+
 class LayerInputs(NamedTuple):
     """Arguments of a layer beside its states, as its network passes them."""
 
@@ -63,12 +67,12 @@ class RunningTexts:
         while self.done < stop:
             layer, (arguments, options) = layers[self.done], self.inputs[self.done]
             if self.skipped is None:
-                self.states = _run_layer(layer, self.states, arguments, options)
+                self.states = run_layer(layer, self.states, arguments, options)
             else:
                 rows = (~self.skipped[:, self.done]).nonzero().squeeze(1)
                 if len(rows):
                     part = _select_rows((self.states, arguments, options), rows, len(self.states), {})
-                    self.states = self.states.index_copy(0, rows, _run_layer(layer, *part))
+                    self.states = self.states.index_copy(0, rows, run_layer(layer, *part))
             self.done += 1
 
     def keep(self, rows: Tensor) -> None:
@@ -81,7 +85,8 @@ class RunningTexts:
         self.states = self.states[rows]
 
 
-def _run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+def run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
+    """Run a layer of transformers with the arguments that its network passes, and return the states."""
     output = layer(states, *arguments, **options)
     updated: Tensor = output[0] if isinstance(output, tuple) else output
     return updated
@@ -111,7 +116,8 @@ class ExitableLayers(nn.ModuleList):
         return layers if running is None else iter([_StandIn(layer, running) for layer in layers])
 
     def __getitem__(self, index: Any) -> Any:
-        return self if index == slice(None, len(self)) else super().__getitem__(index)
+        is_recorded = isinstance(index, slice) and _recorded.get() is not None
+        return self if is_recorded or index == slice(None, len(self)) else super().__getitem__(index)
 
     @contextmanager
     def record(self) -> Iterator[RunningTexts]:
@@ -229,6 +235,15 @@ def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], us
 def count_layer_macs(layer: nn.Module) -> int:
     """Count the multiply-accumulates of a layer per token, those of attention's pairs excepted: its weights."""
     return sum(part.weight.numel() for part in layer.modules() if isinstance(part, nn.Linear))
+
+
+def count_projection_macs(layer: nn.Module) -> int:
+    """Count the multiply-accumulates of the queries, keys and values that a layer of a decoder makes of a token."""
+    return sum(
+        part.weight.numel()
+        for name, part in layer.named_modules()
+        if isinstance(part, nn.Linear) and name.rpartition(".")[2] in _PROJECTIONS
+    )
 
 
 def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:

@@ -14,6 +14,7 @@ import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import torch
@@ -36,6 +37,7 @@ from adadepth.models.early_exit.layers import (
     RunningTexts,
     begin_texts,
     count_layer_macs,
+    count_projection_macs,
     draw_skipped,
     split_model,
 )
@@ -284,6 +286,8 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         if ran.computed is not None:
             queries, pairs = (counts.to(token) for counts in (ran.computed.queries, ran.computed.pairs))
             executed = (queries * token.diff()[: len(queries)] + pairs * pair.diff()[: len(pairs)]).sum()
+            stored = ran.computed.keys.to(token) - queries  # their queries are computed, too, and dropped
+            executed = executed + (stored * self._projection_macs[: len(stored)]).sum()
         units, length = trace.valid.double(), lengths
         if by_token:
             length = length.unsqueeze(1)
@@ -306,6 +310,14 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         numbers = [0, *self.config.exits]
         token = [float(sum(count_layer_macs(self.layers[layer]) for layer in range(number))) for number in numbers]
         return torch.tensor(token, dtype=torch.float64), pair * torch.tensor(numbers, dtype=torch.float64)
+
+    @cached_property
+    def _projection_macs(self) -> Tensor:
+        """Multiply-accumulates of a token's queries, keys and values between two exits, float64 (N,)."""
+        exits = [0, *self.config.exits]
+        spans = [range(*span) for span in pairwise(exits)]
+        macs = [sum(count_projection_macs(self.layers[layer]) for layer in span) for span in spans]
+        return torch.tensor(macs, dtype=torch.float64)
 
     # ---- The forward pass
 

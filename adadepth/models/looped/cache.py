@@ -28,16 +28,15 @@ their width, N loops.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache
-from transformers.cache_utils import CacheLayerMixin
 
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
+from adadepth.models.shared.token_cache import Selection, Target, TokenLayer
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
@@ -54,73 +53,8 @@ def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = 
     return int(2 * config.key_value_heads * config.width_of_head * item * entries)
 
 
-@dataclass
-class Target:
-    """Position in a cache at which the current forward pass writes keys and values.
-
-    Attributes:
-        before: Number M of earlier tokens in the cache.
-        new: Number T of new tokens.
-        rows: Number B of rows.
-        loop: Current loop, counted from 0, or -1 before the first loop.
-        picked: Tokens for which keys and values are written, or None for all tokens.
-    """
-
-    before: int = 0
-    new: int = 0
-    rows: int = 0
-    loop: int = -1
-    picked: Selection | None = None
-
-
-@dataclass
-class Selection:
-    """Selected tokens of a batch, in the R rows that have any.
-
-    They are arranged in r columns, the number that the fullest row needs.
-
-    Attributes:
-        rows: Indices of the rows, ascending, int64 (R,).
-        tokens: Indices of the tokens, ascending in a row, int64 (R, r). Rows with fewer selected tokens are filled with
-            unselected tokens.
-        real: Whether each of these tokens was selected, boolean (R, r).
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    real: Tensor
-
-    @classmethod
-    def from_running(cls, running: Tensor) -> Selection | None:
-        """Select the running tokens from their mask, (B, T), or return None if all tokens run."""
-        counts = running.sum(dim=1)
-        most = int(counts.max())
-        if most == running.shape[1] and bool((counts == most).all()):
-            return None
-        rows = counts.nonzero().squeeze(1)
-        tokens = (~running[rows]).long().argsort(dim=1, stable=True)[:, :most]
-        return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
-
-    def take(self, values: Tensor) -> Tensor:
-        """Gather the values of the selected tokens, (R, r, ...), from those of the batch, (B, T, ...)."""
-        return values[self.rows.unsqueeze(1), self.tokens]
-
-    def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """Return `values`, (B, T, ...), with those of the selected tokens replaced by `computed`, (R, r, ...)."""
-        rows, tokens = self.coordinates
-        return values.index_put((rows, tokens), computed[self.real])
-
-    @property
-    def coordinates(self) -> tuple[Tensor, Tensor]:
-        """Row index and token index of every selected token, int64 (K,) each."""
-        return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
-
-
-_SLACK = 64  # tokens by which a full layer grows at least
-
-
-class LoopLayer(CacheLayerMixin):
-    """Keys and values of a layer, (B, S, h, capacity, d). The first M of `capacity` tokens are filled.
+class LoopLayer(TokenLayer):
+    """Keys and values of a layer, which stores S entries per token as a cache policy defines.
 
     Args:
         entries: Number S of entries per token.
@@ -128,41 +62,20 @@ class LoopLayer(CacheLayerMixin):
         policy: Name of the cache policy: `frozen`, `last`, `mean`, `first` or `ring`.
     """
 
-    is_sliding = False
-    is_croppable = True
-    supports_early_init = False
-    keys: Any  # a tensor, once there is a token
-    values: Any
-
     def __init__(self, entries: int, target: Target, policy: str) -> None:
-        super().__init__()
-        self._entries, self._target, self._policy = entries, target, policy
-        self._length, self._written = 0, set[int]()
+        super().__init__(target, entries)
+        self._policy, self._written = policy, set[int]()
         # Keys and values of the running call, (B, h, T, d) each: the sum over loops for `mean`, the first loop's.
         self._accumulated: list[Tensor] = []
 
-    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Create tensors without tokens for the rows of the current forward pass."""
-        self.keys, self.values = (
-            new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
-            for new in (key_states, value_states)
-        )
-        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
-
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values, (R, h, r, d), and return those that attention reads, (R, h, M + T, d)."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        target = self._target
-        self._grow(target.before + target.new)
-        loop = max(target.loop, 0)
+        loop = max(self._target.loop, 0)
         entry = min(loop, self._entries - 1) if self._policy == "frozen" else loop % self._entries
-        both = key_states.detach(), value_states.detach()
-        for stored, new in zip((self.keys, self.values), both, strict=True):
-            _write(stored[:, entry], new, target)
-        self._accumulate(both, loop)
+        read = self._write_entry(entry, key_states, value_states)
+        self._accumulate((key_states.detach(), value_states.detach()), loop)
         self._written.add(entry)
-        return self._read(self.keys[:, entry]), self._read(self.values[:, entry])
+        return read
 
     def finalize_exited(
         self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None
@@ -198,56 +111,8 @@ class LoopLayer(CacheLayerMixin):
 
     def close(self, length: int) -> None:
         """End the forward pass. The number M of filled tokens becomes `length`."""
-        self._length, self._accumulated, self._written = length, [], set()
-
-    def get_seq_length(self) -> int:
-        """Return the number M of filled tokens."""
-        return self._length
-
-    def get_max_length(self) -> int:
-        """Return -1, because the cache can grow without limit."""
-        return -1
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return the number of keys, M + T, and the offset of the first key, 0."""
-        return self._length + query_length, 0
-
-    def reset(self) -> None:
-        """Remove all tokens."""
-        self.keys = self.values = None
-        self.is_initialized = False
-        self.close(0)
-
-    def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens. Under every policy, the entries of a token do not depend on later tokens.
-
-        Args:
-            tokens_to_remove: Number of tokens to remove, given as a negative number, or 0.
-
-        Raises:
-            ValueError: If the number is positive.
-        """
-        if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to remove as a negative number")
-        self._length = max(self._length + tokens_to_remove, 0)
-
-    def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row `repeats` times."""
-        if self.is_initialized:
-            self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only the rows with the given indices."""
-        if self.is_initialized:
-            self.keys, self.values = self.keys[indices], self.values[indices]
-
-    def _grow(self, needed: int) -> None:
-        capacity = self.keys.shape[3]
-        if needed > capacity:
-            more = max(needed + _SLACK, capacity + capacity // 4) - capacity
-            self.keys, self.values = (
-                torch.nn.functional.pad(stored, (0, 0, 0, more)) for stored in (self.keys, self.values)
-            )
+        super().close(length)
+        self._accumulated, self._written = [], set()
 
     def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
         """Accumulate the sum over the loops of each token, or its first loop, in float32 or a wider dtype."""
@@ -266,29 +131,6 @@ class LoopLayer(CacheLayerMixin):
             else:
                 rows, tokens = target.picked.coordinates
                 total[rows, :, tokens] += new.transpose(1, 2)[target.picked.real]
-
-    def _read(self, stored: Tensor) -> Tensor:
-        """Return the keys or values of the running rows, (R, h, M + T, d), from the cache, (B, h, capacity, d).
-
-        The result is a view if the rows are contiguous.
-        """
-        target = self._target
-        filled = stored[:, :, : target.before + target.new]
-        if target.picked is None or len(target.picked.rows) == target.rows:
-            return filled
-        first, last = int(target.picked.rows[0]), int(target.picked.rows[-1])
-        if last - first + 1 == len(target.picked.rows):
-            return filled[first : last + 1]
-        return filled.index_select(0, target.picked.rows)
-
-
-def _write(stored: Tensor, new: Tensor, target: Target) -> None:
-    """Write the keys or values of the running rows, (R, h, r, d), into the cache, (B, h, capacity, d)."""
-    if target.picked is None:
-        stored[:, :, target.before : target.before + target.new] = new
-    else:
-        rows, tokens = target.picked.coordinates
-        stored[rows, :, target.before + tokens] = new.transpose(1, 2)[target.picked.real]
 
 
 class LoopedCache(Cache):

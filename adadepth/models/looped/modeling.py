@@ -35,7 +35,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.trace import DepthUnit
 from adadepth.models.contract import DepthModel
-from adadepth.models.looped.cache import LoopedCache, Selection, make_cache
+from adadepth.models.looped.cache import LoopedCache, make_cache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import (
     PUBLISHED_MODELS,
@@ -53,6 +53,7 @@ from adadepth.models.looped.token_compaction import begin_running, close, loop_r
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
+from adadepth.models.shared.token_cache import Selection
 
 
 class CacheLayerView:

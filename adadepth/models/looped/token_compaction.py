@@ -15,10 +15,11 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadepth.errors import ConfigError
-from adadepth.models.looped.cache import LoopedCache, Selection
+from adadepth.models.looped.cache import LoopedCache
+from adadepth.models.shared.token_cache import Selection, compute_keys_and_values, select_mask
 
 _ATTENTION = ("eager", "sdpa")
 
@@ -104,41 +105,6 @@ def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> l
     return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
 
 
-class _StopForward(Exception):
-    """Signal that ends the forward pass of a layer when its keys and values have been recorded."""
-
-
-class _KeyValueRecorder:
-    """Cache that records the keys and values of a layer, and then stops the forward pass of the layer."""
-
-    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
-        self.recorded = keys, values
-        raise _StopForward
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return 0
-
-
-def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
-    """Return the keys and values, (B, h, T, d) each, of every layer for the same states, (B, T, D).
-
-    A layer of another decoder has no method for keys and values. Its forward pass is stopped when it would cache them.
-    """
-    results = []
-    for layer in layers:
-        direct: Any = getattr(layer, "compute_keys_and_values", None)
-        if direct is not None:
-            results.append(direct(states, rotation))
-            continue
-        recorder = _KeyValueRecorder()
-        try:
-            layer(states, position_embeddings=rotation, position_ids=positions, past_key_values=recorder)
-        except _StopForward:
-            results.append(recorder.recorded)
-    assert len(results) == len(layers), "a layer did not cache keys and values"
-    return results
-
-
 def select_tokens(run: Any, picked: Selection) -> Any:
     """Return the state of the loops for the selected tokens only, (R, r)."""
     before, new = run.cache.target.before, run.embedded.shape[1]
@@ -156,17 +122,3 @@ def select_tokens(run: Any, picked: Selection) -> Any:
         rotation=tuple(picked.take(table) for table in run.rotation),
         masks=masks,
     )
-
-
-def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
-    """Return the mask of the selected queries, (R, 1, r, M + T), from a mask of all, (B or 1, 1, T, M + T).
-
-    If `mask` is None, the result is causal. It is None if there is only one new token.
-    """
-    if mask is not None:
-        rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)
-        return mask[rows.unsqueeze(1), :, picked.tokens].transpose(1, 2)
-    if new == 1:
-        return None
-    seen = torch.arange(before + new, device=picked.tokens.device)
-    return (seen <= before + picked.tokens.unsqueeze(2)).unsqueeze(1)

@@ -32,7 +32,7 @@ class CheckedGeneration:
 
         Raises:
             DataError: If the prompt is empty, or has ids outside of the vocabulary.
-            ConfigError: If `assistant_early_exit` requests drafting with the first layers.
+            ConfigError: If `assistant_early_exit` requests drafting with first layers that have no exit.
         """
         prompt = kwargs.get("input_ids") if inputs is None else inputs
         if prompt is not None:
@@ -40,11 +40,19 @@ class CheckedGeneration:
         config = self.generation_config if generation_config is None else generation_config
         layers = kwargs.get("assistant_early_exit", getattr(config, "assistant_early_exit", None))
         if layers is not None:
-            raise ConfigError(
-                f"assistant_early_exit={layers}: {type(self).__name__} has no layers for an early exit; {self.drafting}"
-            )
+            self.check_early_exit(layers)
         parent: Any = super()
         return parent.generate(inputs, generation_config, *args, **kwargs)
+
+    def check_early_exit(self, layer: int) -> None:
+        """Refuse to draft tokens with the first layers, unless the model can.
+
+        Raises:
+            ConfigError: If there is no exit after this layer.
+        """
+        raise ConfigError(
+            f"assistant_early_exit={layer}: {type(self).__name__} has no layers for an early exit; {self.drafting}"
+        )
 
 
 def check_prompt(ids: Any, pieces: int | None) -> None:

@@ -1,0 +1,221 @@
+"""Decoding with early exits: each layer runs only for the tokens that need it.
+
+A forward pass with an `ExitCache` runs its new tokens from exit to exit. Tokens at which the rule decides are units; a
+unit that exits runs no further layer in this pass. With the policy `deferred`, a layer runs for all tokens of a text
+that wait for it, up to the last unit of the text that still runs:
+
+    runs(t, l) = (done(t) = l - 1) and (t <= last running unit)
+
+An earlier token has therefore always run as many layers as a later one, and each token finds the keys and values of
+all tokens before it. With `frozen`, each new token is a unit, and a layer gets the keys and values of tokens that have
+exited from their states at the exit.
+
+Shape legend: B texts, W waiting tokens, T new tokens, R texts with running tokens and r columns of the fullest, M
+tokens in the cache, D width, L layers, N exits, K units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from adadepth.halting.trace import ComputedSteps
+from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
+from adadepth.models.early_exit.layers import RunningTexts, run_layer
+from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
+
+
+class _NextStep(NamedTuple):
+    """Tokens of the next step, (B, W + T): those that run, and those whose keys and values come from frozen states."""
+
+    runs: Tensor
+    frozen: Tensor
+
+
+class TokenStepper:
+    """Stepper of the tokens of a forward pass with a cache; see `adadepth.models.shared.steps.Stepper`.
+
+    Args:
+        model: Model in evaluation mode.
+        cache: Cache.
+        inputs: Arguments of the forward pass; ids or embeddings may have no tokens (T = 0).
+        real: Mask of the new tokens that are not padding, boolean (B, T).
+        units: Mask of the new tokens that are units, boolean (B, T).
+
+    Attributes:
+        states: Current state of every token, (B, W + T, D).
+        done: Number of exits that each token passed, int64, (B, W + T), N at padding.
+    """
+
+    def __init__(
+        self, model: EarlyExitModel, cache: ExitCache, inputs: Mapping[str, Any], real: Tensor, units: Tensor
+    ) -> None:
+        self._model, self._cache = model, cache
+        waiting, past = cache.waiting, cache.get_seq_length()
+        self._waiting = 0 if waiting is None else waiting.done.shape[1]
+        self._running, self._positions = _begin_tokens(model, cache, inputs, past)
+        self.states, self.device = self._running.states, self._running.states.device
+        self.done = torch.where(real, 0, model.max_updates)
+        if waiting is not None:
+            self.states = torch.cat([waiting.states, self.states[:, self._waiting :]], dim=1)
+            self.done = torch.cat([waiting.done, self.done], dim=1)
+        self._new_real = torch.nn.functional.pad(real, (self._waiting, 0))
+        width = self.states.shape[1]
+        rows, columns = units.nonzero().unbind(1)
+        self._units = rows * width + self._waiting + columns
+        self.rows, self._step = len(self._units), 0
+        self._counts: list[tuple[int, int, int]] = []
+        self._next: _NextStep | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of new tokens of a text, T."""
+        return self.states.shape[1] - self._waiting
+
+    @property
+    def computed(self) -> tuple[int, int, int]:
+        """Number of queries, keys and query-key pairs in a layer of the next step."""
+        runs, frozen = self._plan()
+        selection = Selection.from_running(runs)
+        columns = torch.arange(runs.shape[1]).expand_as(runs) if selection is None else selection.tokens
+        queries = columns.numel()
+        pairs = int((columns + 1 + self._cache.target.before).sum())
+        return queries, queries + int(frozen.sum()), pairs
+
+    def advance(self) -> tuple[Tensor, None]:
+        """Run the layers until the next exit, and return the states of the running units, (A, D)."""
+        self._counts.append(self.computed)
+        runs, frozen = self._plan()
+        self._run_layers(runs, frozen)
+        self._step += 1
+        self.done = torch.where(runs, self._step, self.done)
+        self._next = None
+        return self.states.flatten(0, 1)[self._units], None
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only the running units at these positions, int64 (A',)."""
+        self._units, self._next = self._units[rows], None
+
+    def finish(self) -> ComputedSteps:
+        """End the forward pass: store its tokens in the cache, and return what each step computed."""
+        if self._cache.policy == "frozen":
+            while self._step < self._model.max_updates:
+                frozen = self._new_real
+                self._counts.append((0, int(frozen.sum()), 0))
+                self._run_layers(torch.zeros_like(frozen), frozen)
+                self._step += 1
+        self._cache.close(WaitingTokens(self.states, self.done, self._positions), self._model.max_updates)
+        return ComputedSteps.from_counts(self._counts)
+
+    def run_waiting(self) -> Tensor:
+        """Run all layers of all tokens, and return their states after the last one, (B, W + T, D)."""
+        self._units = torch.arange(self.done.numel(), device=self.device)
+        self._step = int(self.done.min())
+        while self._step < self._model.max_updates:
+            self.advance()
+        return self.states
+
+    def _plan(self) -> _NextStep:
+        """Return the tokens of the next step."""
+        if self._next is None:
+            units = torch.zeros_like(self.done, dtype=torch.bool)
+            units.view(-1)[self._units] = True
+            runs, frozen = units, self._new_real & ~units
+            if self._cache.policy == "deferred":
+                last_first = units.flip(1).long().cummax(dim=1).values.flip(1).bool()  # a unit at or after the token
+                runs, frozen = last_first & (self.done == self._step), torch.zeros_like(units)
+            self._next = _NextStep(runs, frozen)
+        return self._next
+
+    def _run_layers(self, runs: Tensor, frozen: Tensor) -> None:
+        """Run the layers until the next exit for some tokens, and store keys and values of others, (B, W + T)."""
+        exits = [0, *self._model.config.exits]
+        layers, is_run = range(exits[self._step], exits[self._step + 1]), bool(runs.any())
+        moved = _Part(self, runs) if is_run else None
+        stored = _Part(self, frozen) if bool(frozen.any()) else None
+        for number in layers:
+            if stored is not None:
+                stored.store(number)
+            if moved is not None:
+                moved.run(number)
+        if moved is not None:
+            self.states = moved.put(self.states)
+
+
+class _Part:
+    """Some tokens of a stepper: their states and their inputs of each layer."""
+
+    def __init__(self, stepper: TokenStepper, tokens: Tensor) -> None:
+        self._selection = Selection.from_running(tokens)
+        self._model, self._cache, self._running = stepper._model, stepper._cache, stepper._running
+        self._states = stepper.states if self._selection is None else self._selection.take(stepper.states)
+        self._selected: dict[int, Any] = {}  # layers share most inputs
+
+    def run(self, number: int) -> None:
+        """Run a layer, counted from 0."""
+        self._cache.target.picked = self._selection
+        arguments, options = self._running.inputs[number]
+        self._states = run_layer(self._model.layers[number], self._states, arguments, self._select(options))
+
+    def store(self, number: int) -> None:
+        """Store the keys and values that a layer, counted from 0, computes from the states."""
+        self._cache.target.picked = self._selection
+        arguments, options = self._running.inputs[number]
+        both = record_keys_and_values(self._model.layers[number], self._states, *arguments, **self._select(options))
+        self._cache.layers[number].update(*both)
+
+    def put(self, states: Tensor) -> Tensor:
+        """Return the states of all tokens, (B, W + T, D), with those of these tokens replaced."""
+        return self._states if self._selection is None else self._selection.put(states, self._states)
+
+    def _select(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Select the tokens in the arguments of a layer."""
+        if self._selection is None:
+            return dict(options)
+        return {name: self._select_input(name, value) for name, value in options.items()}
+
+    def _select_input(self, name: str, value: Any) -> Any:
+        assert self._selection is not None
+        if isinstance(value, tuple):
+            return tuple(self._select_input(name, part) for part in value)
+        target = self._cache.target
+        if name != "attention_mask" and not (
+            isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == target.new
+        ):
+            return value
+        if id(value) not in self._selected:
+            if name == "attention_mask":
+                self._selected[id(value)] = select_mask(value, self._selection, target.before, target.new)
+            else:
+                self._selected[id(value)] = self._selection.take(value.expand(target.rows, *value.shape[1:]))
+        return self._selected[id(value)]
+
+
+def _begin_tokens(
+    model: EarlyExitModel, cache: ExitCache, inputs: Mapping[str, Any], past: int
+) -> tuple[RunningTexts, Tensor]:
+    """Embed the new tokens behind the waiting ones, and return them with the positions of all, (B, W + T).
+
+    The network makes masks and rotations for all of them. What it embeds at waiting tokens is not used.
+    """
+    ids, embedded = inputs.get("input_ids"), inputs.get("inputs_embeds")
+    if embedded is None:
+        embedded = model.get_input_embeddings()(ids)
+    rows, new = embedded.shape[:2]
+    positions = inputs.get("position_ids")
+    if positions is None:
+        positions = torch.arange(past, past + new, device=embedded.device).unsqueeze(0)
+    positions, waiting = positions.expand(rows, new), cache.waiting
+    cache.open(rows, new)
+    if waiting is not None:
+        embedded = torch.cat([torch.zeros_like(waiting.states), embedded], dim=1)
+        positions = torch.cat([waiting.positions, positions], dim=1)
+    running = model.begin({
+        "inputs_embeds": embedded, "attention_mask": inputs.get("attention_mask"), "position_ids": positions,
+        "past_key_values": cache,
+    }, use_cache=True)  # fmt: skip
+    return running, positions

@@ -1,0 +1,253 @@
+"""Key-value caches in which a forward pass may write the keys and values of some of its tokens only.
+
+Networks whose tokens exit at different depths run a layer for a part of the tokens of a batch. `Selection` arranges
+these tokens in a rectangle, `Target` says where their keys and values belong, and `TokenLayer` stores them.
+
+Shape legend: B rows, T new tokens, M tokens that were there before, R rows with selected tokens, r columns of the
+fullest of them, h heads of keys and values, d their width, S entries that a layer stores for a token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import CacheLayerMixin
+
+
+@dataclass
+class Target:
+    """Position in a cache at which the current forward pass writes keys and values.
+
+    Attributes:
+        before: Number M of earlier tokens in the cache.
+        new: Number T of new tokens.
+        rows: Number B of rows.
+        loop: Current loop, counted from 0, or -1 before the first loop.
+        picked: Tokens for which keys and values are written, or None for all tokens.
+    """
+
+    before: int = 0
+    new: int = 0
+    rows: int = 0
+    loop: int = -1
+    picked: Selection | None = None
+
+
+@dataclass
+class Selection:
+    """Selected tokens of a batch, in the R rows that have any.
+
+    They are arranged in r columns, the number that the fullest row needs.
+
+    Attributes:
+        rows: Indices of the rows, ascending, int64 (R,).
+        tokens: Indices of the tokens, ascending in a row, int64 (R, r). Rows with fewer selected tokens are filled with
+            unselected tokens.
+        real: Whether each of these tokens was selected, boolean (R, r).
+    """
+
+    rows: Tensor
+    tokens: Tensor
+    real: Tensor
+
+    @classmethod
+    def from_running(cls, running: Tensor) -> Selection | None:
+        """Select the running tokens from their mask, (B, T), or return None if all tokens run."""
+        counts = running.sum(dim=1)
+        most = int(counts.max())
+        if most == running.shape[1] and bool((counts == most).all()):
+            return None
+        rows = counts.nonzero().squeeze(1)
+        tokens = (~running[rows]).long().argsort(dim=1, stable=True)[:, :most]
+        return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
+
+    def take(self, values: Tensor) -> Tensor:
+        """Gather the values of the selected tokens, (R, r, ...), from those of the batch, (B, T, ...)."""
+        return values[self.rows.unsqueeze(1), self.tokens]
+
+    def put(self, values: Tensor, computed: Tensor) -> Tensor:
+        """Return `values`, (B, T, ...), with those of the selected tokens replaced by `computed`, (R, r, ...)."""
+        rows, tokens = self.coordinates
+        return values.index_put((rows, tokens), computed[self.real])
+
+    @property
+    def coordinates(self) -> tuple[Tensor, Tensor]:
+        """Row index and token index of every selected token, int64 (K,) each."""
+        return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
+
+
+_SLACK = 64  # tokens by which a full layer grows at least
+
+
+class TokenLayer(CacheLayerMixin):
+    """Keys and values of a layer, (B, S, h, capacity, d). The first M of `capacity` tokens are filled.
+
+    Args:
+        target: Position of the current forward pass, shared by all layers of a cache.
+        entries: Number S of entries per token.
+    """
+
+    is_sliding = False
+    is_croppable = True
+    supports_early_init = False
+    keys: Any  # a tensor, once there is a token
+    values: Any
+
+    def __init__(self, target: Target, entries: int = 1) -> None:
+        super().__init__()
+        self._target, self._entries, self._length = target, entries, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Create tensors without tokens for the rows of the current forward pass."""
+        self.keys, self.values = (
+            new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
+            for new in (key_states, value_states)
+        )
+        self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write keys and values, (R, h, r, d), and return those that attention reads, (R, h, M + T, d)."""
+        return self._write_entry(0, key_states, value_states)
+
+    def _write_entry(self, entry: int, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Write an entry of the tokens, and return this entry of all tokens; see `update`."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        self._grow(self._target.before + self._target.new)
+        for stored, new in zip((self.keys, self.values), (key_states, value_states), strict=True):
+            _write(stored[:, entry], new.detach(), self._target)
+        return self._read(self.keys[:, entry]), self._read(self.values[:, entry])
+
+    def close(self, length: int) -> None:
+        """End the forward pass. The number M of filled tokens becomes `length`."""
+        self._length = length
+
+    def get_seq_length(self) -> int:
+        """Return the number M of filled tokens."""
+        return self._length
+
+    def get_max_length(self) -> int:
+        """Return -1, because the cache can grow without limit."""
+        return -1
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """Return the number of keys, M + T, and the offset of the first key, 0."""
+        return self._length + query_length, 0
+
+    def reset(self) -> None:
+        """Remove all tokens."""
+        self.keys = self.values = None
+        self.is_initialized = False
+        self.close(0)
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Remove the last tokens. Under every policy, the entries of a token do not depend on later tokens.
+
+        Args:
+            tokens_to_remove: Number of tokens to remove, given as a negative number, or 0.
+
+        Raises:
+            ValueError: If the number is positive.
+        """
+        if tokens_to_remove > 0:
+            raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to remove as a negative number")
+        self._length = max(self._length + tokens_to_remove, 0)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat every row `repeats` times."""
+        if self.is_initialized:
+            self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep only the rows with the given indices."""
+        if self.is_initialized:
+            self.keys, self.values = self.keys[indices], self.values[indices]
+
+    def _grow(self, needed: int) -> None:
+        capacity = self.keys.shape[3]
+        if needed > capacity:
+            more = max(needed + _SLACK, capacity + capacity // 4) - capacity
+            self.keys, self.values = (
+                torch.nn.functional.pad(stored, (0, 0, 0, more)) for stored in (self.keys, self.values)
+            )
+
+    def _read(self, stored: Tensor) -> Tensor:
+        """Return the keys or values of the running rows, (R, h, M + T, d), from the cache, (B, h, capacity, d).
+
+        The result is a view if the rows are contiguous.
+        """
+        target = self._target
+        filled = stored[:, :, : target.before + target.new]
+        if target.picked is None or len(target.picked.rows) == target.rows:
+            return filled
+        first, last = int(target.picked.rows[0]), int(target.picked.rows[-1])
+        if last - first + 1 == len(target.picked.rows):
+            return filled[first : last + 1]
+        return filled.index_select(0, target.picked.rows)
+
+
+def _write(stored: Tensor, new: Tensor, target: Target) -> None:
+    """Write the keys or values of the running rows, (R, h, r, d), into the cache, (B, h, capacity, d)."""
+    if target.picked is None:
+        stored[:, :, target.before : target.before + target.new] = new
+    else:
+        rows, tokens = target.picked.coordinates
+        stored[rows, :, target.before + tokens] = new.transpose(1, 2)[target.picked.real]
+
+
+class _StopForward(Exception):
+    """Signal that ends the forward pass of a layer when its keys and values have been recorded."""
+
+
+class _KeyValueRecorder:
+    """Cache that records the keys and values of a layer, and then stops the forward pass of the layer."""
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.recorded = keys, values
+        raise _StopForward
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return 0
+
+
+def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
+    """Return the keys and values, (B, h, T, d) each, of every layer for the same states, (B, T, D).
+
+    A layer of another decoder has no method for keys and values; see `record_keys_and_values`.
+    """
+    results = []
+    for layer in layers:
+        direct: Any = getattr(layer, "compute_keys_and_values", None)
+        options = {"position_embeddings": rotation, "position_ids": positions}
+        results.append(record_keys_and_values(layer, states, **options) if direct is None else direct(states, rotation))
+    return results
+
+
+def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+    """Return the keys and values, (B, h, T, d) each, that a layer of a decoder makes of states, (B, T, D).
+
+    Its forward pass, called with the given further arguments, is stopped when it would cache them.
+    """
+    recorder = _KeyValueRecorder()
+    try:
+        layer(states, *arguments, **{**options, "past_key_values": recorder})
+    except _StopForward:
+        return recorder.recorded
+    raise AssertionError("the layer did not cache keys and values")
+
+
+def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
+    """Return the mask of the selected queries, (R, 1, r, M + T), from a mask of all, (B or 1, 1, T, M + T).
+
+    If `mask` is None, the result is causal. It is None if there is only one new token.
+    """
+    if mask is not None:
+        rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)
+        return mask[rows.unsqueeze(1), :, picked.tokens].transpose(1, 2)
+    if new == 1:
+        return None
+    seen = torch.arange(before + new, device=picked.tokens.device)
+    return (seen <= before + picked.tokens.unsqueeze(2)).unsqueeze(1)

@@ -1,0 +1,213 @@
+"""Decoding with early exits: cache policies against passes without a cache, drafts, and what is computed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from adadepth.errors import ConfigError
+from adadepth.models.early_exit.cache import ExitCache
+from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, LAYERS, near, small
+
+RULE = "margin:0.1"
+LEFT = torch.ones_like(IDS)
+LEFT[0, :3] = 0
+LEFT[1, :1] = 0
+
+
+def decode(model: Any, policy: str, parts: tuple[int, ...], rule: str = RULE, mask: Tensor = LEFT, **call: Any) -> Any:
+    """Predict the tokens of `IDS` in several calls with a cache; return logits, exits and cache."""
+    cache, logits, exits, end = None, [], [], 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    for part in parts:
+        columns = slice(end, end + part)
+        end += part
+        output = model(
+            IDS[:, columns], attention_mask=mask[:, :end], position_ids=positions[:, columns], past_key_values=cache,
+            use_cache=True, exit_rule=rule, cache_policy=policy if cache is None else None, **call,
+        )  # fmt: skip
+        cache = output.past_key_values
+        logits.append(output.logits)
+        exits.append(output.exit_steps)
+    return torch.cat(logits, 1), torch.cat(exits, 1), cache
+
+
+def with_diverse_exits(base: str = "llama", **fields: Any) -> Any:
+    model = small(base=base, **fields)
+    exits = model(IDS, exit_rule=RULE).exit_steps
+    assert len(exits.unique()) >= 3, "the test needs tokens that exit at different layers"
+    return model
+
+
+@pytest.mark.parametrize("base", DECODERS)
+def test_waiting_tokens_change_no_prediction(base: str) -> None:
+    model = with_diverse_exits(base)
+    positions = (LEFT.cumsum(1) - 1).clamp(min=0)
+    whole = model(IDS, attention_mask=LEFT, position_ids=positions, exit_rule=RULE)
+    for parts in ((1,) * 9, (4, 1, 1, 3), (9,)):
+        logits, exits, _ = decode(model, "deferred", parts)
+        assert torch.equal(exits, whole.exit_steps)
+        near(logits[LEFT.bool()], whole.logits[LEFT.bool()])
+
+
+def run_frozen(model: Any, ids: Tensor, rule: str) -> tuple[Tensor, Tensor]:
+    """Run all layers on all tokens without a cache, and keep the state of a token that has exited."""
+    model.eval()
+    running, margin = model.begin({"input_ids": ids}), float(rule.partition(":")[2])
+    states, exits = running.states, torch.zeros_like(ids)
+    for number in range(1, LAYERS + 1):
+        arguments, options = running.inputs[number - 1]
+        updated = model.layers[number - 1](states, *arguments, **options)
+        states = torch.where((exits == 0).unsqueeze(-1), updated, states)
+        best = model.read(number, states.flatten(0, 1)).softmax(-1).topk(2).values.view(*ids.shape, 2)
+        leaves = best[..., 0] - best[..., 1] >= margin if number < LAYERS else torch.ones_like(ids, dtype=torch.bool)
+        exits = torch.where((exits == 0) & leaves, number, exits)
+    return model.read_exits(states, exits), exits
+
+
+@pytest.mark.parametrize("base", DECODERS)
+def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> None:
+    model = with_diverse_exits(base)
+    expected, exits = run_frozen(model, IDS, RULE)
+    assert not torch.allclose(expected, model(IDS, exit_rule=RULE).logits, atol=1e-3)
+    for parts in ((1,) * 9, (4, 1, 1, 3), (9,)):
+        logits, found, _ = decode(model, "frozen", parts, mask=torch.ones_like(IDS))
+        assert torch.equal(found, exits)
+        near(logits, expected)
+
+
+@pytest.mark.parametrize("policy", ["frozen", "deferred"])
+def test_a_padded_text_is_decoded_as_it_is_alone(policy: str) -> None:
+    model = with_diverse_exits()
+    logits, exits, _ = decode(model, policy, (5, 1, 1, 1, 1))
+    for row, padding in enumerate((3, 1, 0)):
+        cache, alone = None, []
+        for first, last in ((padding, 5), (5, 6), (6, 7), (7, 8), (8, 9)):
+            output = model(
+                IDS[row : row + 1, first:last], past_key_values=cache, use_cache=True, exit_rule=RULE,
+                cache_policy=policy if cache is None else None,
+            )  # fmt: skip
+            cache = output.past_key_values
+            alone.append(output.logits)
+            assert torch.equal(output.exit_steps, exits[row : row + 1, first:last])
+        near(torch.cat(alone, 1), logits[row : row + 1, padding:])
+
+
+def test_a_prompt_runs_as_deep_as_its_last_token() -> None:
+    model = with_diverse_exits()
+    output = model(IDS, use_cache=True, exit_rule="fixed:2", cache_policy="deferred", logits_to_keep=1)
+    assert output.past_key_values.waiting.done.unique().tolist() == [2]
+    computed = output.trace.execution.computed
+    assert computed.queries.tolist() == [IDS.numel()] * 2
+    after = model(IDS[:, :1], past_key_values=output.past_key_values, exit_rule=f"fixed:{LAYERS}")
+    assert after.past_key_values.waiting is None
+    whole = model(torch.cat([IDS, IDS[:, :1]], 1))
+    near(after.logits[:, -1], whole.logits[:, -1])
+    # One new token in all layers, and all tokens of the prompt in the layers 3 and 4.
+    assert after.trace.execution.computed.queries.tolist() == [3, 3, 3 + IDS.numel(), 3 + IDS.numel()]
+
+
+@pytest.mark.parametrize("policy", ["frozen", "deferred"])
+def test_exits_save_the_work_that_the_trace_says(policy: str) -> None:
+    model = small(num_key_value_heads=2)
+    call = {"use_cache": True, "cache_policy": policy, "logits_to_keep": 1}
+    work = [model.price(model(IDS, exit_rule=f"fixed:{exit}", **call).trace).executed for exit in (1, LAYERS)]
+    layer = model.layers[0]
+    macs = sum(part.weight.numel() for part in layer.modules() if isinstance(part, torch.nn.Linear))
+    pairs = 2 * 32 * sum(range(1, 10)) * 3
+    attention = sum(getattr(layer.self_attn, name).weight.numel() for name in ("q_proj", "k_proj", "v_proj"))
+    kept = 3 * IDS.numel() * attention if policy == "frozen" else 0
+    assert float(work[0]) == IDS.numel() * macs + pairs + kept
+    assert float(work[1]) == LAYERS * (IDS.numel() * macs + pairs)
+
+
+@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
+def test_generation_with_waiting_tokens_is_that_of_all_layers(options: dict[str, Any]) -> None:
+    model = with_diverse_exits()
+    texts = []
+    for policy in ("all", "deferred"):
+        torch.manual_seed(0)
+        texts.append(
+            model.generate(IDS, attention_mask=LEFT, max_new_tokens=12, exit_rule=RULE, cache_policy=policy, **options)
+        )
+    assert torch.equal(*texts)
+
+
+def test_generation_with_frozen_states_is_that_without_a_cache() -> None:
+    model, ids = with_diverse_exits(), IDS[:1]
+    found = model.generate(ids, max_new_tokens=12, exit_rule=RULE, cache_policy="frozen")
+    for _ in range(12):
+        ids = torch.cat([ids, run_frozen(model, ids, RULE)[0][:, -1:].argmax(-1)], 1)
+    assert torch.equal(found, ids)
+
+
+@pytest.mark.parametrize("policy", ["all", "deferred"])
+@pytest.mark.parametrize("layer", [1, 3])
+def test_drafts_of_an_early_exit_give_the_text_of_full_depth(layer: int, policy: str) -> None:
+    model = small(cache_policy=policy)
+    expected = model.generate(IDS[:1], max_new_tokens=15, cache_policy="all")
+    assert torch.equal(model.generate(IDS[:1], max_new_tokens=15, assistant_early_exit=layer), expected)
+    assert model.model.config.num_hidden_layers == LAYERS
+
+
+def test_drafts_run_the_first_layers_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, calls = small(), []
+    handles = [
+        layer.register_forward_hook(lambda *_, number=number: calls.append(number))
+        for number, layer in enumerate(torch.nn.ModuleList.__iter__(model.layers))
+    ]
+    model.generate(IDS[:1], max_new_tokens=15, assistant_early_exit=2)
+    assert len(handles) == LAYERS
+    assert calls.count(0) > 1.5 * calls.count(LAYERS - 1)
+
+
+def test_an_early_exit_that_is_not_there_is_refused() -> None:
+    model = small(exit_layers=[2])
+    with pytest.raises(ConfigError, match="assistant_early_exit=3: must be a layer with an early exit: 2"):
+        model.generate(IDS, assistant_early_exit=3)
+    assert model.model.config.num_hidden_layers == LAYERS
+
+
+def test_removed_tokens_leave_no_trace() -> None:
+    model = with_diverse_exits()
+    expected = decode(model, "deferred", (5, 1, 1))[0][:, 5:]
+    _, _, cache = decode(model, "deferred", (5, 1, 1, 1, 1))
+    cache.crop(-4)
+    assert cache.get_seq_length() == 5
+    positions = (LEFT.cumsum(1) - 1).clamp(min=0)
+    for number, column in enumerate((5, 6)):
+        output = model(
+            IDS[:, column : column + 1], attention_mask=LEFT[:, : column + 1],
+            position_ids=positions[:, column : column + 1], past_key_values=cache, exit_rule=RULE,
+        )  # fmt: skip
+        near(output.logits, expected[:, number : number + 1])
+
+
+def test_losses_under_a_policy_are_those_of_its_predictions() -> None:
+    model = with_diverse_exits()
+    output = model(IDS, labels=IDS, use_cache=True, cache_policy="frozen", exit_rule=RULE)
+    logits, _ = run_frozen(model, IDS, RULE)
+    expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten(), reduction="none")
+    near(output.token_losses, expected)
+    near(output.loss, expected.mean())
+
+
+def test_bytes_of_a_token_are_those_of_its_keys_and_values() -> None:
+    model = small(num_key_value_heads=2)
+    cache = decode(model, "deferred", (9,), "fixed:1")[2]
+    assert cache.bytes_per_token() == 2 * LAYERS * 2 * 8 * 4
+
+
+def test_wrong_policies_are_refused() -> None:
+    model = small()
+    with pytest.raises(ConfigError, match="cache_policy=defered: must be one of all, frozen, deferred"):
+        model(IDS, use_cache=True, cache_policy="defered")
+    with pytest.raises(ConfigError, match="cache_policy=frozen: past_key_values is a ExitCache of policy deferred"):
+        model(IDS, past_key_values=ExitCache(LAYERS, "deferred"), cache_policy="frozen")
+    with pytest.raises(ConfigError, match="use_cache=False"):
+        model(IDS, use_cache=False, cache_policy="frozen")
+    with pytest.raises(ConfigError, match="has 3 texts, but the call has 1"):
+        model(IDS[:1], past_key_values=decode(model, "frozen", (4,))[2])
