@@ -1,36 +1,37 @@
-"""Self-speculative decoding: a looped model drafts tokens with few loops and verifies them together with all loops.
+"""Self-speculative decoding: a model drafts tokens with less depth, and verifies them together at full depth.
 
-Loops 1..n of a token attend only to loops 1..n of earlier tokens. The loops of a draft are therefore the first loops of
-full depth. The states of drafts are stored, and a verification runs the remaining loops for all drafted tokens at once.
-If k tokens are drafted with n of N loops, a round takes k n + (N - n) passes of the core instead of k N. The result is
-that of full depth: the same tokens in greedy decoding, and the same distribution in sampling (Leviathan et al. 2023,
-arXiv 2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
+A looped model drafts with few loops, an early-exit model with its first layers. Loops or layers 1..n of a token attend
+only to loops or layers 1..n of earlier tokens. Those of a draft are therefore the first ones of full depth. The states
+of drafts are stored, and a verification runs the remaining depth for all drafted tokens at once. If k tokens are
+drafted with n of N loops, a round takes k n + (N - n) passes of the core instead of k N. The result is that of full
+depth: the same tokens in greedy decoding, and the same distribution in sampling (Leviathan et al. 2023, arXiv
+2211.17192; drafts by first layers: LayerSkip, arXiv 2404.16710).
 
 A draft may exit by any exit rule. When a token continues to a loop that earlier drafts have not run, the same pass runs
 this loop for these drafts too. A token can therefore always attend to all earlier tokens. A coda runs again for every
 draft and has one cache entry per layer. The entry of a draft, computed after few loops, is replaced by that of all
 loops when the token is verified.
 
-Shape legend: T tokens, D width, V pieces, N loops.
+Shape legend: T tokens, V pieces, N loops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from transformers import DynamicCache, GenerationConfig
 from transformers.generation import GenerateDecoderOnlyOutput
-from transformers.masking_utils import create_masks_for_generate
 
+from adadepth.contrib.decoding.drafters import Drafter, ExitDrafter, LoopDrafter
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed
-from adadepth.models.looped.exits import LoopReading
+from adadepth.halting.exit_rules import STATES, ExitRule
+from adadepth.models.early_exit.cache import ExitCache
+from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.looped.heads import LoopedForCausalLM
-from adadepth.models.looped.modeling import Looping
 
 
 @dataclass
@@ -40,8 +41,9 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
     Attributes:
         drafted: Number of drafted tokens.
         accepted: Number of drafted tokens that full depth accepted.
-        core_passes: Number of passes of the core, each for one token or several at once.
-        token_loops: Number of loops, summed over all tokens including rejected drafts.
+        core_passes: Number of passes of the core, or of a layer of an early-exit model, each for one token or several
+            at once.
+        token_loops: Number of loops or layers, summed over all tokens including rejected drafts.
     """
 
     drafted: int | None = None
@@ -52,7 +54,7 @@ class SpeculativeOutput(GenerateDecoderOnlyOutput):
 
 @torch.no_grad()
 def self_speculation(
-    model: LoopedForCausalLM,
+    model: LoopedForCausalLM | EarlyExitForCausalLM,
     input_ids: Tensor,
     logits_processor: Any,
     stopping_criteria: Any,
@@ -63,7 +65,7 @@ def self_speculation(
     draft_tokens: int = 4,
     **model_kwargs: Any,
 ) -> SpeculativeOutput | Tensor:
-    """Decode one text with the result of `generate` at full depth, in fewer passes of the core.
+    """Decode one text with the result of `generate` at full depth, in fewer passes of the core or the layers.
 
     This function is a decoding method for `generate` of transformers. `generate` prepares all arguments except
     `draft_rule` and `draft_tokens`:
@@ -75,15 +77,15 @@ def self_speculation(
     max(p - q, 0), normalised. Results may differ by rounding, because matrix products have several rows instead of one.
 
     Args:
-        model: A looped language model.
+        model: A looped or early-exit language model.
         input_ids: Prompt, (1, T). Padding on the left has attention_mask 0.
         logits_processor: Processor from `generate`, which is applied to drafts and verifications.
         stopping_criteria: Criteria from `generate`, evaluated after every token.
         generation_config: Configuration from `generate`.
         synced_gpus: Must be False.
         streamer: Receiver of every accepted token, or None.
-        draft_rule: Rule that decides at which loop a drafted token exits. A token that exits at loop N needs no
-            verification.
+        draft_rule: Rule that decides at which loop or exit a drafted token exits. A token that exits at the last one
+            needs no verification.
         draft_tokens: Number k of tokens that are drafted before a verification.
         **model_kwargs: attention_mask, past_key_values and num_loops.
 
@@ -94,13 +96,11 @@ def self_speculation(
         ConfigError: If there are several texts, beams, or unsupported options.
     """
     _check(model, input_ids, generation_config, synced_gpus, draft_tokens, model_kwargs)
-    loops = model.config.loops(model_kwargs.get("num_loops"))
-    rule = model.rule(draft_rule, loops, model.config.vocab_size)
+    rule, drafter = _prepare_drafting(model, draft_rule, model_kwargs)
     if rule.mixes:
         raise ConfigError(f"draft_rule={rule.label}: mixes all loops, so a draft saves none")
     if STATES in rule.needs:
         raise ConfigError(f"draft_rule={rule.label}: reads the change of states, which drafts do not store")
-    drafter = _Drafter(model, model_kwargs["past_key_values"], model_kwargs.get("attention_mask"), loops)
     text = _AcceptedTokens(input_ids, logits_processor, stopping_criteria, generation_config, streamer)
     text.append(text.choose(drafter.read_prompt(input_ids)[:, -1]))
     drafted = accepted = 0
@@ -125,8 +125,20 @@ def self_speculation(
     )
 
 
+def _prepare_drafting(
+    model: LoopedForCausalLM | EarlyExitForCausalLM, draft_rule: str | ExitRule, options: dict[str, Any]
+) -> tuple[ExitRule, Drafter]:
+    """Return the rule of drafts, and the drafter of the model."""
+    cache, mask = options["past_key_values"], options.get("attention_mask")
+    if isinstance(model, EarlyExitForCausalLM):
+        exit_cache = cache if isinstance(cache, ExitCache) else ExitCache(model.config.num_hidden_layers, "deferred")
+        return model.resolve_rule(draft_rule), ExitDrafter(model, exit_cache, mask)
+    loops = model.config.loops(options.get("num_loops"))
+    return model.rule(draft_rule, loops, model.config.vocab_size), LoopDrafter(model, cache, mask, loops)
+
+
 def _check(
-    model: LoopedForCausalLM,
+    model: LoopedForCausalLM | EarlyExitForCausalLM,
     input_ids: Tensor,
     config: GenerationConfig,
     synced_gpus: bool,
@@ -147,16 +159,17 @@ def _check(
     if draft_tokens < 1:
         raise ConfigError(f"draft_tokens={draft_tokens} must be at least 1")
     cache = options.get("past_key_values")
-    if not isinstance(cache, DynamicCache) or not options.get("use_cache", True):
+    if isinstance(model, EarlyExitForCausalLM):
+        is_usable = isinstance(cache, DynamicCache) and not cache.get_seq_length()
+        if not is_usable and not (isinstance(cache, ExitCache) and cache.policy == "deferred"):
+            raise ConfigError("self-speculation of early exits: needs cache_policy=deferred, or no cache")
+    elif not isinstance(cache, DynamicCache) or not options.get("use_cache", True):
         kind = type(cache).__name__ if cache is not None else "none"
         raise ConfigError(
             f"self-speculation removes rejected tokens from the cache, so it needs a DynamicCache, not {kind}"
         )
     if synced_gpus or model.training:
         raise ConfigError("self-speculation: needs synced_gpus=False and a model in evaluation mode")
-
-
-# ---- Tokens
 
 
 @dataclass
@@ -225,7 +238,7 @@ class _AcceptedTokens:
         self.ended = bool(self._criteria(self.ids, tuple(self.scores)).all())
 
 
-def _draft_tokens(drafter: _Drafter, text: _AcceptedTokens, rule: ExitRule, count: int) -> list[_Draft]:
+def _draft_tokens(drafter: Drafter, text: _AcceptedTokens, rule: ExitRule, count: int) -> list[_Draft]:
     """Draft at most `count` tokens. Drafting stops early when a token has run all loops."""
     drafts: list[_Draft] = []
     token = text.ids[:, -1]
@@ -238,7 +251,7 @@ def _draft_tokens(drafter: _Drafter, text: _AcceptedTokens, rule: ExitRule, coun
     return drafts
 
 
-def _verify_drafts(drafter: _Drafter, text: _AcceptedTokens, drafts: list[_Draft]) -> int:
+def _verify_drafts(drafter: Drafter, text: _AcceptedTokens, drafts: list[_Draft]) -> int:
     """Append the accepted drafts and the next token of full depth, and return the number of accepted drafts."""
     logits, taken, accepted = drafter.verify(), 0, 0
     while taken < len(logits) and accepted == taken and not text.ended:
@@ -249,148 +262,3 @@ def _verify_drafts(drafter: _Drafter, text: _AcceptedTokens, drafts: list[_Draft
         taken += 1
     drafter.keep(taken)
     return accepted
-
-
-# ---- Loops
-
-
-class _Drafter:
-    """A text with pending tokens, which are the last tokens and have not run all loops.
-
-    A pending token never has run more loops than an earlier pending token.
-    """
-
-    def __init__(self, model: LoopedForCausalLM, cache: DynamicCache, mask: Tensor | None, loops: int) -> None:
-        self.cache, self.core_passes, self.token_loops = cache, 0, 0
-        self._model, self._inner, self._loops = model, model.model, loops
-        self._mask, self._pending = mask, list[Looping]()
-        self._length = 0  # tokens before the pending ones
-        config = model.config
-        first = config.prelude + loops * config.core
-        self._coda = range(first, first + config.coda)
-
-    def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits, (1, 1, V), after the last token of a prompt, (1, T).
-
-        Part of the prompt may already be cached.
-        """
-        cached = self.cache.get_seq_length()
-        run = self._inner.begin(ids[:, cached:], self._mask, None, self.cache, num_loops=self._loops)
-        while run.done < self._loops:
-            self._inner.loop(run)
-        self._length = ids.shape[1]
-        logits: Tensor = self._model.lm_head(self._inner.read(run)[:, -1:])
-        return logits
-
-    def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Return the logits, (1, V), at the exit of the next token, (1,), by a rule.
-
-        The result is None if the token exits only after all loops.
-        """
-        if self._mask is not None:
-            self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
-        run = self._inner.begin(token.unsqueeze(0), self._mask, None, self.cache, num_loops=self._loops)
-        self._pending.append(run)
-        running = torch.ones(1, dtype=torch.bool, device=token.device)
-        reading = LoopReading(None, self._model.lm_head, rule, running)
-        reading.start(token.device)
-        reads_logits = LOGITS in rule.needs and not isinstance(rule, Fixed)
-        while True:
-            self._loop(run.done)
-            if run.done == self._loops:
-                return None
-            read = self._read_draft(run) if reads_logits else None
-            halting = self._inner.gate(run.normed)[:, 0] if self._model.config.gate else None
-            if reading.exits(run.done, self._loops, running, read, halting):
-                break
-        logits: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)
-        return logits
-
-    def verify(self) -> Tensor:
-        """Run all loops of the pending tokens, and return full depth's logits after each of them, (T, V)."""
-        for loop in range(self._pending[-1].done, self._loops):
-            self._loop(loop)
-        _crop(self.cache, self._coda, self._length)
-        logits: Tensor = self._model.lm_head(self._inner.read(self._join(self._pending)))
-        return logits[0]
-
-    def keep(self, count: int) -> None:
-        """Keep the first `count` pending tokens and discard the rest."""
-        discarded = len(self._pending) - count
-        self._length += count
-        _crop(self.cache, range(len(self.cache.layers)), self._length)
-        self._mask = self._mask[:, : self._mask.shape[1] - discarded] if self._mask is not None else None
-        self._pending = []
-
-    def _loop(self, done: int) -> None:
-        """Run one more loop of the pending tokens that have run exactly `done` loops.
-
-        These are the last pending tokens.
-        """
-        runs = [run for run in self._pending if run.done == done]
-        joined = self._join(runs)
-        normed = self._inner.loop(joined)
-        self.core_passes += 1
-        self.token_loops += len(runs)
-        for number, run in enumerate(runs):
-            column = slice(number, number + 1)
-            run.state, run.normed, run.done = joined.state[:, column], normed[:, column], joined.done
-
-    def _read_draft(self, run: Looping) -> Tensor:
-        """Return the hidden state r of the last pending token for prediction, (1, D).
-
-        The coda attends to entries of full depth for earlier tokens.
-        """
-        _crop(self.cache, self._coda, self._length + len(self._pending) - 1)
-        return self._inner.read(replace(run, done=run.loops))[:, -1]
-
-    def _join(self, runs: list[Looping]) -> Looping:
-        """Join the last pending tokens into one batch of T tokens.
-
-        All of them must have run the same number of loops.
-        """
-        if len(runs) == 1:
-            return replace(runs[0])
-        first, config = runs[0], self._model.config
-        embedded, state, positions = (
-            torch.cat([getattr(run, name) for run in runs], dim=1) for name in ("embedded", "state", "positions")
-        )
-        normed = None if first.normed is None else torch.cat([cast(Tensor, run.normed) for run in runs], dim=1)
-        length = self._length + len(self._pending) - len(runs)
-        masked: Any = config if config.base_config is None else config.base_config
-        view: Any = _TruncatedCacheView(self.cache, length)
-        masks: Any = create_masks_for_generate(masked, embedded, self._mask, view, positions)
-        rotation = tuple(torch.cat(tables, dim=1) for tables in zip(*(run.rotation for run in runs), strict=True))
-        return replace(
-            first, embedded=embedded, state=state, normed=normed, positions=positions, masks=masks, rotation=rotation
-        )
-
-
-class _TruncatedCacheView:
-    """A view of a cache with a fixed length.
-
-    While tokens are pending, the layers of the cache differ in length.
-    """
-
-    def __init__(self, cache: DynamicCache, length: int) -> None:
-        self._cache, self._length = cache, length
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self._length
-
-    def get_query_offset(self, layer_idx: int = 0) -> int:
-        return self._length
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self._length + query_length, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-
-def _crop(cache: DynamicCache, layers: Iterable[int], length: int) -> None:
-    """Truncate the given layers of a cache to `length` tokens if they have more."""
-    for number in layers:
-        if number < len(cache.layers):
-            layer: Any = cache.layers[number]
-            layer.crop(min(length - int(layer.get_seq_length()), 0))

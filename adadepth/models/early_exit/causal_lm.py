@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
-from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.early_exit.cache import ExitCache, check_policy
 from adadepth.models.early_exit.layers import (
     RunningTexts,
@@ -247,7 +247,8 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
         steps = run_steps(
             stepper, ReadingRule(rule, self), max_updates=self.max_updates, run_all=False, generator=generator
         )
-        computed = stepper.finish()
+        stepper.finish()
+        computed = ComputedSteps.from_counts(stepper.counts)
         chosen = select_predictions(rule, steps.logits, None, steps.exit_steps).to(self.dtype)
         states, exits = fill_table(chosen, slots, shape), fill_table(steps.exit_steps, slots, shape)
         execution = Execution(
@@ -285,7 +286,12 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
 
     def _make_cache(self, policy: str) -> Cache | None:
         """Return an empty cache with a policy; None: the network makes its own."""
-        return None if check_policy(policy) == "all" else ExitCache(self.config.num_hidden_layers, policy)
+        if check_policy(policy) == "all":
+            return None
+        attention = self.model.config._attn_implementation
+        if attention not in ("eager", "sdpa"):
+            raise ConfigError(f"attn_implementation={attention}: cache_policy={policy} needs one of eager, sdpa")
+        return ExitCache(self.config.num_hidden_layers, policy)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create the cache for `generate` with the requested policy, unless a cache is passed."""

@@ -22,7 +22,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from adadepth.halting.trace import ComputedSteps
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
 from adadepth.models.early_exit.layers import RunningTexts, run_layer
 from adadepth.models.early_exit.modeling import EarlyExitModel
@@ -49,6 +48,7 @@ class TokenStepper:
     Attributes:
         states: Current state of every token, (B, W + T, D).
         done: Number of exits that each token passed, int64, (B, W + T), N at padding.
+        counts: Number of queries, keys and query-key pairs in a layer of every step so far.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class TokenStepper:
         rows, columns = units.nonzero().unbind(1)
         self._units = rows * width + self._waiting + columns
         self.rows, self._step = len(self._units), 0
-        self._counts: list[tuple[int, int, int]] = []
+        self.counts: list[tuple[int, int, int]] = []
         self._next: _NextStep | None = None
 
     @property
@@ -88,7 +88,7 @@ class TokenStepper:
 
     def advance(self) -> tuple[Tensor, None]:
         """Run the layers until the next exit, and return the states of the running units, (A, D)."""
-        self._counts.append(self.computed)
+        self.counts.append(self.computed)
         runs, frozen = self._plan()
         self._run_layers(runs, frozen)
         self._step += 1
@@ -100,16 +100,15 @@ class TokenStepper:
         """Keep only the running units at these positions, int64 (A',)."""
         self._units, self._next = self._units[rows], None
 
-    def finish(self) -> ComputedSteps:
-        """End the forward pass: store its tokens in the cache, and return what each step computed."""
+    def finish(self) -> None:
+        """End the forward pass: store its tokens in the cache."""
         if self._cache.policy == "frozen":
             while self._step < self._model.max_updates:
                 frozen = self._new_real
-                self._counts.append((0, int(frozen.sum()), 0))
+                self.counts.append((0, int(frozen.sum()), 0))
                 self._run_layers(torch.zeros_like(frozen), frozen)
                 self._step += 1
         self._cache.close(WaitingTokens(self.states, self.done, self._positions), self._model.max_updates)
-        return ComputedSteps.from_counts(self._counts)
 
     def run_waiting(self) -> Tensor:
         """Run all layers of all tokens, and return their states after the last one, (B, W + T, D)."""
