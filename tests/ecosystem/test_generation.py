@@ -1,4 +1,4 @@
-"""transformers' own tests of `generate` on looped language models, with each kind of cache.
+"""transformers' own tests of `generate` on looped language models, with each kind of cache, and with early exits.
 
 No distribution of transformers has them: `ADADEPTH_GENERATION_TESTS=FOLDER pytest -m slow
 tests/ecosystem/test_generation.py` takes a folder with `tests/generation/test_utils.py` and
@@ -22,7 +22,8 @@ import adadepth
 from tests.ecosystem.model_tests import _Parameterized
 
 _FOLDER = os.environ.get("ADADEPTH_GENERATION_TESTS")
-_OWN_CACHE = {"cache_policy": "frozen", "exit_rule": "margin:0.001"}
+_LOOPS = {"head_dim": 8, "prelude": 1, "core": 1, "coda": 1, "num_loops": 2}
+_OWN_CACHE = {**_LOOPS, "cache_policy": "frozen", "exit_rule": "margin:0.001"}
 BATCH, LENGTH = 3, 7
 
 
@@ -40,30 +41,29 @@ def _mixin(folder: str) -> Any:
 class _Tester:
     """What those tests call a model tester."""
 
-    def __init__(self, more: dict[str, Any]) -> None:
-        self._more = more
+    def __init__(self, config_class: type, fields: dict[str, Any]) -> None:
+        self._config_class, self._fields = config_class, fields
         self.batch_size, self.seq_length = BATCH, LENGTH
 
-    def get_config(self) -> adadepth.LoopedConfig:
+    def get_config(self) -> Any:
         sizes = {"vocab_size": 99, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 37}
-        heads = {"num_key_value_heads": 2, "head_dim": 8}
-        parts = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 2, "pad_token_id": 0, "bos_token_id": 1}
-        config = adadepth.LoopedConfig(**sizes, **heads, **parts, **self._more)
+        tokens = {"num_key_value_heads": 2, "pad_token_id": 0, "bos_token_id": 1}
+        config = self._config_class(**sizes, **tokens, **self._fields)
         config.use_cache = True  # by which those tests see that there is a cache; generate's own default is the same
         return config
 
-    def prepare_config_and_inputs_for_common(self) -> tuple[adadepth.LoopedConfig, dict[str, Any]]:
+    def prepare_config_and_inputs_for_common(self) -> tuple[Any, dict[str, Any]]:
         ids = torch.randint(5, 99, (BATCH, LENGTH))
         return self.get_config(), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
-def _case(name: str, more: dict[str, Any], skipped: dict[str, str]) -> type:
+def _case(name: str, model_class: Any, fields: dict[str, Any], skipped: dict[str, str]) -> type:
     if _FOLDER is None:
         return _Missing
 
     def setUp(self: Any) -> None:
-        self.all_generative_model_classes = self.all_model_classes = (adadepth.LoopedForCausalLM,)
-        self.model_tester = _Tester(more)
+        self.all_generative_model_classes = self.all_model_classes = (model_class,)
+        self.model_tester = _Tester(model_class.config_class, fields)
 
     mixin = _mixin(_FOLDER)
     members: dict[str, Any] = {"setUp": setUp, "pytestmark": pytest.mark.slow, "has_attentions": False}
@@ -97,6 +97,11 @@ _OTHER_FORMAT = dict.fromkeys(
     _FORMAT,
 )
 
-TestAll = _case("TestAll", {}, _LATER)
-TestFrozen = _case("TestFrozen", _OWN_CACHE, {**_LATER, **_OTHER_FORMAT})
-TestMean = _case("TestMean", {**_OWN_CACHE, "cache_policy": "mean"}, {**_LATER, **_OTHER_FORMAT})
+_LOOPED, _EXITS = adadepth.LoopedForCausalLM, adadepth.EarlyExitForCausalLM
+TestAll = _case("TestAll", _LOOPED, _LOOPS, _LATER)
+TestFrozen = _case("TestFrozen", _LOOPED, _OWN_CACHE, {**_LATER, **_OTHER_FORMAT})
+TestMean = _case("TestMean", _LOOPED, {**_OWN_CACHE, "cache_policy": "mean"}, {**_LATER, **_OTHER_FORMAT})
+TestEarlyExit = _case("TestEarlyExit", _EXITS, {"num_hidden_layers": 2}, _LATER)
+TestEarlyExitMargin = _case(
+    "TestEarlyExitMargin", _EXITS, {"num_hidden_layers": 3, "exit_heads": "own", "exit_rule": "margin:0.001"}, _LATER
+)

@@ -42,6 +42,9 @@ from adadepth.models.shared.losses import (
     refuse_unknown,
 )
 from adadepth.models.shared.steps import (
+    Choice,
+    choose_states,
+    requested_states,
     run_steps,
     runs_all,
 )
@@ -103,7 +106,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: Choice | None = None,
         logits_to_keep: int | Tensor = 0,
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
@@ -123,7 +126,8 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
             use_cache: Whether to make a cache; None: only one that the call passes is used.
-            output_hidden_states: Whether to return the states after every exit.
+            output_hidden_states: Whether to return the states before the first layer and after every exit, or the
+                numbers of those that are returned.
             logits_to_keep: Number of last positions whose predictions are returned, or their indices; 0: all.
             exit_rule: Rule that says which exit's prediction a token gets; None: the configuration's, in training the
                 last exit.
@@ -160,7 +164,8 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             )
         recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
         running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
-        shows = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
+        shows = requested is not None
         real = find_real_tokens(attention_mask, running.states)
         embedded = running.states
         run_all = runs_all(run_all_steps, targets, training=self.training, shows=shows)
@@ -169,7 +174,7 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
         exits = run.exit_steps
         output = EarlyExitOutput(
             past_key_values=running.cache,
-            hidden_states=(embedded, *run.states) if shows else None,
+            hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
             exit_steps=exits,
             trace=DepthTrace("token", exits.float(), real, self.max_updates, execution=run.execution),
         )

@@ -33,8 +33,11 @@ from adadepth.models.shared.losses import (
     target_weights,
 )
 from adadepth.models.shared.steps import (
+    Choice,
     Steps,
     build_unit_fields,
+    choose_states,
+    requested_states,
     run_steps,
     runs_all,
 )
@@ -53,7 +56,7 @@ class _Classifier(EarlyExitModel):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
-        output_hidden_states: bool | None = None,
+        output_hidden_states: Choice | None = None,
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
@@ -68,14 +71,16 @@ class _Classifier(EarlyExitModel):
         })  # fmt: skip
         self.draw_skipped_layers(running)
         rule = self.resolve_rule(exit_rule)
-        shows = bool(self.config.output_hidden_states if output_hidden_states is None else output_hidden_states)
+        requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
+        shows = requested is not None
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         real = find_real_tokens(attention_mask, running.states)
         slots = self._find_slots(real)
         stepper = ExitStepper(self, running, slots, self._get_reader(real), shows)
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
         output = self._build_output(steps, rule, slots, real)
-        output.hidden_states = None if stepper.states is None else tuple(stepper.states)
+        if requested is not None and stepper.states is not None:
+            output.hidden_states = choose_states(stepper.states, requested)
         if labels is not None:
             losses, counted = self._compute_losses(steps.logits, labels, slots)
             weights, apart = self.exit_weights(), None
@@ -163,9 +168,11 @@ class EarlyExitForTokenClassification(_Classifier):
     def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
         assert slots is not None
         execution = Execution(len(steps.rows), width=real.shape[1], computed=steps.computed)
+        fields = build_unit_fields(steps, rule, slots, None)
+        fields["logits"] = fill_table(fields["logits"], slots, real.shape)
         updates = fill_table(steps.exit_steps, slots, real.shape).float()
         trace = DepthTrace("token", updates, real, self.max_updates, execution=execution)
-        return EarlyExitOutput(trace=trace, **build_unit_fields(steps, rule, slots, (len(real), real.shape[1])))
+        return EarlyExitOutput(trace=trace, **fields)
 
     def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         targets = labels.flatten()[slots]

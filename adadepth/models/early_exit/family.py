@@ -10,7 +10,9 @@ from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
-ExitLossWeights = StrEnum("ExitLossWeights", ["last", "uniform", "linear", "layerskip"])
+ExitLossWeights = StrEnum(
+    "ExitLossWeights", ["last", "uniform", "linear", "sqrt", "inverse", "inverse_sqrt", "sum", "layerskip"]
+)
 ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
 ExitCachePolicy = StrEnum("ExitCachePolicy", ["all", "frozen", "deferred"])
 DropoutGrowth = StrEnum("DropoutGrowth", ["none", "exponential"])
@@ -82,7 +84,7 @@ class EarlyExitSettings(ModelConfig):
     )
     exit_weights: ExitLossWeights = setting(
         ExitLossWeights.linear,
-        "of the losses of the exits: the last one only, equal, by layer, or LayerSkip's sum of layers",
+        "of the losses of the exits: the last one only, equal, a function of the layer, or LayerSkip's sum of layers",
         more="The equations are those of `adadepth.models.early_exit.losses`.",
     )
     exit_scale: float = setting(1.0, "e_scale, factor of the weights of all exits but the last", at_least(0))
@@ -127,7 +129,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     if model.trains is TrainedPart.exits and model.layer_dropout:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
-        yield "model.exit_weights=last: must be uniform, linear or layerskip, because model.trains=exits"
+        yield "model.exit_weights=last: must be another one, because model.trains=exits"
     if model.exit_curriculum is not ExitCurriculum.none:
         if model.exit_weights is ExitLossWeights.last:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"

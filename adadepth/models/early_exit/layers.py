@@ -157,6 +157,9 @@ class HeadInput(nn.Module):
         super().__init__()
         self.norm, self.pooler = norm, pooler
 
+    def get_input_embeddings(self) -> None:
+        """Return None: the embeddings are in the network. transformers asks before it returns a head's matrix."""
+
     def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> Any:
         """Return normed states (A, T, D) as if they were the output of the network."""
         pooled = None if self.pooler is None else self.pooler(inputs_embeds)
@@ -196,6 +199,9 @@ def split_model(model: Any) -> Parts:
     if pooler is not None:
         base.pooler = None
     setattr(model, prefix, HeadInput(norm, pooler))
+    for plan in ("_tp_plan", "_ep_plan", "_pp_plan"):  # of parallel execution; the network has its own
+        entries = (getattr(model, plan, None) or {}).items()
+        setattr(model, plan, {name: value for name, value in entries if not name.startswith(f"{prefix}.")})
     tied = {f"head.{name}": _rename_source(source, prefix) for name, source in (model._tied_weights_keys or {}).items()}
     model._tied_weights_keys, model.all_tied_weights_keys = None, {}
     return Parts(base, model, tied)

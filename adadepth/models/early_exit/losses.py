@@ -4,18 +4,23 @@ Exit n of N is after layer l_n of L, counted from 1. The loss is sum_n w_n CE_n,
 C_n e_n, where
 
     e_n      = 1                                  uniform
-               l_n                                linear
+               l_n, sqrt l_n                      linear, sqrt
+               1 / l_n, 1 / sqrt l_n              inverse, inverse_sqrt
+               sum_{i<=n} C_i l_i                 sum
                sum_{i<l_n} i                      layerskip (arXiv 2404.16710); L - 1 + s sum_{i<L-1} i of the last
     e_n      is times s, `exit_scale`, of all exits but the last
-    C_n      = 1 if exit n has a loss in this step, t of T:
-               (n - 1 - t) mod R = 0              rotational
-               t / T >= (N - n + 1) / (2 N)       gradual: from the last exit to the first, over half of the training
+    C_n      = 1 if exit n has a loss in this step, after t of T steps:
+               ((n - 1 - t) mod N) mod R = 0      rotational: a pattern of every R-th exit turns by one exit a step
+               (t - 1) / T >= (L - l_n + 1) / 2L  gradual: from the last layer to the first, over half of the training
     C_N      = 1
+
+Curricula and weights are those of torchtune (`torchtune/modules/early_exit_loss.py`); the weights of layerskip are the
+paper's. torchtune's recipe reads exit n before layer n; here, as in the paper, exit n is after layer l_n.
 
 A text skips layer l in training with the probability p = S(t) D(l) p_max, where
 
-    D(l) = exp((l - 1) ln 2 / (L - 1)) - 1        0 in the first layer, 1 in the last
-    S(t) = 1, or exp(t ln 2 / (T - 1)) - 1        `dropout_growth`
+    D(l) = 2^((l - 1) / (L - 1)) - 1              0 in the first layer, 1 in the last, also if there is only one
+    S(t) = 1, or 2^(t / (T - 1)) - 1              `dropout_growth`
 
 Distillation adds the divergence KL(p_N || p_n) of each early exit from the last one, which gets no gradient of it, with
 the same weights. Logits of a part of the tokens exist at a time, and are computed again in the backward pass.
@@ -25,14 +30,26 @@ Shape legend: M targets, N exits, D width, V pieces or classes.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from adadepth.models.shared.causal import compute_in_parts
+
+# Weights e_n before `exit_scale`, from the layers l_n of the exits with a loss.
+_WEIGHTS: dict[str, Callable[[list[int]], Iterable[float]]] = {
+    "last": lambda layers: [0.0] * (len(layers) - 1) + [1.0],
+    "uniform": lambda layers: [1.0] * len(layers),
+    "linear": lambda layers: layers,
+    "sqrt": lambda layers: [layer**0.5 for layer in layers],
+    "inverse": lambda layers: [1 / layer for layer in layers],
+    "inverse_sqrt": lambda layers: [layer**-0.5 for layer in layers],
+    "sum": accumulate,
+    "layerskip": lambda layers: [layer * (layer - 1) / 2 for layer in layers],
+}
 
 
 def exit_weights(config: Any, step: int | None = None, total: int = 1) -> list[float]:
@@ -44,33 +61,25 @@ def exit_weights(config: Any, step: int | None = None, total: int = 1) -> list[f
         total: Optimiser steps T of the training.
     """
     exits, layers, scale = config.exits, config.num_hidden_layers, config.exit_scale
-    match config.exit_weights:
-        case "uniform":
-            weights = [1.0] * len(exits)
-        case "linear":
-            weights = [float(layer) for layer in exits]
-        case "layerskip":
-            weights = [layer * (layer - 1) / 2 for layer in exits]
-            weights[-1] = layers - 1 + scale * (layers - 1) * (layers - 2) / 2
-        case _:
-            weights = [0.0] * (len(exits) - 1) + [1.0]
-    weights = [scale * weight for weight in weights[:-1]] + weights[-1:]
-    if step is not None:
-        weights = [weight * has_loss(config, number, step, total) for number, weight in enumerate(weights, start=1)]
+    numbers = [number for number in range(1, len(exits) + 1) if step is None or has_loss(config, number, step, total)]
+    *early, last = _WEIGHTS[config.exit_weights]([exits[number - 1] for number in numbers])
+    if config.exit_weights == "layerskip":
+        last = layers - 1 + scale * (layers - 1) * (layers - 2) / 2
     if config.trains == "exits":
-        weights[-1] = 0.0
-    whole = sum(weights)
-    return [weight / whole for weight in weights] if whole else weights
+        last = 0.0
+    weights = dict(zip(numbers, [*(scale * weight for weight in early), last], strict=True))
+    whole = sum(weights.values()) or 1.0
+    return [weights.get(number, 0.0) / whole for number in range(1, len(exits) + 1)]
 
 
 def has_loss(config: Any, exit: int, step: int, total: int) -> bool:
     """Return whether an exit, counted from 1, has a loss in an optimiser step; see the module."""
-    exits = len(config.exits)
+    exits, layers = len(config.exits), config.num_hidden_layers
     if exit == exits or config.exit_curriculum == "none":
         return True
     if config.exit_curriculum == "rotational":
-        return (exit - 1 - step) % config.rotation == 0
-    return step / max(total, 1) >= 0.5 * (exits - exit + 1) / exits
+        return (exit - 1 - step) % exits % config.rotation == 0
+    return (step - 1) / max(total, 1) >= 0.5 * (layers - config.exits[exit - 1] + 1) / layers
 
 
 def dropout_probability(config: Any, layer: int, step: int | None, total: int) -> float:
@@ -78,11 +87,15 @@ def dropout_probability(config: Any, layer: int, step: int | None, total: int) -
 
     Without a step it has grown to its end; see the module.
     """
-    by_depth = math.expm1((layer - 1) * math.log(2) / max(config.num_hidden_layers - 1, 1))
-    by_step = 1.0
+    by_depth, by_step = _grow(layer - 1, config.num_hidden_layers - 1), 1.0
     if config.dropout_growth == "exponential" and step is not None:
-        by_step = math.expm1(min(step, total - 1) * math.log(2) / max(total - 1, 1))
+        by_step = _grow(step, total - 1)
     return by_step * by_depth * config.layer_dropout
+
+
+def _grow(position: int, end: int) -> float:
+    """Return 2^(position / end) - 1, which is 0 at 0, and 1 from the end on."""
+    return 2 ** (position / end) - 1 if position < end else 1.0
 
 
 def divergences(predicted: Tensor, aim: Tensor, temperature: float) -> Tensor:

@@ -26,7 +26,6 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.activations import ACT2FN
-from transformers.utils import ModelOutput
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.exit_rules import LOGITS, ExitRule
@@ -50,6 +49,7 @@ from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
 )
+from adadepth.models.shared.outputs import FieldOrderedOutput
 from adadepth.models.shared.steps import (
     ExitRuleKnob,
     resolve_exit_rule,
@@ -57,16 +57,17 @@ from adadepth.models.shared.steps import (
 
 
 @dataclass
-class EarlyExitOutput(ModelOutput):
+class EarlyExitOutput(FieldOrderedOutput):
     """Predictions of a head.
 
     Attributes:
         loss: Sum of `loss_parts`, with labels.
         loss_parts: Weighted and normalised parts by name.
         logits: Predictions at each unit's exit: (B, T, V) of a language model, (B, C) of texts, (B, T, C) of tokens,
-            NaN at padding. A language model in training with labels leaves them out.
+            0 at padding. A language model in training with labels leaves them out.
         past_key_values: The cache of a language model.
-        hidden_states: States before the first layer and after every exit, (B, T, D) each, on request.
+        hidden_states: States before the first layer and after every exit, (B, T, D) each, on request; None in place of
+            those that are not requested.
         step_logits: Predictions of every exit: `ExitLogits` (B, T, N, V) of a language model, if all ran; else
             (K, N, C), NaN at exits that a unit did not reach.
         halting_logits: None: there is no halting head.
@@ -82,7 +83,7 @@ class EarlyExitOutput(ModelOutput):
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
     past_key_values: Cache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
     step_logits: Any = None
     halting_logits: Tensor | None = None
     exit_steps: Tensor | None = None
@@ -216,6 +217,21 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the word embeddings."""
         self.model.set_input_embeddings(value)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> Any:
+        """Resize the word embeddings and the predictions of all exits; the arguments are those of transformers."""
+        embeddings: Any = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        base: Any = self.config.base_config
+        base.vocab_size = embeddings.num_embeddings
+        for exit in self.exits:
+            head: Any = exit.head
+            matrix = None if head is None else head.get_output_embeddings()
+            if matrix is not None:
+                resized = self._get_resized_lm_head(matrix, embeddings.num_embeddings, mean_resizing=mean_resizing)
+                head.set_output_embeddings(resized)
+        return embeddings
 
     def copy_last_exit(self) -> None:
         """Initialise all early exits with the weights of the last one."""

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import Cache
-from transformers.utils import ModelOutput
 
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import (
@@ -35,6 +34,7 @@ from adadepth.models.looped.objectives import (
     draw_loops,
     text_uniforms,
 )
+from adadepth.models.shared.outputs import FieldOrderedOutput
 from adadepth.models.shared.steps import ExitRuleKnob
 
 
@@ -54,7 +54,7 @@ class StepLogits:
 
 
 @dataclass
-class LoopedOutput(ModelOutput):
+class LoopedOutput(FieldOrderedOutput):
     """Output of a looped model with a head.
 
     Attributes:

@@ -172,6 +172,31 @@ def test_it_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
     assert trained == {name for name, weight in model.named_parameters() if weight.requires_grad}
 
 
+@pytest.mark.parametrize("fields", [
+    {"exit_heads": "own"}, {"exit_heads": "mlp", "tie_word_embeddings": True}, {"exit_heads": "shared"},
+], ids=str)  # fmt: skip
+@torch.no_grad()
+def test_a_resized_model_keeps_its_predictions_and_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
+    model = small(**fields)
+    before = model(IDS, run_all_steps=True).step_logits[...]
+    assert model.resize_token_embeddings(PIECES + 5, mean_resizing=False).num_embeddings == PIECES + 5
+    assert model.config.base_config.vocab_size == model.config.vocab_size == PIECES + 5
+    resized = model(IDS, run_all_steps=True).step_logits[...]
+    near(resized[..., :PIECES], before)
+    assert resized.shape[-1] == PIECES + 5
+    model.save_pretrained(tmp_path)
+    near(LANGUAGE.from_pretrained(tmp_path)(IDS, run_all_steps=True).step_logits[...], resized)
+
+
+@torch.no_grad()
+def test_chosen_states_and_tuples_follow_the_fields() -> None:
+    model = small()
+    output = model(IDS, output_hidden_states=[0, -1], return_dict=False)
+    assert torch.equal(output[0], model(IDS).logits)
+    near(output[1][-1], model(IDS, output_hidden_states=True).hidden_states[-1])
+    assert [state is None for state in output[1]] == [False, True, True, True, False]
+
+
 def save_stock(kind: str, folder: Path, head: Any = LANGUAGE, **fields: Any) -> Any:
     """Save a model of transformers with drawn weights in a folder; returns it."""
     stock = draw_weights(small(head, kind, **fields)._build_stock())

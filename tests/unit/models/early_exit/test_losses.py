@@ -49,20 +49,22 @@ def test_weights_are_normalised(fields: dict[str, Any], expected: list[float]) -
     assert exit_weights(describe(4, **fields)) == pytest.approx([weight / sum(expected) for weight in expected])
 
 
-def test_the_rotational_curriculum_takes_every_exit_in_turn() -> None:
+def test_the_rotational_curriculum_turns_a_pattern_of_exits() -> None:
     config = describe(8, exit_curriculum="rotational", rotation=3)
     on = [[number for number, weight in enumerate(exit_weights(config, step, 100)) if weight] for step in range(4)]
-    assert on == [[0, 3, 6, 7], [1, 4, 7], [2, 5, 7], [0, 3, 6, 7]]
+    assert on == [[0, 3, 6, 7], [1, 4, 7], [0, 2, 5, 7], [1, 3, 6, 7]]
 
 
 def test_the_gradual_curriculum_begins_with_the_last_exit() -> None:
-    """Layer l of L, from 0, has a loss from half of (L - l) / L of the training on."""
+    """Layer l of L, from 0, has a loss from the step after half of (L - l) / L of the training on."""
     config, total = describe(5, exit_curriculum="gradual"), 100
     for step in range(total + 1):
         weights = exit_weights(config, step, total)
-        on = {layer for layer in range(5) if step / total >= 0.5 * (5 - layer) / 5} | {4}
+        on = {layer for layer in range(5) if (step - 1) / total >= 0.5 * (5 - layer) / 5} | {4}
         assert {layer for layer, weight in enumerate(weights) if weight} == on
         assert sum(weights) == pytest.approx(1)
+    config = describe(4, exits=[1, 4], exit_curriculum="gradual")
+    assert [sum(map(bool, exit_weights(config, step, total))) for step in (50, 51)] == [1, 2]
 
 
 @pytest.mark.parametrize("growth", ["none", "exponential"])
@@ -132,7 +134,7 @@ def test_gradients_are_those_of_all_logits_at_once(monkeypatch: pytest.MonkeyPat
 
 
 def test_exits_without_a_loss_in_a_step_learn_nothing() -> None:
-    model = small(exit_heads="own", exit_curriculum="rotational", rotation=3).train()
+    model = small(exit_heads="own", exit_curriculum="rotational", rotation=4).train()
     model.set_step(1, 10)
     model(IDS, labels=LABELS).loss.backward()
     learns = {name.split(".")[1] for name, weight in model.named_parameters() if name.startswith("exits.")
