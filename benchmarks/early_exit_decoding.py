@@ -18,9 +18,9 @@ turns with full depth alone.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import statistics
-import textwrap
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ LLAMA_1B = {
     "vocab_size": 2048, "max_position_embeddings": 512,
 }  # fmt: skip
 POLICIES = ("frozen", "deferred")
+MODULES = ("argparse", "json", "statistics", "textwrap", "random", "heapq", "difflib", "calendar", "bisect", "sched")
 
 
 def make_models(layers: int) -> tuple[Any, Any]:
@@ -105,12 +106,13 @@ def measure_policies(model: Any, stock: Any, batch: int, new: int, repeats: int)
         }  # fmt: skip
 
 
-def measure_speculation(
-    folder: str, prompts: list[Tensor], new: int, drafts: int, repeats: int
-) -> Iterator[dict[str, Any]]:
+def measure_speculation(folder: str, new: int, drafts: int, repeats: int) -> Iterator[dict[str, Any]]:
     """Compare drafts of each early exit of a trained model with full depth."""
+    prompts = read_prompts(folder, 12)
     model = EarlyExitForCausalLM.from_pretrained(folder).eval()
-    config = GenerationConfig(max_new_tokens=new, do_sample=False, pad_token_id=0, return_dict_in_generate=True)
+    config = GenerationConfig(
+        max_new_tokens=new, min_new_tokens=new, do_sample=False, pad_token_id=0, return_dict_in_generate=True
+    )
     for exit in range(1, model.max_updates):
         outputs: dict[str, list[Any]] = {}
 
@@ -138,7 +140,7 @@ def measure_speculation(
 def read_prompts(folder: str, length: int) -> list[Tensor]:
     """Return the first tokens, (1, T), of the documentation of some modules, in the pieces of a run's tokenizer."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    texts = [" ".join((module.__doc__ or "").split()) for module in (textwrap, argparse, json, statistics)]
+    texts = [" ".join((importlib.import_module(name).__doc__ or "").split())[:200] for name in MODULES]
     return [torch.tensor([tokenizer.encode(text, add_special_tokens=False)[:length]]) for text in texts]
 
 
