@@ -93,6 +93,15 @@ COMPARISONS = (
         _match_names("layers"),
     ),
     Comparison(
+        "Do exits of different layers need less compute than exits of one repeated block?",
+        "LayerSkip (arXiv 2404.16710) and DeeBERT (arXiv 2004.12993) exit between different layers. PABEE on ALBERT "
+        "(arXiv 2006.04152) and Ouro (arXiv 2510.25741) exit between updates of one block.",
+        "different layers",
+        _match_names("early_exit", "early_exit_2", "early_exit_4", "early_exit_narrow", rules=_PREDICTION_RULES),
+        "repeated block",
+        _match_names("mean", "multi_exit", "gate", rules=_PREDICTION_RULES),
+    ),
+    Comparison(
         "Does ACT with the weighted sum of states need less compute than ACT with the interpolated state?",
         "Graves (arXiv 1603.08983) sums the states, while ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) "
         "interpolate them. Networks with the interpolated state have neither recall nor readouts, as in ACT-ALBERT. "

@@ -69,6 +69,10 @@ class BenchRun:
             if override not in self.file_locations and not override.startswith(("output_dir=", "bench="))
         ]
 
+    def has_overrides(self, overrides: Iterable[str]) -> bool:
+        """Return whether a stored run had the same overrides. Their order has no effect: each key occurs once."""
+        return set(overrides) == set(self.overrides)
+
     @property
     def prerequisites(self) -> set[str]:
         """Names of the methods that must run first, because this run uses their run directories."""

@@ -95,7 +95,7 @@ class BenchSweeper(GridSweeper):
             raise ConfigError(f"hydra.sweeper.results={self.results}: the folder does not exist")
         by_name = {result["name"]: result for result in read_results(self.results)}
         by_run = {run: by_name.get(run.name) for run in runs}
-        return {run: result for run, result in by_run.items() if result and result["overrides"] == run.overrides}
+        return {run: result for run, result in by_run.items() if result and run.has_overrides(result["overrides"])}
 
     def _build_training_overrides(self, run: bench.BenchRun) -> list[str]:
         return [*run.training, f"output_dir={self.folder / grid_search.RUNS}"]
