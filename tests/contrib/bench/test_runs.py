@@ -116,3 +116,11 @@ def test_file_locations_are_not_part_of_the_identity_of_a_run() -> None:
     )
     assert "dataset.path=there" in there.training
     assert here.overrides == there.overrides == ["model.loss=mean", "trainer.max_steps=3", "seed=0", "seeds=1"]
+
+
+def test_a_stored_run_is_known_by_its_overrides_in_any_order() -> None:
+    run = make_runs(seeds=[0])[1]
+    assert run.has_overrides(run.overrides[::-1])
+    assert not run.has_overrides(run.overrides[1:])
+    assert not run.has_overrides([*run.overrides, "model.width=2"])
+    assert not run.has_overrides(["dataset=addition", *run.overrides[1:]])
