@@ -18,6 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
 from adadepth.config import ExperimentConfig
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
@@ -69,9 +71,9 @@ class BenchRun:
             if override not in self.file_locations and not override.startswith(("output_dir=", "bench="))
         ]
 
-    def has_overrides(self, overrides: Iterable[str]) -> bool:
-        """Return whether a stored run had the same overrides. Their order has no effect: each key occurs once."""
-        return set(overrides) == set(self.overrides)
+    def has_overrides(self, overrides: Sequence[str]) -> bool:
+        """Return whether a stored run had the same values of the same keys, in any order and notation."""
+        return _parse_values(overrides) == _parse_values(self.overrides)
 
     @property
     def prerequisites(self) -> set[str]:
@@ -113,11 +115,12 @@ def list_bench_runs(
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no methods (ways)")
         file_locations = tuple(task_settings.get("places", ()))
         for (method, (training, evaluation)), seed in itertools.product(methods.items(), seeds):
-            for setting in expand(training):
+            settings = expand(training)
+            common = set.intersection(*map(set, settings))
+            for setting in settings:
                 shared = (*task_settings.get("overrides", ()), *file_locations)
                 overrides = _deduplicate_overrides([*shared, *setting, *common_overrides, f"seed={seed}", "seeds=1"])
-                distinct = tuple(setting) if len(expand(training)) > 1 else ()
-                distinct = tuple(override for override in distinct if override not in training)
+                distinct = tuple(override for override in setting if override not in common)
                 run = BenchRun(task, method, distinct, seed, overrides, tuple(evaluation), file_locations)
                 if unknown := run.prerequisites - (set(methods) - {method}):
                     raise ConfigError(
@@ -130,6 +133,12 @@ def list_bench_runs(
 def _deduplicate_overrides(overrides: Iterable[str]) -> tuple[str, ...]:
     """Return the last override of each key, because Hydra rejects a group that is set twice."""
     return tuple({override.lstrip("+").partition("=")[0]: override for override in overrides}.values())
+
+
+def _parse_values(overrides: Sequence[str]) -> dict[str, str]:
+    """Return the value of each key, so that `false` and `False` are equal, and `1e-2` and `0.01`."""
+    parsed = OverridesParser.create().parse_overrides(list(overrides))
+    return {override.get_key_element(): str(override.value()) for override in parsed}
 
 
 def _split_overrides(overrides: Any) -> tuple[list[str], list[str]]:

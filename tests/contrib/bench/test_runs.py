@@ -118,9 +118,20 @@ def test_file_locations_are_not_part_of_the_identity_of_a_run() -> None:
     assert here.overrides == there.overrides == ["model.loss=mean", "trainer.max_steps=3", "seed=0", "seeds=1"]
 
 
-def test_a_stored_run_is_known_by_its_overrides_in_any_order() -> None:
-    run = make_runs(seeds=[0])[1]
-    assert run.has_overrides(run.overrides[::-1])
-    assert not run.has_overrides(run.overrides[1:])
-    assert not run.has_overrides([*run.overrides, "model.width=2"])
-    assert not run.has_overrides(["dataset=addition", *run.overrides[1:]])
+def test_a_stored_run_is_known_by_its_values_in_any_order_and_notation() -> None:
+    task = {"hops": {"ways": {"gate": ["model.gate=False", "model.rate=0.01", "exit_rules=[margin:0.5,kl:0.01]"]}}}
+    (run,) = make_runs(task, seeds=[0])
+    stored = ["exit_rules=[margin:0.5, kl:0.01]", "seed=0", "seeds=1", "model.gate=false", "model.rate=1e-2"]
+    assert run.has_overrides([*stored, "trainer.max_steps=3"])
+    assert not run.has_overrides(stored)
+    assert not run.has_overrides([*stored, "trainer.max_steps=4"])
+    assert not run.has_overrides([*stored, "trainer.max_steps=3", "model.width=2"])
+
+
+def test_only_overrides_that_differ_between_settings_are_in_the_name_of_a_run() -> None:
+    def expand_as_hydra(overrides: Sequence[str]) -> list[list[str]]:
+        return [[override.replace("false", "False") for override in setting] for setting in expand(overrides)]
+
+    task = {"hops": {"ways": {"fixed": ["model.depth=1,2", "model.gate=false"]}}}
+    runs = list_bench_runs(task, [0], [], expand_as_hydra)
+    assert [run.name for run in runs] == ["hops.fixed.model.depth_1.0", "hops.fixed.model.depth_2.0"]
