@@ -292,11 +292,17 @@ def has_one_depth(files: RunFiles) -> bool:
 def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
     """Return the finding for equal depths of all units. A fixed depth then gives the same network."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
-    rule = "" if entry.get("rule") is None else f" with exit rule {entry['rule']}"
+    rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
     first = f"{stops}, so a fixed depth gives the same network."
     sentences = [pair.sentence for pair in pairs if not pair.is_about_depth]
     return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all units, {entry['mean']:g}")
+
+
+def _format_rule(label: str) -> str:
+    """Format the label of an exit rule with its parameters rounded to three digits, because they may be fitted."""
+    name, *parameters = label.split(":")
+    return ":".join([name, *(f"{float(parameter):.3g}" for parameter in parameters)])
 
 
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
@@ -317,14 +323,19 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | None:
-    """Return the most important quality metric among the measured ones."""
+    """Return the most important quality metric among the measured ones.
+
+    The score of a language model is minus its loss. The loss is returned instead, because a loss has a tolerance.
+    """
+    if "loss" in measured and measured.get("score") == -measured["loss"]:
+        return "loss"
     return next((name for name in [*qualities(files), "loss"] if name in measured), None)
 
 
 def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield the comparisons of the trained network with a fixed depth and with permuted depths."""
     adaptive, permuted = entry["own"][measure], entry["permuted"]
-    rule = "" if entry.get("rule") is None else f", with exit rule {entry['rule']}"
+    rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     points = [(row["depth"], row["quality"][measure]) for row in entry["fixed"]]
     baseline = points[0][1] if len(points) == 1 else interpolate_quality(points, entry["mean"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
@@ -295,7 +296,19 @@ def _assess_depth(files: RunFiles) -> Finding | None:
     if "architecture" in halting:
         return assess_operation_choice(halting["architecture"])
     is_measured = halts(files) and "mean" in halting.get("classes", {}).get("all", {}) and unit == halting.get("unit")
-    return assess_adaptation(halting) if is_measured else None
+    return _explain_missing_rule(files, assess_adaptation(halting)) if is_measured else None
+
+
+def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
+    """Add the reason why depth did not adapt, if the model has exits and no exit rule."""
+    if finding.answer != "no" or (files.config.get("model") or {}).get("exit_rule", "") is not None:
+        return finding
+    unit = get_run_unit(files)
+    reason = (
+        f"The model has no exit rule (model.exit_rule=null), so every {unit} uses the last exit. "
+        "mode=evaluate with exit_rules=[all] evaluates exit rules on the trained model."
+    )
+    return replace(finding, sentences=[*finding.sentences, reason], brief=f"{finding.brief}; model.exit_rule is null")
 
 
 def build_verdict_section(files: RunFiles) -> Section | None:

@@ -145,6 +145,40 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
     assert "64 of 100 examples" in found.sentences[1]
 
 
+@pytest.mark.parametrize(
+    ("low", "dealt", "answer"), [(4.03, 4.02, "no"), (4.03, 4.1, "partly"), (4.2, 4.1, "yes"), (3.9, 3.9, "no")]
+)
+def test_a_language_model_is_compared_by_its_loss_which_has_a_tolerance(
+    run: Path, low: float, dealt: float, answer: str
+) -> None:
+    """One percent of a loss of four nats is .04; the score is minus the loss."""
+
+    def both(loss: float) -> dict[str, float]:
+        return {"loss": loss, "score": -loss}
+
+    permuted = {"draws": 3, "quality": both(dealt), "quality_std": {"loss": 0.001, "score": 0.001}}
+    fixed = [{"depth": depth, "quality": both(low)} for depth in (3, 4)]
+    entry = matched_set(4.0, 4.0, 4.0, 4.0) | {"own": both(4.0), "fixed": fixed, "permuted": permuted}
+    entry["rule"] = "margin:0.03760863550580657"
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert found.answer == answer
+    assert "3.25 updates, its mean with exit rule margin:0.0376: held_out/loss 4.000 against" in found.sentences[0]
+
+
+def test_a_model_with_exits_and_no_exit_rule_says_why_its_depth_does_not_adapt(run: Path) -> None:
+    files = read_run(run)
+    everyone = files.halting["classes"]["all"]
+    constant = {"mean": 6.0, "std": 0.0, "entropy": 0.0, "histogram": [0] * 6 + [everyone["n"]]}
+    halting = {**files.halting, "classes": {"all": {**everyone, **constant}}}
+    halting.pop("adaptation", None)
+    for settings, is_explained in (({"exit_rule": None}, True), ({"exit_rule": "margin:0.9"}, False), ({}, False)):
+        changed = with_files(files, halting=halting, config={**files.config, "model": settings})
+        found = verdict(changed)["adapts"]
+        assert found.answer == "no"
+        assert any("model.exit_rule=null" in sentence for sentence in found.sentences) == is_explained
+        assert ("model.exit_rule is null" in found.brief) == is_explained
+
+
 def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
