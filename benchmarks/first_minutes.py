@@ -30,7 +30,8 @@ ROOT = Path(__file__).resolve().parents[1]
 # The quickest first.
 CONFIGURATIONS = (
     "adalayers_tiny", "ponder_tiny", "ponder_parity", "act_hops", "act_addition", "act_maze", "loop_hops", "loop_trace",
-    "loop_mano", "ponder_hops", "exit_hops", "exit_tiny", "loop_tiny", "par_tiny", "trm_tiny", "act_tiny", "act_small", "act_base",
+    "loop_mano", "ponder_hops", "exit_hops", "exit_tiny", "loop_tiny", "par_tiny", "trm_tiny", "act_tiny",
+    "act_small", "act_base",
 )  # fmt: skip
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 UNKNOWN = ANSWERS["unknown"]

@@ -17,8 +17,8 @@ from tests.scripts_support import ROOT, load_script
 EXTENDED = ("act_tiny", "act_hops", "adalayers_tiny", "par_tiny", "loop_tiny")
 NAMES = (
     "act_tiny", "act_small", "act_base", "act_hops", "act_addition", "act_maze", "ponder_tiny", "ponder_hops",
-    "ponder_parity", "adalayers_tiny", "par_tiny", "trm_tiny", "loop_tiny", "loop_hops", "loop_mano", "loop_trace", "exit_hops",
-    "exit_tiny",
+    "ponder_parity", "adalayers_tiny", "par_tiny", "trm_tiny", "loop_tiny", "loop_hops", "loop_mano", "loop_trace",
+    "exit_hops", "exit_tiny",
 )  # fmt: skip
 
 
