@@ -265,9 +265,14 @@ _Row = Mapping[str, Any]
 
 
 def ranked_words(files: RunFiles) -> Section | None:
-    """Build the section on the deepest and shallowest words, or return None if no word is ranked."""
+    """Build the section on the deepest and shallowest words.
+
+    Return None if no word is ranked, or all tokens have the same depth.
+    """
     words = files.halting.get("words") or {}
     if not words.get("ranked") and not words.get("tags"):
+        return None
+    if files.halting["classes"].get("all", {}).get("std") == 0:
         return None
     tables = {end: build_word_table(end, words) for end in ENDS if words[end]}
     tags = build_tag_table(words) if words["tags"] else None

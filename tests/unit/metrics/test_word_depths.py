@@ -237,3 +237,11 @@ def test_a_set_without_ranked_words_has_no_section(tmp_path: Any) -> None:
         tmp_path, halting | {"words": summary([make_batches(4, sizes=(3,))]) | {"tags": []}}, sentences, 7
     )
     assert ranked_words(read_run(tmp_path)) is None
+
+
+def test_words_of_equal_depths_are_not_ranked(tmp_path: Any) -> None:
+    halting, sentences = synthetic.evaluate(6, 1.0, seed=0)
+    halting["words"] = summary([make_batches(5)])
+    halting["classes"]["all"]["std"] = 0.0
+    write_halting_files(tmp_path, halting, sentences, 7)
+    assert ranked_words(read_run(tmp_path)) is None
