@@ -32,7 +32,7 @@ _SMALLEST = 1e-3
 
 
 def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = EXPONENT) -> Tensor:
-    """Return the smooth depth of every unit, which is the sum of the powers of its survivals, float32, (...).
+    """Return a differentiable approximation of the number of updates of each unit, sum_n s_n^a, float32, (...).
 
     Args:
         survival: Survivals s_n, the share of a unit that continues after step n, (..., N). They are 1 - h_n for ACT,
@@ -58,7 +58,7 @@ BIAS_GAIN = 1.0
 
 @dataclass(frozen=True)
 class Response:
-    """Gains and smoothing of a controller.
+    """Gains of the PI controller, and the smoothing of its measured depth.
 
     Attributes:
         smoothing: Smoothing beta of the measured depth, or 0 for no smoothing.
@@ -74,7 +74,7 @@ class Response:
 
 @dataclass(frozen=True)
 class BudgetSchedule:
-    """Schedule of the target depth over the progress of training, which is the share of optimiser steps already made.
+    """Schedule of the target depth over training progress, which is the share of optimiser steps already made.
 
     The schedule has three phases. In `grow` no unit halts and all units get the same depth, which rises from
     `grow_from` to full depth with the square of the progress. A long recurrence then learns what it does not learn at
@@ -111,14 +111,14 @@ class BudgetSchedule:
         return self.full + (self.target - self.full) * falling / self.ramp
 
     def compute_forced_depth(self, progress: float) -> int | None:
-        """Return the number of updates that all units are forced to in the growth phase, or None after it."""
+        """Return the number of updates that the growth phase forces on all units, or None after the growth phase."""
         if progress >= self.grow:
             return None
         return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)
 
 
 class BudgetController:
-    """PI controller of the mean depth.
+    """PI controller that holds the mean depth of training at a target depth.
 
     Args:
         schedule: Schedule of the target depth.
@@ -145,7 +145,7 @@ class BudgetController:
 
     @torch.no_grad()
     def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
-        """Update the multiplier with the depth measured in one optimiser step.
+        """Update the controller's multiplier with the mean depth that was measured in one optimiser step.
 
         Args:
             total: Sum of the depths of all units, over all micro-batches and processes.
@@ -167,19 +167,19 @@ class BudgetController:
         self._begun = self._begun | is_counted
 
     def price(self, progress: float) -> Tensor:
-        """Return the coefficient of the smooth depth in the loss at this progress, a scalar."""
+        """Return the weight of the smooth depth in the loss at the given progress of training, a scalar."""
         multiplier = self._state[0]
         return torch.where(self._begun, multiplier + self._proportional(progress), multiplier).float()
 
     def reward(self, progress: float) -> Tensor:
-        """Return the negative part of the proportional term, which restores depth below the target.
+        """Return the negative part of the proportional term, which rewards depth while depth is below the target.
 
         It is used in training stages in which no depth is too large. The integral would keep growing in these stages.
         """
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return the proportional term k_p (m - t) / D times the gain, or 0 if the bias moves depth.
+        """Return the controller's proportional term k_p (m - t) / D times the gain, or 0 if the bias moves depth.
 
         See `_compute_error` for the symbols.
         """
@@ -187,7 +187,7 @@ class BudgetController:
         return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
     def compute_bias_shift(self, progress: float) -> Tensor:
-        """Return the shift of the halting bias before the next step, in logits, a scalar.
+        """Return the number that the controller adds to the halting bias before the next step, in logits, a scalar.
 
         The shift is k_b (m - t) / D, for measured depth m, target t and full depth D, if the schedule has reached the
         final target and depth is far from it. Otherwise it is 0.
@@ -200,7 +200,7 @@ class BudgetController:
         return (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
 
     def _is_far(self, measured: Tensor, progress: float) -> Tensor:
-        """Return whether a depth is far from the final target, so that the bias moves it instead of the loss.
+        """Return whether a measured depth is so far from the final target that the bias moves it instead of the loss.
 
         While the target falls, only the loss moves depth, because the loss treats tokens differently and a bias shifts
         all of them.
@@ -211,15 +211,15 @@ class BudgetController:
         return (error < -FAR_BELOW) | (error > FAR_ABOVE)
 
     def figures(self, progress: float) -> dict[str, float]:
-        """Return the logged figures: target, measured depth and multiplier, by name."""
+        """Return the figures that a run logs about its depth budget: target, measured depth and multiplier, by name."""
         multiplier, smoothed, _ = self._state.tolist()
         return {"target": self.schedule.compute_target(progress), "measured": smoothed, "multiplier": multiplier}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the exact state of the controller as JSON values."""
+        """Return the state of the budget controller as JSON values without loss of precision."""
         return {"state": self._state.tolist(), "begun": bool(self._begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
+        """Restore a budget controller from the state that `state_dict` returned."""
         self._state = self._state.new_tensor(state["state"])
         self._begun = self._begun.new_tensor(bool(state["begun"]))

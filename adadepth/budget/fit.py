@@ -1,4 +1,4 @@
-"""Search for the threshold level at which a trained model has a target depth, by bisection."""
+"""Bisection that finds the exit threshold at which a trained model has a target mean depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE = 0.005
 
 
 class Fit(NamedTuple):
-    """Result of the search: a level, the depth measured at it, and whether that depth meets the target."""
+    """Result of fitting a threshold to a target depth: level, measured depth, and whether it meets the target."""
 
     level: float
     depth: float
@@ -21,7 +21,7 @@ class Fit(NamedTuple):
 
 
 def fit_level(measure: Callable[[float], float], target: float, tolerance: float = _TOLERANCE) -> Fit:
-    """Search for the level at which the depth is nearest to the target.
+    """Search by bisection for the threshold level at which the measured depth is nearest to the target depth.
 
     Args:
         measure: Function from a level in (0, 1) to a depth, which must not fall as the level rises.

@@ -31,7 +31,7 @@ _FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--mult
 
 
 def arguments(words: list[str]) -> list[str]:
-    """Move the overrides to the end, where Hydra's parser expects them, and require a configuration name.
+    """Return the command line with overrides at its end, where Hydra expects them; require a configuration name.
 
     ``--key=value``, which the agent of a W&B sweep writes, is also an override. If a run directory is given, the
     configuration of that run is used.
@@ -62,7 +62,7 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def expand_preset(override: str, config_name: str | None) -> str:
-    """Replace `preset=paper` by the preset of the configuration's published run, also among the values of a sweep.
+    """Replace `preset=paper` by the settings of the configuration's published run, also among the values of a sweep.
 
     Hydra cannot choose an option by the name of the configuration, so the group `preset/paper` has one option per
     configuration.
@@ -94,7 +94,7 @@ def is_override(word: str) -> bool:
 
 
 def _format_missing_config(options: list[str]) -> str:
-    """Return the error message for a command without a configuration.
+    """Return the error message for a command that names no configuration.
 
     If a word looks like a misspelt option or a configuration, the message suggests it.
     """
@@ -122,7 +122,7 @@ def get_help_text(words: list[str]) -> str | None:
 
 
 def folders() -> list[Path]:
-    """Return the folders in which Hydra looks for YAML files.
+    """Return the folders in which Hydra looks for YAML configuration files.
 
     They are, in order, the folder of this package, the user's folder, and those of model families.
     """
@@ -165,7 +165,7 @@ def _is_dashed_override(word: str) -> bool:
 
 
 def _find_config_of_run(overrides: list[str]) -> str | None:
-    """Return the configuration of the run to resume or to report, or of the first demo, or None.
+    """Return the configuration name of the run that a command resumes, reports or evaluates as a demo, or None.
 
     A resumed or reported run provides its own settings. If its configuration no longer exists, any other one can be
     used.
@@ -185,7 +185,7 @@ def _find_config_of_run(overrides: list[str]) -> str | None:
 
 
 def _find_demo(value: str) -> Path | None:
-    """Return the run directory of the first demo in a checkpoint or a list of checkpoints."""
+    """Return the run directory of the first demo among the values of `checkpoint`, or None if there is no demo."""
     names = (name for name in _split_list(value) if name.startswith(DEMO_PREFIX))
     return next((resolve_demo("checkpoint", name) for name in names), None)
 
@@ -196,7 +196,7 @@ def _split_list(value: str) -> list[str]:
 
 
 def _parse_text(value: str) -> str:
-    """Return the value of a text that may be quoted, as Hydra parses it."""
+    """Return the text that Hydra would parse from a command-line value, without its quotes."""
     try:
         return str(OverridesParser.create().parse_override(f"a={value}").value())
     except HydraException:  # Hydra reports it once it has a configuration

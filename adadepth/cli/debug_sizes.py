@@ -1,4 +1,4 @@
-"""Sizes for `debug=default`, a run that takes seconds. Settings declare them; the command line overrides them."""
+"""Small sizes for `debug=default`, which runs an experiment in seconds. Each setting declares its own small value."""
 
 import dataclasses
 from collections.abc import Set
@@ -9,7 +9,7 @@ from adadepth.config.declaration import get_field_specs
 
 
 def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
-    """Return the experiment with sizes so small that it takes seconds and learns nothing.
+    """Return a copy of the experiment with sizes so small that a run takes seconds and learns nothing.
 
     A pretrained model keeps its sizes. The settings of a search are kept if there is no search.
 

@@ -1,4 +1,4 @@
-"""One-line messages for errors in composing a configuration, with the allowed values and the nearest match.
+"""One-line messages for errors of Hydra and OmegaConf, with the allowed values and the nearest match.
 
 They are built from Hydra's exceptions after composition has failed. A check before composition would wrongly refuse the
 keys of a group option that the same command line selects.
@@ -28,7 +28,7 @@ _MAX_LINE = 2000  # characters; a line that lists all configurations has half of
 
 
 def format_config_error(error: Exception, folders: Callable[[], Sequence[Path]]) -> str:
-    """Format an error of a composition as one line, or a `UserError` as one or more lines.
+    """Format an error that Hydra raised while composing a configuration as one line, or a `UserError` as one or more.
 
     Args:
         error: Error to format.
@@ -58,7 +58,7 @@ def format_config_error(error: Exception, folders: Callable[[], Sequence[Path]])
 
 
 def _suggest_quotes(override: str) -> str:
-    """Return a hint on how to quote the value of an override for Hydra and the shell, or an empty string."""
+    """Return a hint on how to quote the value of an override for Hydra and the shell, or an empty text."""
     key, _, value = override.partition("=")
     quoted = _quote_mapping(value) if value[:1] == "{" and value[-1:] == "}" else _quote_values(value)
     if quoted is None or not key:
@@ -71,7 +71,7 @@ def _suggest_quotes(override: str) -> str:
 
 
 def _quote_values(value: str) -> str | None:
-    """Quote the texts of a list or of a sweep, or return None if quotes would not help."""
+    """Return an override's value with quotes around the items of its list or sweep, or None if quotes do not help."""
     is_list = value.startswith("[") and value.endswith("]")
     texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
     if not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
@@ -81,7 +81,7 @@ def _quote_values(value: str) -> str | None:
 
 
 def _quote_mapping(value: str) -> str | None:
-    """Quote the values of a mapping, such as file names with brackets, or return None if it contains lists."""
+    """Return the value of an override with quotes in its mapping, e.g. around file names, or None if it has lists."""
     entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
     has_lists = any(text.strip().startswith("[") for _, _, text in entries)
     if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
@@ -91,7 +91,7 @@ def _quote_mapping(value: str) -> str | None:
 
 
 def _format_grammar_error(error: OverrideParseException) -> str:
-    """Format an error of Hydra's override grammar without the name of its exception."""
+    """Format a syntax error in an override as one line, without the name of Hydra's exception."""
     if (error.override or "").partition("=")[2].startswith("~"):
         return ": ~ is not expanded here; write $HOME"
     if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
@@ -120,7 +120,7 @@ def _format_missing_config(error: MissingConfigException, folders: Sequence[Path
 
 
 def _format_unknown_override(error: Exception) -> str | None:
-    """Format Hydra's error about a key that is neither in the configuration nor a group; else return None."""
+    """Format Hydra's error for an override of an unknown key or group; return None for any other error."""
     match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
     if match is None:
         return None
@@ -130,7 +130,7 @@ def _format_unknown_override(error: Exception) -> str | None:
 
 
 def _format_unknown_key(key: str, schema: Any = None) -> str:
-    """Format the error for a key that this configuration lacks.
+    """Format the error message for an override of a key that the chosen configuration lacks.
 
     The line states if another data set or model family has the key.
 
@@ -164,13 +164,13 @@ def _format_wrong_value(error: OmegaConfBaseException) -> str:
 
 
 def _format_other_error(error: Exception) -> str:
-    """Format any other error by its first line, preceded by the key of the setting if OmegaConf provides it."""
+    """Format any other configuration error by its first line, preceded by the key of the setting if it is known."""
     line, key = format_value(_get_first_line(error)), re.search(r"full_key: (\S+)", str(error))
     return f"{key[1]}: {line}" if key else line
 
 
 def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException | None:
-    """Return the first error of OmegaConf in the chain of causes."""
+    """Return the first error that OmegaConf raised in the chain of causes of an error, or None."""
     while error is not None:
         if isinstance(error, OmegaConfBaseException):
             return error
@@ -179,12 +179,12 @@ def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException
 
 
 def _shorten_line(line: str) -> str:
-    """Cut the middle out of a very long line, such as one that lists thousands of values."""
+    """Cut the middle out of a very long error message, such as one that lists thousands of values."""
     return line if len(line) <= _MAX_LINE else f"{line[: _MAX_LINE // 2]} ... {line[-_MAX_LINE // 4 :]}"
 
 
 def _format_origin(error: Exception) -> str:
-    """Return the origin of an error: the YAML file that Hydra names, or the key of the override, or an empty string."""
+    """Return the YAML file or the key of the override that caused an error, or an empty text if neither is known."""
     if match := re.match(r"In '([^']+)'", str(error)):
         return f"in {match[1]}.yaml: "
     match = re.match(r"Error merging override ([^=]+)=", str(error))

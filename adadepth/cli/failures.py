@@ -1,4 +1,4 @@
-"""Handling of failed commands: one line for an expected error, and a file with the traceback for any other error."""
+"""Handling of failed commands: one line for an expected error, and a traceback in a file for any other error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_expected_error(error: BaseException) -> str | None:
 
 
 def _format_open_files(error: BaseException) -> str | None:
-    """Format an error of too many open files, anywhere in the chain of causes, as one line, or return None."""
+    """Return one line for an error of too many open files, also if it caused another error; None for other errors."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "errno", None) in _OPEN_FILE_ERRORS or _OPEN_FILES_MESSAGE in str(current):
@@ -57,14 +57,14 @@ def _format_file_error(error: BaseException) -> str | None:
 
 
 def format_job_failure(error: BaseException) -> str:
-    """Format the error of a sweep job as one line: its type and message, or the path of its traceback."""
+    """Return one line for the error of a sweep job: its type and message, or the path of its traceback."""
     if format_expected_error(error) is not None:
         return f"{type(error).__name__}: {error}"
     return format_failure(error, redact_env_values)
 
 
 def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
-    """Print the error and the path of its traceback in one line, and exit with status 1.
+    """Print an unexpected error and the path of its traceback in one line, and exit with status 1.
 
     Args:
         error: Unexpected error.

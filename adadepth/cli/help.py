@@ -68,7 +68,7 @@ def format_versions() -> str:
 
 
 def describe_topic(name: str, folders: Sequence[Path]) -> str:
-    """Return the help of a group, an experiment or a key.
+    """Return the help text of a group, an experiment or a key.
 
     Raises:
         ConfigError: If nothing has that name.
@@ -104,7 +104,7 @@ def register_key_help() -> None:
 
 
 def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
-    """Yield the lines of a composed configuration as YAML, with the help of every key as a comment."""
+    """Yield the lines of a composed configuration as YAML, with the help of every key in a comment."""
     schema = OmegaConf.get_type(node) or dict
     allowed = choices(schema)
     for name, spec in get_field_specs(schema).items():
@@ -119,7 +119,7 @@ def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
 
 
 def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
-    """Return the YAML files of a group by name, or those of the experiments if `group` is empty.
+    """Return the YAML files of a configuration group by name, or those of the experiments if `group` is empty.
 
     If several folders have a file of the same name, the first folder wins, as in Hydra.
     """
@@ -128,13 +128,13 @@ def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
 
 
 def _find_groups(folders: Sequence[Path]) -> list[str]:
-    """Return the groups of options, without the group of Hydra's own settings."""
+    """Return the configuration groups, without the group `hydra` for Hydra's own settings."""
     groups = {path.parent.name for folder in folders for path in folder.glob("*/*.yaml")}
     return sorted((groups | set(list_group_schemas())) - {"hydra"})
 
 
 def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Return the help text of every option of a group, from YAML files and from the schemas that they extend."""
+    """Return the help of every option of a configuration group, from its YAML files and the schemas they extend."""
     schemas = list_group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
@@ -144,7 +144,7 @@ def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _format_table(texts: Mapping[str, str]) -> str:
-    """Format one line per name, with the shortened first sentence of its text."""
+    """Format a table of names and texts, with one line per name and the shortened first sentence of its text."""
     width = max(map(len, texts), default=0)
     lines = (
         f"  {name:<{width}}  {textwrap.shorten(_split_sentence(text), _WIDTH, placeholder=' ...')}".rstrip()
@@ -154,7 +154,7 @@ def _format_table(texts: Mapping[str, str]) -> str:
 
 
 def _read_comment(file: Path) -> str:
-    """Return the comment at the top of a YAML file."""
+    """Return the comment at the top of a YAML file, without comment signs."""
     words = []
     for line in file.read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
@@ -177,7 +177,7 @@ def _fill_paragraph(text: str) -> str:
 
 
 def _describe_key(name: str) -> Iterator[str]:
-    """Yield the help of a key, once for all model families or dataset types that declare it identically."""
+    """Yield the help of a key. Model families and dataset types that declare it identically share one text."""
     yield name
     classes: dict[tuple[str, str], list[str]] = {}
     field = name.rpartition(".")[2]
@@ -197,7 +197,7 @@ def _format_help_line(owner: type, key: str) -> str:
 
 
 def _format_default(owner: type, name: str) -> str:
-    """Return the default of a setting as YAML, or an empty string if it has none or is a group of settings."""
+    """Return the default of a setting as YAML, or an empty text if it is a group of settings or has no default."""
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     factory = field.default_factory
     value = field.default if factory is dataclasses.MISSING else factory()
@@ -205,7 +205,7 @@ def _format_default(owner: type, name: str) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value as it is written on the command line."""
+    """Format a value in the way in which one writes it on the command line."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     if plain is None or isinstance(plain, bool):
         return {None: "null", True: "true", False: "false"}[plain]

@@ -1,4 +1,4 @@
-"""Refusal of settings of Hydra itself that would run code or change the working directory (docs/decisions/0028).
+"""Refusal of Hydra's own settings that would run code or change the working directory (docs/decisions/0028).
 
 Hydra instantiates the classes that its settings name, configures Python's logging and sets environment variables.
 Launchers write their settings into a script that a shell runs. A YAML file from another person must not be able to run
@@ -33,7 +33,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def guard_hydra_keys() -> None:
-    """Register a check of every composed configuration, which runs before Hydra instantiates anything."""
+    """Make Hydra check every composed configuration for settings that run code, before it instantiates any object."""
     compose = ConfigLoaderImpl.load_configuration  # of a job of a sweep, too
     if hasattr(compose, "__wrapped__"):
         return
@@ -50,7 +50,7 @@ def guard_hydra_keys() -> None:
 
 
 def refuse_code(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Refuse settings of Hydra that could run code or make Hydra write files.
+    """Raise an error for settings of Hydra that could run code or make Hydra write files.
 
     Args:
         composed: Composed configuration, including Hydra's own node.
@@ -92,7 +92,7 @@ def _find_problem(key: str, value: Any, typed: set[tuple[str, Any]]) -> str | No
 
 
 def _find_log_problem(key: str, value: Any) -> str | None:
-    """Describe a logging setting from which `logging.config.dictConfig` would import or call code, or return None."""
+    """Return what is wrong with a logging setting that makes `logging.config` import or call code, or None."""
     names = key.split(".")
     if "()" in names:
         return "names code, which a configuration cannot; only installed packages can add code"
@@ -104,7 +104,7 @@ def _find_log_problem(key: str, value: Any) -> str | None:
 
 
 def _parse_launcher_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, Any]]:
-    """Yield the launcher settings on the command line, as dotted keys and values."""
+    """Yield the settings of Hydra's launcher on the command line, as dotted keys and values."""
     words = [override for override in overrides if override.lstrip("+").startswith("hydra.launcher.")]
     for override in OverridesParser.create().parse_overrides(words):
         value = OmegaConf.create({"value": override.value()})["value"]
@@ -112,7 +112,7 @@ def _parse_launcher_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, A
 
 
 def _resolved_leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of every setting below a node, with references resolved.
+    """Yield the dotted key and the value of every setting in a configuration node, with references resolved.
 
     Raises:
         ConfigError: If a reference cannot be resolved yet, because it could have any value later.

@@ -1,4 +1,4 @@
-"""Conversion of override values from Python syntax, which W&B sweep agents write, to Hydra's syntax."""
+"""Conversion of override values from the Python syntax of W&B sweep agents to Hydra's syntax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _KEY_MARKS = re.compile(r"([\\()\[\]{}:=, \t])")
 
 
 def from_python(override: str) -> str:
-    """Convert `None`, lists and mappings in an override to Hydra's syntax.
+    """Convert an override whose value is `None`, a list or a mapping in Python syntax to Hydra's syntax.
 
     Class names are quoted, so that `dataset.labels=[false,true]` and `[1.0,2.0]` stay texts.
     """
@@ -31,7 +31,7 @@ def from_python(override: str) -> str:
 
 
 def _needs_conversion(value: Any) -> bool:
-    """Return whether Hydra would parse a value differently from Python, or fail to parse it."""
+    """Return whether Hydra would fail to parse a value, or parse it differently from Python."""
     if isinstance(value, list):
         return any(map(_needs_conversion, value))
     return value is None or isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""Schemas for runs, data sets and model families that YAML files extend, their keys, and checks of user YAML files."""
+"""Schemas of runs, data sets and model families that YAML files extend, and checks of a user's YAML files."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -27,7 +27,7 @@ def list_group_schemas() -> dict[str, Mapping[str, type]]:
 
 
 def register_schema() -> None:
-    """Register the schemas in Hydra under the names that YAML files extend.
+    """Register all schemas in Hydra under the names that YAML files extend.
 
     The root is ``schema``; all others are in their group.
 
@@ -44,7 +44,7 @@ def register_schema() -> None:
 
 
 def _store(name: str, schema: type, group: str | None = None) -> None:
-    """Register a schema in Hydra's config store if it is not registered yet."""
+    """Add a schema to Hydra's config store if it is not there yet."""
     store = ConfigStore.instance()
     stored = (store.repo.get(group, {}) if group else store.repo).get(f"{name}.yaml")
     if stored is None or OmegaConf.get_type(stored.node) is not schema:
@@ -52,7 +52,7 @@ def _store(name: str, schema: type, group: str | None = None) -> None:
 
 
 def to_config(composed: DictConfig) -> ExperimentConfig:
-    """Convert a composed configuration to typed objects.
+    """Convert a configuration that Hydra composed to an instance of its dataclass.
 
     OmegaConf raises its errors if values are missing.
     """
@@ -87,7 +87,7 @@ _MAX_BYTES = 2**20
 
 
 def check_yaml(path: Path) -> None:
-    """Refuse a YAML file with endless aliases, search folders, or unquoted class names that YAML misreads.
+    """Refuse a user's YAML file with endless aliases, search folders, or unquoted class names that YAML misreads.
 
     Hydra expands aliases, so ten lines can expand beyond any memory. A search folder may be a package, which Hydra
     would import. YAML reads an unquoted class name such as `no` as False. Syntax errors are left to Hydra.
@@ -117,7 +117,7 @@ def check_yaml(path: Path) -> None:
 
 
 def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Yield the YAML nodes that are class names: entries of `labels` and keys of `class_weights`."""
+    """Yield the YAML nodes that hold class names, which are the entries of `labels` and the keys of `class_weights`."""
     for name, child in _get_entries(node).items():
         if name == "labels" and isinstance(child, yaml.SequenceNode):
             yield from child.value
@@ -128,7 +128,7 @@ def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def _find_other_reading(text: str) -> str | None:
-    """Return the value that YAML reads from an unquoted text if it differs from the text, else None.
+    """Return the value that YAML reads from an unquoted text, such as True from `yes`, or None if it reads that text.
 
     For example, YAML reads `no` as False.
     """
@@ -138,7 +138,7 @@ def _find_other_reading(text: str) -> str | None:
 
 
 def _get_entries(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """Return the entries of a mapping node by name, or an empty mapping for any other node."""
+    """Return the entries of a YAML mapping node by name, or an empty mapping for any other node."""
     return {key.value: value for key, value in node.value} if isinstance(node, yaml.MappingNode) else {}
 
 

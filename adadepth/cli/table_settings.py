@@ -1,4 +1,4 @@
-"""Automatic settings of `--config-name finetune`: columns, metric, model and training, derived from a user's table.
+"""Automatic settings for `--config-name finetune`: columns, metric, model and training, derived from a user's table.
 
 A key that the command line sets keeps its value. Every automatic choice is printed in a line and added to the command
 line. The run, its record and the commands that it suggests therefore treat it like any other setting.
@@ -56,7 +56,7 @@ _MAX_CLASSES_PRINTED = 5
 
 
 class _Choice(NamedTuple):
-    """Automatic choice: a line that describes it, and the overrides that implement it."""
+    """Automatic choice of settings for a table: a line that describes it, and the overrides that make it."""
 
     line: str
     overrides: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class _Models:
-    """Models for a type of table: a small one to train from scratch, with its trainer, and a pretrained one."""
+    """Models for one type of table: a small model to train from scratch, with its trainer, and a pretrained model."""
 
     scratch: str
     trainer: str
@@ -82,24 +82,24 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Command:
-    """Parsed command line: its overrides by key, the schema of its table, and the settings of the table."""
+    """Parsed command line of a run on a table: its overrides by key, and the type and settings of the table."""
 
     values: Mapping[str, Any]
     name: str
     dataset: Any
 
     def has(self, *keys: str) -> bool:
-        """Return whether the command line sets any of these keys or groups."""
+        """Return whether the user set any of these keys or groups on the command line."""
         return any(key in self.values for key in keys)
 
     @property
     def models(self) -> _Models:
-        """The models for this type of table."""
+        """Models for the type of table that the command line names."""
         return _MODELS[self.name]
 
 
 def add_table_settings(words: Sequence[str]) -> list[str]:
-    """Add the settings that follow from the table to a command line, and store the lines that describe them.
+    """Add settings that are derived from the user's table to a command line, and record the lines that describe them.
 
     Args:
         words: Command line for Hydra, which is returned unchanged if it does not train on a user's table.
@@ -114,7 +114,7 @@ def add_table_settings(words: Sequence[str]) -> list[str]:
 
 
 def _read_command(words: Sequence[str]) -> _Command | None:
-    """Parse the overrides and the table of a command line.
+    """Parse a command line with `--config-name finetune` into its overrides and the settings of its table.
 
     The result is None if it does not train on a table, or if Hydra will refuse it.
     """
@@ -174,7 +174,7 @@ def _describe_columns(command: _Command, texts: list[str], label: str, columns: 
 
 
 def _format_list_override(key: str, value: Any) -> str:
-    """Format an override, with quotes around the names in a list if Hydra's grammar needs them."""
+    """Format an override with a list of names, with quotes around names that Hydra's grammar cannot read."""
     if not isinstance(value, list):
         return format_override(key, value)
     return f"{key}=[{','.join(format_override('name', name).partition('=')[2] for name in value)}]"
@@ -205,7 +205,7 @@ def _choose_splits(command: _Command, tables: Mapping[str, DataTable], label: st
 
 
 def _has_labels(table: DataTable, column: str) -> bool:
-    """Return whether every row of a table has a label.
+    """Return whether every row of a table has a label in the label column.
 
     Published test sets use -1 for a missing label.
     """
@@ -277,7 +277,7 @@ def _split_labels(values: Sequence[Any], separator: str) -> Iterator[str]:
 
 
 def _count_classes(table: DataTable, column: str, values: Sequence[Any]) -> Counter[str]:
-    """Return the number of rows of every class, in the order of classes that the table declares, if any."""
+    """Return the number of rows of every class of a table, in the declared order of classes if there is one."""
     declared = table.class_names.get(column)
     counts = Counter(text for text in map(_format_label, values) if text is not None)
     if declared is None:
@@ -296,7 +296,7 @@ def _describe_classes(counts: Counter[str]) -> str:
 
 
 def _choose_class_metrics(counts: Counter[str]) -> tuple[list[str], str]:
-    """Return the metrics for classes with these row counts, and the reason as text."""
+    """Return metrics that suit classes with these numbers of rows, and the reason as text."""
     if len(counts) < 2:
         return ["accuracy"], "the share of correct classes"
     name, most = counts.most_common(1)[0]
@@ -346,7 +346,7 @@ def _choose_model(command: _Command, table: DataTable, texts: list[str], rows: i
 
 
 def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
-    """Return why no pretrained weights are used, or None if they are available and train within minutes."""
+    """Return why the run trains a small model from scratch instead of pretrained weights, or None if it does not."""
     weights, option = command.models.weights, command.models.pretrained
     if not _can_load(command, weights):
         return f"{weights} is not in the local cache, and the hub cannot be reached"
@@ -360,7 +360,7 @@ def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
 
 
 def _can_load(command: _Command, weights: str) -> bool:
-    """Return whether pretrained weights are on this machine, or the hub answers within seconds."""
+    """Return whether the pretrained weights of a model are on this machine or the hub answers within seconds."""
     from huggingface_hub import try_to_load_from_cache
 
     files = (try_to_load_from_cache(weights, name) for name in ("model.safetensors", "pytorch_model.bin"))
@@ -376,7 +376,7 @@ def _can_load(command: _Command, weights: str) -> bool:
 
 
 def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> _Choice:
-    """Return the sequence length that covers nearly all texts.
+    """Choose the sequence length so that nearly all texts of the table fit into a sequence.
 
     `lengths` is the number of tokens per row, (rows,).
     """
@@ -389,7 +389,7 @@ def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> 
 
 
 def _count_tokens(command: _Command, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
-    """Return the number of tokens of each of the first rows, summed over the texts of a row, (rows,)."""
+    """Return the number of tokens of each of the table's first rows, summed over the texts of a row, (rows,)."""
     options = {
         key.removeprefix("tokenizer."): value for key, value in command.values.items() if key[:10] == "tokenizer."
     }
@@ -405,7 +405,7 @@ def _count_tokens(command: _Command, table: DataTable, columns: list[str], path:
 
 
 def _join_texts(table: DataTable, columns: list[str]) -> Iterator[str]:
-    """Yield the texts of every row, joined into one."""
+    """Yield one text for every row of a table, which joins all texts of the row."""
     batch: Rows
     for batch in table.batches():
         for values in zip(*(batch[name] for name in columns), strict=True):
@@ -414,7 +414,7 @@ def _join_texts(table: DataTable, columns: list[str]) -> Iterator[str]:
 
 
 def _choose_training(command: _Command, rows: int, tokens: float) -> _Choice:
-    """Return the trainer settings for a small model from scratch.
+    """Choose trainer settings for a small model that is trained from scratch on the table.
 
     It makes as many optimiser steps as the rows need and a few minutes allow.
 

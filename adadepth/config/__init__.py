@@ -1,4 +1,4 @@
-"""Typed schema of every public key, filled by YAML files and the command line; composition checks keys and types.
+"""Schema of the configuration: dataclasses with every public key, which YAML files and the command line fill.
 
 ``model``, ``dataset``, ``tokenizer``, ``trainer`` and ``seed`` may change a result. ``runtime``, ``logger`` and paths
 may only change speed and where files are written; see ``adadepth.config.fingerprint``. This package does not import

@@ -1,4 +1,4 @@
-"""Enumerations of the options in `adadepth.halting`, defined without importing torch so that settings can use them."""
+"""Enumerations of the named options in `adadepth.halting`, so that settings can use them without importing torch."""
 
 from enum import StrEnum
 

@@ -1,4 +1,4 @@
-"""Matching of the classes of data with the classes of a model by name, even if their numbers differ."""
+"""Matching of the classes of a data set with the classes of a trained model by their names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAX_NAMES = 12  # of a long list in a message
 
 
 def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-    """Return the model's class number for every class of the data.
+    """Return the model's class number for every class of a data set that the model also has.
 
     Names that do not match exactly are compared without regard to case, if they are still unique then.
 
@@ -31,7 +31,7 @@ def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | No
 
 
 def number_classes(names: Sequence[str], classes: Sequence[str], source: str) -> list[int]:
-    """Return the model's class number for each class of the data, (C,); all classes must match.
+    """Return the model's class number for each class of a data set, (C,); raise an error if a class has no match.
 
     Args:
         names: Classes of the data.
@@ -57,5 +57,5 @@ def are_numbered(names: Sequence[str]) -> bool:
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return the names as one line; a long list is shortened."""
+    """Return a list of names as one line of text, with the middle of a long list omitted."""
     return ", ".join(names[:_MAX_NAMES]) + (f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

@@ -23,7 +23,7 @@ Source = StrEnum("Source", ["embedded", "local", "hub", "auto"])
 
 @dataclass
 class DatasetConfig:
-    """Settings that every data set has."""
+    """Settings that every type of data set has."""
 
     name: str = setting(MISSING, "name of the data set in reports")
     sequence_length: int = setting(128, "maximum number of tokens, [CLS] and [SEP] included", at_least(8))
@@ -32,7 +32,7 @@ class DatasetConfig:
 
 @dataclass
 class ExamplesConfig(DatasetConfig):
-    """Settings of data that consist of separate examples, which can be read in any order."""
+    """Settings of a data set of separate examples, which can be read in any order."""
 
     max_evaluation_examples: int | None = setting(
         2000, "maximum number of examples per evaluation set; None: all", at_least(1), debug=8
@@ -41,7 +41,7 @@ class ExamplesConfig(DatasetConfig):
 
 
 def resolve_source(source: Source, path: Any) -> Source:
-    """Resolve the source `auto`, so that a stored configuration states where its data came from."""
+    """Return the source that `auto` stands for, so that a stored configuration states where its data came from."""
     if source is not Source.auto:
         return source
     return Source.local if path else Source.hub
@@ -49,7 +49,7 @@ def resolve_source(source: Source, path: Any) -> Source:
 
 @dataclass
 class HubTable:
-    """A data set on the Hugging Face hub."""
+    """Settings that name a data set on the Hugging Face hub."""
 
     path: str | None = setting(None, "name of the data set on the hub, or a local folder in its layout")
     name: str | None = setting(None, "name of a configuration of the data set")
@@ -60,7 +60,7 @@ Separator = StrEnum("Separator", ["auto", "blank_line", "file", "line", "heading
 
 @dataclass
 class MaskingConfig:
-    """Masking for masked language modelling (as in ALBERT: n-grams of whole words, favouring short n-grams)."""
+    """Settings of token masking for masked language modelling, with n-grams of whole words as in ALBERT."""
 
     probability: float = setting(0.15, "share of the tokens selected for prediction", OPEN_SHARE)
     max_predictions: int | None = setting(
@@ -103,7 +103,7 @@ class TextConfig(DatasetConfig):
 
 @dataclass
 class StreamConfig(TextConfig):
-    """Text as contiguous streams, which a model with recurrent memory reads in order."""
+    """Text divided into contiguous streams, which a model with recurrent memory reads in order."""
 
     test_path: Any = setting(
         None,
@@ -122,7 +122,7 @@ class StreamConfig(TextConfig):
 
 @dataclass
 class CausalConfig(StreamConfig):
-    """Text as packed blocks in any order; documents within a block do not attend to each other."""
+    """Text packed into blocks; documents in the same block do not attend to each other."""
 
     document_separator: Separator = setting(
         Separator.auto,
@@ -133,7 +133,7 @@ class CausalConfig(StreamConfig):
 
 @dataclass
 class CorpusConfig(TextConfig, ExamplesConfig):
-    """A pretraining corpus, and the settings that split it into examples."""
+    """Text corpus for pretraining, divided into examples."""
 
     document_separator: Separator = setting(Separator.auto, "what ends a document in plain text")
     streaming: bool = setting(False, "read hub or local data while training instead of preparing it")
@@ -181,7 +181,7 @@ class TableConfig(ExamplesConfig):
 
 @dataclass
 class LabelledConfig(TableConfig):
-    """Sentences or sentence pairs with a class or a value: the GLUE tasks, and tables of the same format."""
+    """Sentences or sentence pairs with a class or a value: the GLUE tasks, or tables of the same format."""
 
     text_columns: list[str] | None = setting(None, "text column, or two for pairs; None: sentence, or the usual names")
     label_column: str | None = setting(
@@ -207,7 +207,7 @@ class LabelledConfig(TableConfig):
 
 @dataclass
 class SentEvalConfig(LabelledConfig):
-    """A probing task of SentEval (Conneau et al. 2018), or any file of that format."""
+    """Probing task of SentEval (Conneau et al. 2018), or any file in that format."""
 
     task: str | None = setting(
         None, "probing task, TASK.txt in the folder dataset.path: past_present, tree_depth, bigram_shift, ..."
@@ -216,12 +216,12 @@ class SentEvalConfig(LabelledConfig):
 
 @dataclass
 class AgreementConfig(LabelledConfig):
-    """Subject-verb agreement: predict the number of a verb from the words before it (Linzen et al. 2016)."""
+    """Subject-verb agreement: predict the number of a verb from the words before the verb (Linzen et al. 2016)."""
 
 
 @dataclass
 class TaggingConfig(TableConfig):
-    """Tagged sentences, which are lists of words with one tag per word, e.g. named entities or parts of speech."""
+    """Tagged sentences: lists of words with one tag per word, e.g. named entities or parts of speech."""
 
     token_column: str = setting("tokens", "column with lists of words")
     tag_column: str = setting("ner_tags", "column with lists of tags, as class numbers or names")
@@ -262,7 +262,7 @@ class QuestionConfig(TableConfig):
 
 @dataclass
 class ChoiceConfig(TableConfig):
-    """Multiple choice between endings of a text, with one column per ending, as in SWAG (Zellers et al. 2018)."""
+    """Multiple choice between endings of a text, one column per ending, as in SWAG (Zellers et al. 2018)."""
 
     context_columns: list[str] = setting(
         ["sent1", "sent2"], "column of the context; a second column holds the beginning of the endings"
@@ -279,14 +279,14 @@ HopsDrawing = StrEnum("HopsDrawing", ["even", "natural"])
 
 @dataclass
 class GeneratedConfig(ExamplesConfig):
-    """Examples that are generated again in every epoch, with a known difficulty of every unit."""
+    """Settings of examples that are generated again in every epoch, with a known difficulty of every unit."""
 
     train_examples: int = setting(100000, "number of training examples per epoch", between(1, 10**8))
 
 
 @dataclass
 class ParityConfig(GeneratedConfig):
-    """Parity: whether the number of ones is odd, as in ACT (Graves 2016) and PonderNet."""
+    """Parity task: decide whether the number of ones is odd, as in ACT (Graves 2016) and PonderNet."""
 
     representation: Representation = setting(
         Representation.vectors, "format of the inputs: vectors for a recurrent cell, or tokens"
@@ -305,14 +305,14 @@ class ParityConfig(GeneratedConfig):
 
 @dataclass
 class FieldConfig(GeneratedConfig):
-    """Generated examples at a random position in a larger field, which has room for larger examples."""
+    """Settings of generated examples at a random position in a larger field, which leaves room for larger examples."""
 
     field: int = setting(16, "side length of the grid of positions; the model needs as many positions", at_least(1))
 
 
 @dataclass
 class MazeConfig(FieldConfig):
-    """Mazes: whether a cell can be reached from the start; the difficulty of a cell is its distance."""
+    """Maze task: decide whether a cell can be reached from the start. The difficulty of a cell is its distance."""
 
     size: int = setting(8, "number of cells along each side", at_least(1))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)
@@ -321,7 +321,7 @@ class MazeConfig(FieldConfig):
 
 @dataclass
 class HopsConfig(GeneratedConfig):
-    """Pointers: the colour that is found by following pointers from a node; the difficulty is their number."""
+    """Pointer following: predict the colour at the end of a chain of pointers. The difficulty is its length."""
 
     unit: LabelledUnit = setting(
         LabelledUnit.token, "label every node, or the sequence with the label of one marked node"
@@ -341,7 +341,7 @@ class HopsConfig(GeneratedConfig):
 
 @dataclass
 class AdditionConfig(FieldConfig):
-    """Addition of two numbers, one column per token; the difficulty is the distance to the source of the carry."""
+    """Addition with one column per token. The difficulty of a column is its distance to the source of the carry."""
 
     digits: int = setting(12, "number of digits of each number", at_least(1))
     nines: float = setting(0.5, "share of columns with digits that sum to 9 and propagate a carry", BELOW_ONE)
@@ -350,7 +350,7 @@ class AdditionConfig(FieldConfig):
 
 @dataclass
 class TraceConfig(GeneratedConfig):
-    """Variable tracing: lines `b = a`, then `print b`; the difficulty is the number of lines to read."""
+    """Variable tracing: read lines `b = a`, then `print b`. The difficulty is the number of lines to read."""
 
     lines: int = setting(8, "number of lines of an example, each with a different name", between(2, 26))
     values: int = setting(
@@ -364,7 +364,7 @@ class TraceConfig(GeneratedConfig):
 
 @dataclass
 class ManoConfig(GeneratedConfig):
-    """Mano: prefix expressions of +, - and * modulo a number; the difficulty is the number of operations."""
+    """Mano: evaluate prefix expressions of +, - and * modulo a number. The difficulty is the number of operations."""
 
     modulus: int = setting(23, "modulus of the arithmetic; operands are smaller", between(2, 100))
     operations: int = setting(10, "maximum number of operations; every number from 1 is equally likely", between(1, 40))
@@ -382,7 +382,7 @@ _SYMBOLS = Allowed(
 
 @dataclass
 class DrawnPuzzleConfig(GeneratedConfig):
-    """Generated puzzles: a grid and its solution, which counts as solved only if all cells are right."""
+    """Generated puzzles, each a grid and its solution. An answer is right only if all its cells are right."""
 
     train_examples: int = setting(
         100000, "number of training examples per epoch", between(1, 10**8), debug=256
@@ -393,7 +393,7 @@ class DrawnPuzzleConfig(GeneratedConfig):
 
 @dataclass
 class SudokuConfig(DrawnPuzzleConfig):
-    """Sudoku with a unique solution; the difficulty is the number of rounds of simple deduction that solve it."""
+    """Sudoku with a unique solution. The difficulty is the number of rounds of simple deduction that solve it."""
 
     size: int = setting(
         6, "number of digits and of cells along each side", Allowed(lambda size: size in (4, 6, 9), "4, 6 or 9")
@@ -405,7 +405,7 @@ class SudokuConfig(DrawnPuzzleConfig):
 
 @dataclass
 class MazePathConfig(DrawnPuzzleConfig):
-    """Mazes with a unique shortest path from start to goal; the difficulty is the length of the path."""
+    """Mazes with a unique shortest path from start to goal. The difficulty is the length of the path."""
 
     size: int = setting(10, "number of cells along each side", at_least(3))
     walls: float = setting(0.4, "share of cells that are walls", BELOW_ONE)

@@ -1,4 +1,4 @@
-"""Declaration of settings with default, help, range and other properties, and the checks that follow from them.
+"""Declaration of a setting with its default, help and allowed range, and the checks of values against declarations.
 
 Settings are fields of dataclasses, declared with `setting`. They define the schema that YAML files and the command line
 fill, its checks and its help. For a model family, they also define the fields of its `PreTrainedConfig`. This module
@@ -23,7 +23,7 @@ MISSING: Any = "???"
 
 @dataclass(frozen=True)
 class Allowed:
-    """Allowed range of a setting.
+    """Allowed range of the values of a setting.
 
     Attributes:
         test: Function that returns whether a value is allowed; it is never called with None.
@@ -35,12 +35,12 @@ class Allowed:
 
 
 def at_least(low: float) -> Allowed:
-    """Return the range of finite numbers that are at least `low`."""
+    """Return the allowed range that contains the finite numbers from `low` on."""
     return Allowed(lambda value: low <= value < math.inf, f"at least {low}")
 
 
 def between(low: float, high: float) -> Allowed:
-    """Return the range of numbers from `low` to `high`, both included."""
+    """Return the allowed range that contains the numbers from `low` to `high`, both included."""
     return Allowed(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
@@ -68,7 +68,7 @@ _UNSET: Any = object()  # where None is a value
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """Properties of one setting besides its type and default.
+    """Properties of one setting besides its type and default, such as its help and its allowed range.
 
     Attributes:
         help: Meaning of the setting in one line.
@@ -95,12 +95,12 @@ class FieldSpec:
 
     @property
     def differs_on_hub(self) -> bool:
-        """Whether the default for a model's configuration file differs from the default for an experiment's YAML."""
+        """Whether the default in a model's configuration file differs from the default in an experiment's YAML file."""
         return self.hub is not _UNSET
 
     @property
     def shrinks(self) -> bool:
-        """Whether the setting has another value with `debug=default`."""
+        """Whether `debug=default` gives the setting a smaller value."""
         return self.debug is not _UNSET
 
 
@@ -117,7 +117,7 @@ def setting(
     debug: Any = _UNSET,
     more: str = "",
 ) -> Any:
-    """Declare a setting as a field of a dataclass.
+    """Declare a setting as a field of a settings dataclass, with default, help, allowed range and other properties.
 
     Args:
         default: Default value. For every instance, a list or dictionary is copied, and a class is instantiated.
@@ -135,7 +135,7 @@ def setting(
 
 
 def make_field(default: Any, spec: FieldSpec) -> Any:
-    """Return a dataclass field with a default and the properties of a setting; see `setting`."""
+    """Return a dataclass field with a default value and the given properties of a setting; see `setting`."""
     metadata = {_KEY: spec}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -145,7 +145,7 @@ def make_field(default: Any, spec: FieldSpec) -> Any:
 
 
 def get_field_specs(settings: Any) -> dict[str, FieldSpec]:
-    """Return the properties of every setting of a dataclass by name, in order.
+    """Return the declared properties of every setting of a dataclass by the name of the setting, in order.
 
     For any other object, the result is empty.
     """
@@ -154,13 +154,13 @@ def get_field_specs(settings: Any) -> dict[str, FieldSpec]:
 
 
 def copy_field(settings: type, name: str) -> Any:
-    """Return a new field with the default and the properties of a setting of another dataclass."""
+    """Return a new dataclass field with the default and the properties of a setting of another dataclass."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return make_field(field.default, field.metadata[_KEY])
 
 
 def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
-    """Return the meaning and the range of a setting in one line.
+    """Return one line of help with the meaning and the allowed range of a setting.
 
     Args:
         spec: Properties of the setting.
@@ -175,7 +175,7 @@ def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
 
 
 def find_type_errors(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield one line for every setting with a value of the wrong type or a text with control characters.
+    """Yield one error line for every setting whose value has the wrong type or contains control characters.
 
     Lists and mappings of a configuration can hold any values at any depth. After this check, code that reads them can
     rely on their types.
@@ -201,7 +201,7 @@ def format_value(value: Any) -> str:
 
 
 def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
-    """Yield one line for every setting of a dataclass, including nested ones, with a value outside its range."""
+    """Yield one error line for every setting, also in nested dataclasses, whose value is outside its allowed range."""
     for name, spec in get_field_specs(type(settings)).items():
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
@@ -221,7 +221,7 @@ def _fits_64_bits(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield all values and keys inside lists and mappings, at any depth."""
+    """Yield all values and mapping keys inside nested lists and mappings."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):
@@ -268,13 +268,13 @@ def _describe_type(kind: Any) -> str:
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:
-    """Return the choices of every setting with an enumerated type, by the name of the setting."""
+    """Return the names of the allowed options of every setting with an enumerated type, by the name of the setting."""
     types_by_name = {name: _find_enumeration(hint) for name, hint in typing.get_type_hints(settings).items()}
     return {name: tuple(map(str, kind)) for name, kind in types_by_name.items() if kind is not None}
 
 
 def shapes(settings: type) -> list[str]:
-    """Return the names of the settings that determine the shape or the meaning of weights."""
+    """Return the names of the settings on which the shape or the meaning of the model's weights depends."""
     return [name for name, spec in get_field_specs(settings).items() if spec.shape]
 
 
@@ -290,7 +290,7 @@ def select_notable_settings(settings: Any) -> dict[str, Any]:
 
 
 def drop_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of the settings that may change a result."""
+    """Return the values of settings without those that cannot change a result."""
     neutral = {name for name, spec in get_field_specs(settings).items() if spec.neutral}
     return {name: value for name, value in values.items() if name not in neutral}
 
@@ -303,6 +303,6 @@ def _find_enumeration(annotation: Any) -> type[StrEnum] | None:
 
 
 def _get_members(annotation: Any) -> tuple[Any, ...]:
-    """Return the types of a union, or a tuple with the single type."""
+    """Return the member types of a union annotation, or a tuple with the annotation if it is not a union."""
     is_union = isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union
     return typing.get_args(annotation) if is_union else (annotation,)

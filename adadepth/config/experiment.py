@@ -1,4 +1,4 @@
-"""Settings of an experiment and of all its groups except data: model, trainer, budget, search, logger, runtime."""
+"""Settings of an experiment except its data: model, trainer, depth budget, architecture search, loggers and runtime."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -25,13 +25,13 @@ Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_at
 
 
 def family_name(name: str) -> Any:
-    """Return the field `name` of a model family's settings, which selects its descriptor and its `model_type`."""
+    """Declare the field `name` of a model family's settings, which selects the family and is its `model_type`."""
     return setting(name, "name of the model family", in_model=False)
 
 
 @dataclass
 class ModelConfig:
-    """Settings that every model family has: its name in the registry, and initial weights."""
+    """Settings that every model family has: the name of the family, and the source of initial weights."""
 
     name: str = family_name(MISSING)
     pretrained: str | None = setting(None, "folder or hub id of the initial weights", in_model=False)
@@ -39,7 +39,7 @@ class ModelConfig:
 
 @dataclass
 class HaltingConfig:
-    """Second stage of training, in which only the halting head of a trained model learns."""
+    """Settings of the second stage of training, in which only the halting head of a trained model learns."""
 
     alone: bool = setting(False, "train only the halting head of the model in model.pretrained")
     slope: float = setting(20.0, "slope of the target between halting and continuing", POSITIVE)
@@ -53,7 +53,7 @@ TokenizerKind = StrEnum("TokenizerKind", ["unigram", "word", "byte"])
 
 @dataclass
 class TokenizerConfig:
-    """An existing tokenizer, or one trained on the corpus."""
+    """Settings of the tokenizer, which is an existing one or is trained on the corpus."""
 
     path: str | None = setting(None, "folder or hub id of a tokenizer; None: train one")
     kind: TokenizerKind = setting(
@@ -83,7 +83,7 @@ _UPDATES = Allowed(lambda value: value == -1 or value >= 1, "at least 1, or -1 f
 
 @dataclass
 class BorrowedConfig:
-    """Fields of ``transformers.TrainingArguments`` under the same names."""
+    """Settings that `transformers.TrainingArguments` has under the same names."""
 
     max_steps: int = setting(300, "number of optimiser steps; -1: num_train_epochs decides", _UPDATES, debug=2)
     num_train_epochs: float = setting(3.0, "number of epochs, with max_steps=-1", POSITIVE)
@@ -169,7 +169,7 @@ class BorrowedConfig:
 
 @dataclass
 class TrainerConfig(BorrowedConfig):
-    """Settings of transformers' trainer, and settings that `adadepth.training` converts for it."""
+    """Settings of the `transformers` trainer, and settings that `adadepth.training` converts for it."""
 
     optimizer: Optimizer = setting(
         Optimizer.adamw,
@@ -210,7 +210,7 @@ BudgetUnit = StrEnum("BudgetUnit", ["updates", "macs", "deepest_layer", "expecte
 
 @dataclass
 class BudgetConfig:
-    """Depth budget: a target mean depth of training, instead of a depth penalty."""
+    """Settings of a depth budget: a target for the mean depth in training, which replaces a depth penalty."""
 
     target: float | None = setting(
         None, "target mean depth of a token or sequence, in `unit`; None: no budget", POSITIVE
@@ -234,7 +234,7 @@ class BudgetConfig:
 
 @dataclass
 class DistanceConfig:
-    """Distances in attention. A model's configuration has the same fields."""
+    """Settings of the distances between positions in attention. A model's configuration has the same fields."""
 
     clamp_length: int | None = setting(
         None, "longest distance; longer ones are clamped to it; None: no limit", at_least(1)
@@ -248,7 +248,7 @@ class DistanceConfig:
 
 @dataclass
 class ContextConfig(DistanceConfig):
-    """Attention context in evaluation, if it differs from that of training."""
+    """Settings of the attention context in evaluation, for an evaluation with another context than in training."""
 
     memory_length: int | None = setting(
         None, "number of memory positions before the segment; None: as in the model", at_least(0)
@@ -260,7 +260,7 @@ StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 
 @dataclass
 class FeaturesConfig:
-    """Cached hidden states of a frozen base, shared by epochs, runs and seeds."""
+    """Settings of the cache for hidden states of a frozen base model, which epochs, runs and seeds share."""
 
     cache: bool = setting(True, "cache the states of the frozen base; false: run the base in every epoch")
     precision: StatePrecision = setting(
@@ -283,7 +283,7 @@ _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 @dataclass
 class GateConfig:
-    """Gates of a supernet in training. A model's configuration has the same fields."""
+    """Settings of a supernet's gates in training. A model's configuration has the same fields."""
 
     straight_through: bool = setting(
         False, "use only the largest gate in the forward pass and all soft gates in the backward pass"
@@ -299,7 +299,7 @@ class GateConfig:
 
 @dataclass
 class SearchConfig(GateConfig):
-    """Architecture search: settings for choosing the operations of a supernet and for training the derived network."""
+    """Settings of an architecture search: choose the operations of a supernet, then train the derived network."""
 
     method: SearchMethod = setting(
         SearchMethod.joint,
@@ -358,7 +358,7 @@ class SearchConfig(GateConfig):
 
 @dataclass
 class RuntimeConfig:
-    """Settings that may change the speed, never the result."""
+    """Settings that may change the speed of a run but never its result."""
 
     num_workers: int = setting(0, "number of data-loading processes", between(0, 1024))
     compile: bool = setting(False, "compile the model with torch.compile")
@@ -375,7 +375,7 @@ Kept = StrEnum("Kept", ["report", "model"])
 
 @dataclass
 class LoggerConfig:
-    """Trackers of metrics in addition to ``metrics.jsonl``, which is always written."""
+    """Settings of the trackers that receive metrics in addition to the file ``metrics.jsonl``."""
 
     report_to: Any = setting(None, "names of trackers: one or a list; see docs/tracking.md", TEXTS)
     project: str = setting("adadepth", "project of the tracker")
@@ -390,7 +390,7 @@ class LoggerConfig:
 
 
 def _list_names(value: Any) -> list[str]:
-    """Return a list of names from a single name, a list, or a mapping of names to true.
+    """Convert a name, a list of names, or a mapping of names to true into a list of names.
 
     Hydra makes such a mapping from several options of a group.
     """
@@ -404,7 +404,7 @@ MODES_GROUP = "adadepth.modes"
 
 
 class Mode(StrEnum):
-    """Names of the built-in modes, which `adadepth.config.modes` describes, and of modes of installed packages."""
+    """Names of the modes of a command, `mode=NAME`, which `adadepth.config.modes` and plug-ins describe."""
 
     _ignore_ = ["plugin"]
     train = "train"
@@ -422,7 +422,7 @@ _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 @dataclass
 class ExperimentConfig:
-    """Experiment, the root of every configuration."""
+    """Settings of an experiment, which is the root of every configuration."""
 
     name: str = setting(MISSING, "name of the experiment and of its folder under output_dir")
     task: Task = setting(Task.pretrain, "task to train or evaluate")

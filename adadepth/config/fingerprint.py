@@ -1,4 +1,4 @@
-"""Hash of the settings that may change a result."""
+"""Hash of the settings of a run that may change its result."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ _RESULT_KEYS = (*_RUN, "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "train
 
 
 def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a configuration that may change a result, as nested dictionaries.
+    """Return the settings of a run that may change its result, as nested dictionaries.
 
     Args:
         settings: Configuration, or the file of an earlier run. Missing `OPTIONAL_GROUPS` are filled with their

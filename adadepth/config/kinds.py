@@ -56,7 +56,7 @@ Problem = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """Descriptor of a dataset type.
+    """Descriptor of a dataset type: its settings, its loader, its checks and the task that reads it.
 
     A descriptor in an installed package inherits missing fields from the type that it extends.
 
@@ -113,7 +113,7 @@ class Kind:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Import paths, `"module:name"`, of all code to which the descriptor refers."""
+        """Import paths, `"module:name"`, of all code that the dataset type's descriptor names."""
         single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
         return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
 
@@ -134,7 +134,7 @@ class TaskSpec:
     head: str | None = None
 
     def describe_data(self, text: str) -> str:
-        """Describe the data that the task reads, with an example for a model family that reads text in this form."""
+        """Describe the data that the task reads, with an example that suits the model family."""
         example = self.examples.get(text, next(iter(self.examples.values())))
         return f"{self.reads}, e.g. dataset={example}"
 
@@ -151,7 +151,7 @@ TASKS: dict[Task, TaskSpec] = {
 
 @dataclass(frozen=True)
 class PredictionSpec:
-    """Descriptor of a prediction type.
+    """Descriptor of a prediction type, such as classification, regression or tagging.
 
     Attributes:
         scorer: Function that builds the `Scorer` of an evaluation set. It may take `model`, `data`, `examples`,
@@ -313,20 +313,20 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def get_kind(dataset: DatasetConfig) -> Kind:
-    """Return the dataset type of settings, or the closest type that their class extends."""
+    """Return the descriptor of a data set's type, or that of the closest type which its settings class extends."""
     kind = _find_kind(type(dataset), kinds())
     assert kind is not None, "only known kinds of data can be composed"
     return kind
 
 
 def _find_kind(settings: type, kinds_by_name: Mapping[str, Kind]) -> Kind | None:
-    """Return the dataset type of a settings class, or of its closest base class that has one."""
+    """Return the descriptor of the dataset type of a settings class or of its closest base class, or None."""
     by_class = {kind.settings: kind for kind in kinds_by_name.values()}
     return next((by_class[base] for base in settings.__mro__ if base in by_class), None)
 
 
 def _inherit_fields(kind: Kind) -> Kind:
-    """Return a package's dataset type with missing fields, and also checks, inherited from the type that it extends."""
+    """Return a package's dataset type with missing fields, and further checks, from the type that it extends."""
     base = _find_kind(kind.settings, KINDS)
     if base is None:
         return kind
@@ -335,13 +335,13 @@ def _inherit_fields(kind: Kind) -> Kind:
 
 
 def get_problem(dataset: DatasetConfig) -> Problem | None:
-    """Return the problem type of a data set, or None if it is not labelled."""
+    """Return the problem type of a data set, e.g. classification, or None if it is not labelled."""
     problem = get_kind(dataset).problem
     return problem(dataset) if callable(problem) else problem
 
 
 def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
-    """Return the name of the head that a task trains on a data set."""
+    """Return the name of the prediction head that a task trains on a data set."""
     if (head := TASKS[task].head) is not None:
         return head
     problem = get_problem(dataset)
@@ -350,14 +350,14 @@ def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
 
 
 def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
-    """Return the columns of a table that a model reads, or None if they are recognised by their names."""
+    """Return the columns of a table that the model reads, or None if they are found by their usual names."""
     name = get_kind(dataset).columns
     columns = getattr(dataset, name, name)
     return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
 
 
 def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
-    """Return the key and the value of the setting with the number of positions that a model must have."""
+    """Return the key and the value of the data set's setting for the number of positions that the model needs."""
     name = get_kind(dataset).positions
     return f"dataset.{name}", getattr(dataset, name)
 
@@ -370,7 +370,7 @@ def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
 
 
 def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
-    """Load data with those options that their loader accepts as arguments; see `Kind`."""
+    """Load the data set of a run, and pass its loader those options that it accepts; see `Kind`."""
     loader = get_kind(dataset).loader
     assert loader is not None, "validated"
     return call_by_path(loader, dataset, **options)
@@ -385,7 +385,7 @@ def list_dataset_schemas() -> dict[str, type[DatasetConfig]]:
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Describe why an object is not a valid descriptor of the dataset type of this name, or return None."""
+    """Return what is wrong with a plug-in's descriptor of a dataset type, or None if it is valid."""
     if not isinstance(descriptor, Kind):
         return f"must be an adadepth.config.kinds.Kind, not {type(descriptor).__name__}"
     settings = descriptor.settings

@@ -7,7 +7,7 @@ from hydra.errors import HydraException
 
 
 def format_override(key: str, value: object) -> str:
-    """Format `key=value` as one word of a command line, with quotes if the text has special characters of Hydra.
+    """Format a setting as one word `key=value` of a command line, with quotes if Hydra's grammar requires them.
 
     Quotes for the shell are not included; `shlex.join` adds them.
     """
@@ -17,12 +17,12 @@ def format_override(key: str, value: object) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Put a text in double quotes; escape the quotes inside it and backslashes before a quote."""
+    """Put a text in double quotes as Hydra's grammar requires, with its own quotes escaped."""
     return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def escape_references(text: str) -> str:
-    """Escape a text so that `${...}` in it is not a reference."""
+    """Escape a text so that OmegaConf does not take `${...}` in it for a reference."""
     return text.replace("${", "\\${")
 
 

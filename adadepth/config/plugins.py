@@ -1,4 +1,4 @@
-"""Plug-ins: descriptors that installed packages register as entry points of a group.
+"""Loading of plug-ins, which are objects that installed packages register as entry points.
 
 Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
 `adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file refers to a plug-in by its name, never to
@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def load_plugins(
     group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
 ) -> dict[str, Any]:
-    """Load the descriptors that are registered as entry points of a group, by name in alphabetical order.
+    """Load the objects that are registered as entry points of a group, by name in alphabetical order.
 
     Args:
         group: Group of entry points.
@@ -42,17 +42,17 @@ def load_plugins(
 
 
 def list_plugin_names(group: str) -> list[str]:
-    """Return the names of a group's plug-ins in alphabetical order, without importing them."""
+    """Return the names of the plug-ins of an entry-point group in alphabetical order, without importing them."""
     return [entry.name for entry in _list_entry_points(group)]
 
 
 def list_plugin_paths(group: str) -> dict[str, str]:
-    """Return the import path `"module:name"` of every entry point of a group by name, without importing it."""
+    """Return the import path `"module:name"` of every plug-in of an entry-point group by name, without importing it."""
     return {entry.name: entry.value for entry in _list_entry_points(group)}
 
 
 def list_plugin_files(group: str) -> list[Path]:
-    """Return the files of the modules that the entry points of a group name; a missing module is left out.
+    """Return the source files of the plug-ins of an entry-point group; a plug-in without a file is left out.
 
     The packages of the modules are imported, the modules are not.
     """
@@ -69,7 +69,7 @@ def _find_file(module: str) -> Path | None:
 
 
 def load(path: str) -> Any:
-    """Import the object at `"module:name"`; import errors are raised unchanged."""
+    """Import the object at the path `"module:name"`; import errors are raised unchanged."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 

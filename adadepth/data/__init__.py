@@ -1,4 +1,4 @@
-"""Corpora, labelled data, tokenizers and examples. The package is independent of models and trainers."""
+"""Data: corpora, labelled data, generated tasks, tokenizers and examples, independent of models and trainers."""
 
 from adadepth.data.batches import EpochSampler
 from adadepth.data.labelled.load import check_submission_names, load_labelled_data, write_submission

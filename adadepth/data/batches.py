@@ -1,4 +1,4 @@
-"""Batches: collators that pad, samplers of the examples of an epoch, and the batches of each process."""
+"""Batches of examples: collators that pad them, samplers of an epoch, and the share of each process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Examples = Sequence[Mapping[str, Any]]
 
 
 def get_sequence_columns(pad_id: int) -> Columns:
-    """Return the columns that the examples of any data set of token sequences have."""
+    """Return the names of the columns that examples of every data set of token sequences have."""
     return {
         "input_ids": (pad_id, np.int64),
         "attention_mask": (0, np.int64),
@@ -42,13 +42,13 @@ def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, T
 
 
 def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return one number for each example, (B,), for those of the names that the examples have."""
+    """Return one number for each example, (B,), for those of the given columns that the examples have."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
 @dataclass(frozen=True)
 class PaddingCollator:
-    """Collator that pads to the longest example, rounded up to a multiple of 8, at most ``sequence_length``.
+    """Collator that pads sequences to the longest one, rounded up to a multiple of 8, at most ``sequence_length``.
 
     Attributes:
         pad_id: Id of the padding token.
@@ -61,7 +61,7 @@ class PaddingCollator:
     pad_to_length: bool = False
 
     def width(self, examples: Examples) -> int:
-        """Return the width to which a batch is padded."""
+        """Return the width to which the sequences of a batch are padded."""
         if self.pad_to_length:
             return self.sequence_length
         longest = max(len(example["input_ids"]) for example in examples)
@@ -69,7 +69,7 @@ class PaddingCollator:
 
 
 class PretrainingCollator(PaddingCollator):
-    """Collator of masked sequences, which are padded like those of `PaddingCollator`."""
+    """Collator of masked sequences for pretraining, which pads them in the way of `PaddingCollator`."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return tensors (B, S): ids, token types, masks and labels as int64, mask kinds and special masks as uint8.
@@ -102,7 +102,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
         self.epoch = 0
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration."""
+        """Set the epoch that the next iteration over the sampler yields."""
         self.epoch = epoch
 
     def __len__(self) -> int:

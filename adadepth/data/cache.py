@@ -1,4 +1,4 @@
-"""Cache folders with a manifest that lists the size and checksum of every file."""
+"""Cache folders on disk, each with a manifest that lists the size and checksum of every file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with a folder, or None if every file matches the manifest.
+    """Return what is wrong with a cache folder, or None if every file matches the folder's manifest.
 
     Every byte is read, because prepared data are used for months, on disks that fill up and are copied.
     """
@@ -50,7 +50,7 @@ def find_damage(folder: Path) -> str | None:
 
 
 def discard_damaged(folder: Path) -> None:
-    """Delete a damaged folder and log a warning. The caller must hold the lock of the folder."""
+    """Delete a damaged cache folder and log a warning. The caller must hold the lock of the folder."""
     if os.path.lexists(folder) and (problem := find_damage(folder)):
         logger.warning("%s: damaged (%s); rebuilding it", folder, problem)
         remove_path(folder)
@@ -90,7 +90,7 @@ def get_cache_root(cache_dir: str | None) -> Path:
 
 
 class CheckedSource(Protocol):
-    """Source of cached data that can detect a change, such as a file."""
+    """Source of cached data, such as a file, that can detect whether it has changed."""
 
     def check(self) -> None:
         """Raise a one-line `DataError` if the source has changed since its digest was computed."""
@@ -104,7 +104,7 @@ def check_sources(sources: Iterable[CheckedSource]) -> None:
 
 @contextmanager
 def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
-    """Check at the end of the block that the sources read in it have not changed.
+    """Raise an error at the end of the block if data sources that were read in it have changed.
 
     Raises:
         DataError: If a source changed. This error replaces any other error of the block.
@@ -123,7 +123,7 @@ def ensure_folder(
     build: Callable[[Path], None],
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the folder ``root/name``, and build it first if it does not exist or is damaged.
+    """Return the cache folder ``root/name``, and build it first if it does not exist or is damaged.
 
     The folder is built under another name and then renamed, so that it is never incomplete. If several processes call
     this function, one of them builds the folder and the others wait.

@@ -1,4 +1,4 @@
-"""Editable grids: the text form of an example, with one symbol per cell, and the parsing of an edited text.
+"""Editable grids for the interactive demo: an example as text, one symbol per cell, and the parsing of an edited text.
 
 A grid consists of rows of symbols in the order of the tokens, with one token for each symbol. Its text form has one
 line for each row. Spaces separate the symbols if any symbol has several characters. A kind of data set that can be
@@ -21,7 +21,7 @@ GridRows = list[list[str]]
 
 @dataclass(frozen=True)
 class EditableGrid:
-    """Symbols, parser and width of an editable example.
+    """Description of an example that users can edit as a grid: the symbols of cells, the parser and the width.
 
     Attributes:
         symbols: Function from the settings to the symbols of a cell, in the order in which clicks cycle through them.
@@ -35,17 +35,17 @@ class EditableGrid:
     columns: Callable[[Any, int], int] | None = None
 
     def rows(self, dataset: Any, cells: Sequence[str]) -> GridRows:
-        """Return the cells grouped by row."""
+        """Return the cells of a grid as a list of rows."""
         width = max(1, len(cells) if self.columns is None else self.columns(dataset, len(cells)))
         return [list(cells[start : start + width]) for start in range(0, len(cells), width)]
 
     def written(self, dataset: Any, cells: Sequence[str]) -> str:
-        """Return the cells in text form."""
+        """Return the text form of a grid's cells."""
         separator = _choose_separator(self.symbols(dataset))
         return "\n".join(separator.join(row) for row in self.rows(dataset, cells))
 
     def edited(self, dataset: Any, text: str, before: Mapping[str, Any], cells: int) -> dict[str, Any]:
-        """Return the example that an edited text describes.
+        """Return the example that a user's edited text describes.
 
         Args:
             dataset: Settings of the data set.
@@ -74,12 +74,12 @@ class EditableGrid:
 
 
 def count_square_columns(dataset: Any, cells: int) -> int:
-    """Return the number of columns of a square grid."""
+    """Return the number of columns of a square grid with a given number of cells."""
     return math.isqrt(cells)
 
 
 def number_symbols(rows: GridRows, symbols: Sequence[str]) -> np.ndarray:
-    """Return the number of each symbol, (rows, columns) int8, or int16 if there are 128 symbols or more."""
+    """Return the number of each symbol of a grid, (rows, columns) int8, or int16 if there are 128 symbols or more."""
     numbers = {symbol: number for number, symbol in enumerate(symbols)}
     return np.array(
         [[numbers[symbol] for symbol in row] for row in rows], dtype=np.int8 if len(numbers) < 128 else np.int16

@@ -9,7 +9,7 @@ FIXED_EPOCH = -1  # the epoch of examples that never change: those of the evalua
 
 
 class Purpose(IntEnum):
-    """Purposes of random numbers. Each purpose has its own stream. The purposes of other packages start at 1000."""
+    """Purposes of random numbers, each with its own random stream. The purposes of other packages start at 1000."""
 
     PACKING = 0
     EXAMPLE = 1
@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 def split_item(item: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the epoch and the number of an example.
+    """Return the epoch and the number of an example from the item that a sampler yields.
 
     A number without an epoch belongs to the fixed epoch of evaluation.
     """
@@ -40,7 +40,7 @@ def split_item(item: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def random_generator(seed: int, purpose: int, epoch: int, index: int) -> np.random.Generator:
-    """Return the generator of one (seed, purpose, epoch, index), e.g. for one example in one epoch.
+    """Return the random generator for one seed, purpose, epoch and index, e.g. for one example in one epoch.
 
     Philox is a block cipher over a 256-bit counter (Salmon et al. 2011). Index and epoch fill the upper words of the
     counter, and the draws increment the lowest word, so that streams never overlap. Negative epochs are allowed.

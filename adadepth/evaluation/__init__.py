@@ -1,1 +1,1 @@
-"""Evaluation: one pass over a data set that accumulates losses, depth statistics and the task's metrics."""
+"""Evaluation of a model: one pass over a data set, which accumulates losses, depth statistics and task metrics."""

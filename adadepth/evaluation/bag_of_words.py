@@ -23,7 +23,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
-    """Return a description of the baseline and its metrics on every evaluation set.
+    """Return a description of a bag-of-words baseline, and its metrics on every evaluation set.
 
     The result is None if there is no baseline for the data.
 
@@ -70,7 +70,7 @@ def _linear_model(problem: str) -> Any:
 
 
 def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
-    """Return the labels of rows.
+    """Return the labels of the given rows of a data set.
 
     They are values (rows,) float64, class numbers (rows,) int64, or, with several labels per row, 0 or 1 for every
     class, (rows, C) int64.
@@ -80,7 +80,7 @@ def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
 
 
 def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledData) -> Any:
-    """Return the counts of tokens and of pairs of adjacent tokens in each row, a sparse (rows, columns) matrix.
+    """Return the counts of tokens and of pairs of adjacent tokens in each text, a sparse (rows, columns) matrix.
 
     The two texts of a pair have separate columns. Pairs of adjacent tokens are hashed to columns.
     """

@@ -1,4 +1,4 @@
-"""Evaluation of one set: accumulates losses, depth statistics and the scorer's metrics over batches."""
+"""Evaluation of a model on one data set: losses, depth statistics and task metrics, accumulated over batches."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 
 
 class TaskDepthReporter(Scorer):
-    """Reporter for models with one depth per task; its report describes layers instead of tokens or sequences."""
+    """Report builder for models with one depth per task. Its report describes layers instead of tokens or sequences."""
 
     def __init__(self, model: DepthModel) -> None:
         self._model = model
         self._reads_cached_states = False
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Record whether the states of the base were read from the cache on disk."""
+        """Record whether a batch holds states of the base model that were read from the cache on disk."""
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
@@ -44,19 +44,19 @@ class TaskDepthReporter(Scorer):
 
 
 class LossAccumulator:
-    """Accumulator of mean losses per target, which do not depend on batch size or world size."""
+    """Accumulator of mean losses over prediction targets, which do not depend on batch size or world size."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}  # (2,) float64 by part: sum of losses, number of targets
 
     def add(self, parts: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
-        """Add the loss parts of a batch, weighted by the target counts that normalised them."""
+        """Add the loss parts of a batch, each weighted by the number of targets over which it was averaged."""
         for name, part in parts.items():
             added = torch.stack([part.double() * counts[name], counts[name].double()])
             self._sums[name] = self._sums.get(name, torch.zeros_like(added)) + added
 
     def merge(self) -> None:
-        """Sum over all processes, including those without an example; every process calls it."""
+        """Sum the losses over all processes. Every process must call it, also one without examples."""
         total: dict[str, Tensor] = {}
         for parts in gather_from_processes({name: sums.cpu() for name, sums in self._sums.items()}):
             for name, sums in parts.items():
@@ -70,18 +70,18 @@ class LossAccumulator:
 
 
 class UnitStatistics(HaltingStatistics):
-    """Statistics of tokens, sequences or tasks by class, with advice if depth does not adapt."""
+    """Accumulator of depth statistics over the tokens, sequences or tasks of an evaluation, by class."""
 
     advice: str | None = None
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the units (tokens, sequences or tasks) of a batch to the histograms and sums."""
+        """Add the tokens, sequences or tasks of a batch to the depth statistics."""
         self.update(
             trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of halting.json, including advice if depth does not adapt."""
+        """Return the content of the file `halting.json`, including advice if depth does not adapt."""
         summary = super().summary()
         if self.advice and "warning" in summary["adaptation"]:
             half = max(1, round(summary["max_depth"] / 2))
@@ -90,7 +90,7 @@ class UnitStatistics(HaltingStatistics):
 
 
 class ArchitectureStatistics:
-    """Statistics of an architecture: the operation of every block, which is the same in all batches, and token cost."""
+    """Accumulator of the operation that an architecture search chose for each block, and of the compute per token."""
 
     def __init__(self, model: DepthModel, device: torch.device) -> None:
         self._model = model
@@ -98,7 +98,7 @@ class ArchitectureStatistics:
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the compute and the tokens of a batch, and store the operations of the blocks."""
+        """Add the compute and the number of tokens of a batch, and store which operations the blocks have."""
         tokens = trace.executed.tokens
         assert trace.operations is not None
         assert tokens is not None
@@ -107,11 +107,11 @@ class ArchitectureStatistics:
         self._sums += torch.stack([*work, tokens.sum()]).double()
 
     def tensors(self) -> Sequence[Tensor]:
-        """Return the sums, to be summed over processes in place."""
+        """Return the accumulated sums as tensors, which the caller sums over processes in place."""
         return [self._sums]
 
     def summary(self) -> dict[str, Any]:
-        """Return `architecture` (see `describe_architecture`) and the `cost` of a token."""
+        """Return the description of the architecture (see `describe_architecture`) and the compute of a token."""
         temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
         described = describe_architecture(self._operations, temperature)
         *work, tokens = self._sums.tolist()
@@ -127,7 +127,7 @@ Statistics = UnitStatistics | ArchitectureStatistics
 
 
 def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
-    """Return the statistics for the depth unit of a model: an architecture, or tokens, sequences or tasks."""
+    """Build the accumulator of depth statistics that fits the depth unit of a model, e.g. tokens or an architecture."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
     statistics = UnitStatistics(model.max_updates, classes, device, difficulties)
@@ -137,7 +137,7 @@ def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: in
 
 
 class Evaluation:
-    """One evaluation pass over one data set, which turns batches into metrics and a report.
+    """Evaluation of a model on one data set, which turns batches into metrics and a report.
 
     Args:
         model: Evaluated model.
@@ -172,11 +172,11 @@ class Evaluation:
             self._options["output_hidden_states"] = True
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of the forward pass that are added to the tensors of a batch."""
+        """Return the keyword arguments that the model's forward pass needs in addition to the tensors of a batch."""
         return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch to the scorer, the losses and the statistics of depth."""
+        """Add a batch and the model's outputs to the scorer, the losses and the depth statistics."""
         self.scorer.record(batch, outputs)
         if outputs.loss_parts is not None:  # sentences without targets have no loss
             self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
@@ -190,22 +190,22 @@ class Evaluation:
                 self._words.add(batch, outputs.trace.updates)
 
     def merge(self) -> None:
-        """Merge the sums and records of all processes; every process calls it."""
+        """Merge the sums and records of all processes. Every process must call it."""
         self.scorer.merge()
         self._losses.merge()
         all_reduce_sum(self._statistics.tensors())
         all_reduce_sum([] if self._words is None else self._words.tensors())
 
     def losses(self) -> dict[str, float]:
-        """Return the means of the loss parts over the whole set."""
+        """Return the mean of every loss part over the whole data set, by name."""
         return self._losses.means()
 
     def metrics(self) -> dict[str, float]:
-        """Return scalar metrics by name, among them `loss`."""
+        """Return the scalar metrics of the evaluation by name, among them `loss`."""
         return self.scorer.metrics(self.losses())
 
     def report(self) -> EvaluationReport | None:
-        """Return the depth statistics and the scorer's results, or None without `wants_statistics`."""
+        """Return the depth statistics and the scorer's results, or None if no report is wanted."""
         if not self.wants_statistics:
             return None
         words = {} if self._words is None else {"words": self._words.summary()}

@@ -1,4 +1,4 @@
-"""Compute cost of recorded units at given exit steps: builds their trace, of which the model counts the MACs.
+"""Compute that recorded examples or tokens need if each of them exits after a given step.
 
 Shape legend: M units (tokens or sequences), S sequences, T tokens.
 """
@@ -19,7 +19,7 @@ from adadepth.models.contract import DepthModel
 
 @dataclass(frozen=True)
 class ExitCost:
-    """Compute cost of recorded units for any exit steps.
+    """Compute of recorded examples or tokens as a function of their exit steps.
 
     Attributes:
         model: Model that predicts after every step.
@@ -30,7 +30,7 @@ class ExitCost:
     by_token: bool
 
     def macs(self, records: StepRecords, exit_steps: Tensor, reads: Collection[str]) -> float:
-        """Return the multiply-accumulates of all units, without padding.
+        """Return the multiply-accumulates of all recorded examples or tokens for given exit steps, without padding.
 
         Args:
             records: Records of the units.
@@ -53,7 +53,7 @@ class ExitCost:
 
 
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of sequences with exit steps (M,), executed one at a time without padding."""
+    """Return a depth trace of sequences with given exit steps (M,), as if each were executed alone, without padding."""
     lengths = records.lengths
     return DepthTrace(
         unit="sequence",
@@ -65,7 +65,7 @@ def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
 
 
 def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of tokens, (M, T), for sequences that exit as a whole at the exit steps (M,)."""
+    """Return a depth trace of tokens for sequences whose tokens all exit at the sequence's exit step, (M,)."""
     valid = torch.arange(int(records.lengths.max())) < records.lengths.unsqueeze(1)
     return DepthTrace(
         unit="token",
@@ -77,7 +77,7 @@ def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTra
 
 
 def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return the trace of recorded tokens, (M,), grouped into one row per sequence, (S, longest sequence)."""
+    """Return a depth trace of recorded tokens, (M,), with one row for each sequence, (S, longest sequence)."""
     _, rows, counts = get_sequence_numbers(records.index).unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]

@@ -31,7 +31,7 @@ ForwardPasses = Callable[
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """Encoded examples of a set in the order of their rows, on the CPU.
+    """Hidden states of the examples of a data set, in the order of its rows, on the CPU.
 
     Attributes:
         states: Hidden states, float32, (n, S, R, H); the last of the S states is the final state.
@@ -47,7 +47,7 @@ class EncodedSet:
 
 
 def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> EncodedSet:
-    """Run a data set through an encoder, and return its hidden states.
+    """Run a frozen encoder on a data set, and return the hidden states after every update.
 
     If a batch stops early because all its tokens have halted, its last states are repeated for the remaining updates.
     """
@@ -74,13 +74,13 @@ def encode_set(passes: ForwardPasses, model: DepthModel, dataset: Any) -> Encode
 
 
 def read_states(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Read out S states, each (B, T, H), as first token and mean over unpadded tokens, (B, S, R, H)."""
+    """Return the state of the first token and the mean over real tokens, for S states (B, T, H): (B, S, R, H)."""
     weights = mask.unsqueeze(-1) / mask.sum(dim=1)[:, None, None]
     return torch.stack([torch.stack([state[:, 0], (state * weights).sum(dim=1)], dim=1) for state in states], dim=1)
 
 
 def count_changed_tokens(states: Sequence[Tensor], mask: Tensor) -> Tensor:
-    """Count the first tokens and the unpadded tokens that each of N updates changed, float64, (N, R).
+    """Count how many first tokens and how many real tokens each of N updates changed, float64, (N, R).
 
     Args:
         states: Hidden states before the first and after each update, N + 1 tensors (B, T, H).

@@ -1,4 +1,4 @@
-"""Scorer of multiple choice, in which an example has one sequence per choice."""
+"""Evaluation of multiple choice, for which an example has one sequence per choice."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.metrics.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 class ChoiceScorer(RecordingScorer):
-    """Scorer of the accuracy of choices and the depth of their tokens.
+    """Scorer of multiple choice: how often the right choice is predicted, and the depth of the tokens of all choices.
 
     Traces have one row per choice, (B·C, T).
     """
@@ -25,14 +25,14 @@ class ChoiceScorer(RecordingScorer):
     classes = CHOICE_CLASSES
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the choice of each example, and the mean depth of the tokens of all its choices."""
+        """Record the model's choice for each example, and the mean depth of the tokens of all choices."""
         examples, trace = len(batch["index"]), outputs.trace
         whole = replace(trace, updates=trace.updates.view(examples, -1), valid=trace.valid.view(examples, -1))
         flat = {**batch, "attention_mask": batch["attention_mask"].flatten(1)}
         self._recorder.add(flat, SimpleNamespace(logits=outputs.logits, trace=whole))
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens grouped into classes: context, endings, right choice and predicted choice."""
+        """Return the depth attributes of tokens, in the classes context, endings, right choice and predicted choice."""
         masks = classify_choice_tokens(
             outputs.logits,
             batch["labels"],
@@ -43,7 +43,7 @@ class ChoiceScorer(RecordingScorer):
         return Units(masks)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add every choice to the example sentences, as a separate sequence."""
+        """Add every choice of a batch's examples to the example sentences of the report, as a separate sequence."""
         choices = batch["input_ids"].shape[1]
         numbers = batch["index"][:, None] * choices + torch.arange(choices, device=batch["index"].device)
         rows = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}

@@ -1,4 +1,4 @@
-"""Scorer of a causal language model on packed blocks: likelihood at the exit step of each token and after every step.
+"""Evaluation of causal language models on packed blocks: likelihood at each token's exit step and after every step.
 
 Shape legend: B rows, T positions, P predicted tokens, N steps.
 """
@@ -21,7 +21,7 @@ from adadepth.runtime.distributed import all_reduce_sum
 
 
 class BlockScorer(Scorer):
-    """Scorer that sums losses at the exit steps and after every step on the device, and collects a few example blocks.
+    """Scorer that sums losses at the exit steps and after every step of a language model, and collects examples.
 
     Args:
         model: Evaluated model. If it has `exit_signals`, all steps are run, and its output has `step_losses` (P, N).
@@ -40,11 +40,11 @@ class BlockScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return options that run all steps and compute losses in chunks, so that not all logits are kept in memory."""
+        """Return forward arguments that run all steps and compute losses in chunks, to save memory for logits."""
         return {"logits_to_keep": 1, **({"run_all_steps": True} if self._by_step else {})}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch's losses."""
+        """Add the losses of a batch to the sums of this evaluation."""
         losses = outputs.token_losses.double()
         self._sums += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
         if self._by_step:
@@ -53,11 +53,11 @@ class BlockScorer(Scorer):
             self._exits.scatter_add_(0, exits, torch.ones_like(exits))
 
     def merge(self) -> None:
-        """Add the sums of all processes."""
+        """Add the sums of losses of all processes."""
         all_reduce_sum([self._sums, self._step_sums, self._exits])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return the likelihood at the exit steps (see `likelihood`) and `lm_loss_step_n` after every step n.
+        """Return the likelihood metrics at the exit steps (see `likelihood`) and `lm_loss_step_n` after every step n.
 
         Only the likelihood counts, not the other parts of the loss. If only a part of the text is evaluated, it is
         assumed to have as many words and characters per token as the whole text.
@@ -71,24 +71,24 @@ class BlockScorer(Scorer):
         return (self._step_sums / self._sums[1]).tolist() if self._by_step else []
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens, each with the loss of the prediction at its position."""
+        """Return the depth attributes of tokens, each with the loss of the prediction at its position."""
         predicting = _mask_predicting(batch)
         losses = torch.full(predicting.shape, math.nan, device=predicting.device)
         losses = losses.masked_scatter(predicting, outputs.token_losses.float())
         return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add blocks, with the depth and the prediction loss of every token, to the examples."""
+        """Add blocks of text to the report's examples, with the depth and the prediction loss of every token."""
         assert units.losses is not None
         following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)
         self._sentences.update({**batch, "labels": following}, outputs.trace, units.losses, following)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth of tokens, example blocks, and the figures of every step."""
+        """Return a report with the depth of tokens, example blocks, and the loss and cost after every step."""
         return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
 
     def _summarise_steps(self) -> dict[str, Any] | None:
-        """Return the fields of `adadepth.metrics.step_summary.summarise_steps` over all predicted tokens."""
+        """Return the statistics of every step over all predicted tokens; see `summarise_steps`."""
         if not self._by_step:
             return None
         total, count = self._sums.tolist()
@@ -118,7 +118,7 @@ class BlockScorer(Scorer):
 
 
 def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the mask of the positions that predict a token, boolean (B, T).
+    """Return the mask of the positions at which the model predicts a token, boolean (B, T).
 
     These are the positions just before a label.
     """

@@ -1,4 +1,4 @@
-"""Predictions for all examples of a data set: merges records over processes, and builds the rows of files."""
+"""Predictions for all examples of a data set: merging over processes, and conversion to rows of result files."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:
-    """Return forward-pass arguments with a seeded generator, so that every evaluation samples the same exits."""
+    """Return forward arguments with a seeded random generator, so that sampled exits are equal in every evaluation."""
     return {"generator": torch.Generator().manual_seed(0)} if model.exit_signals else {}
 
 
 def merge_processes(recorder: StepRecorder) -> StepRecords:
-    """Merge the records of all processes; every process gets the result."""
+    """Merge the recorded predictions of all processes; every process gets all of them."""
     return merge(gather_from_processes(recorder.parts()))
 
 
@@ -30,7 +30,7 @@ _Row = dict[str, Any]
 
 
 def build_example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[_Row]:
-    """Return one row per example, in the order of their ids.
+    """Return one row of results for each example, in the order of example ids.
 
     Args:
         records: Records of a data set.
@@ -76,13 +76,13 @@ def _format_prediction(logits: Tensor, names: Sequence[str], problem: Problem) -
 
 
 def probabilities(logits: Tensor) -> list[Any]:
-    """Return the softmax of logits, (..., C), as nested lists."""
+    """Return the softmax of logits (..., C) as nested lists."""
     values: list[Any] = logits.float().softmax(dim=-1).double().cpu().numpy().round(_DIGITS).tolist()
     return values
 
 
 def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
-    """Return the figures of the words of every sentence of a batch, as lists over the words that were not truncated.
+    """Return results for the words of every sentence in a batch, as lists over the words that were not truncated.
 
     Args:
         outputs: Output with `logits` (B, T, C) and `trace`, and, if tokens exit, `unit_slots` and `exit_steps` (K,).
@@ -105,6 +105,6 @@ def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]
 
 
 def build_word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
-    """Return the row of a sentence, as lists over its words with None for truncated words."""
+    """Return the result row of a sentence, with lists over its words that hold None for truncated words."""
     padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
     return {"id": number, "label": labels, "prediction": predicted, **padded}

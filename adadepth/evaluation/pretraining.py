@@ -1,4 +1,4 @@
-"""Scorer of pretraining: accuracy of masked words and of sentence order, and depth of tokens by class."""
+"""Evaluation of pretraining: accuracy for masked words and for sentence order, and depth of tokens by class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adadepth.runtime.distributed import all_reduce_sum
 
 
 class PretrainingScorer(Scorer):
-    """Scorer that counts correct predictions on the device, and collects a few example sentences.
+    """Scorer that counts a pretraining model's correct predictions on the device, and collects example sentences.
 
     Args:
         tokenizer: Tokenizer of the text.
@@ -40,23 +40,23 @@ class PretrainingScorer(Scorer):
             self._sums[2:] += _count_right(outputs.sop_logits[orders >= 0], orders[orders >= 0])
 
     def merge(self) -> None:
-        """Add the counts of all processes."""
+        """Add the counts of correct predictions of all processes."""
         all_reduce_sum([self._sums])
 
     def quality(self) -> dict[str, float]:
-        """Return `mlm_accuracy` and `sop_accuracy`; a metric without targets is omitted."""
+        """Return the metrics `mlm_accuracy` and `sop_accuracy`; a metric without prediction targets is left out."""
         words, all_words, orders, all_orders = self._sums.tolist()
         counts = {"mlm_accuracy": (words, all_words), "sop_accuracy": (orders, all_orders)}
         return {name: right / count for name, (right, count) in counts.items() if count}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens grouped into classes, with the losses of the predicted tokens."""
+        """Return the depth attributes of tokens by class, with the losses of the predicted tokens."""
         masked = batch["labels"] >= 0
         losses = torch.full(masked.shape, math.nan, device=masked.device).masked_scatter(masked, outputs.token_losses)
         return Units(classify_tokens(batch, self._tokenizer), losses)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add sentences with their predicted words to the examples."""
+        """Add sentences with the words that the model predicted to the examples of the report."""
         assert units.losses is not None
         labels = batch["labels"]
         predictions = labels.masked_scatter(labels >= 0, outputs.prediction_logits.argmax(dim=-1))
@@ -68,13 +68,13 @@ class PretrainingScorer(Scorer):
 
 
 def _count_right(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the number of correct predictions and of all predictions, (2,)."""
+    """Return the number of correct predictions and the number of all predictions, (2,)."""
     right = (logits.argmax(dim=-1) == targets).sum()
     return torch.stack([right, right.new_tensor(len(targets))])
 
 
 def classify_tokens(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
-    """Return the `token_classes` of a batch, given the special tokens of a tokenizer."""
+    """Return the class of every token of a batch for depth statistics; see `token_classes`."""
     return token_classes(
         batch, cls_id=tokenizer.cls_token_id, sep_id=tokenizer.sep_token_id, mask_id=tokenizer.mask_token_id
     )

@@ -1,4 +1,4 @@
-"""Scorer of puzzles: accuracy of whole puzzles, depth by attribute, and examples with the answer of each step."""
+"""Evaluation of puzzles: accuracy for whole puzzles, depth by puzzle attribute, and example answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.models.contract import DepthModel
 
 
 class PuzzleScorer(SequenceScorer):
-    """Scorer of puzzles that also records, for a few examples, the answer after every step.
+    """Scorer of puzzles that also records the answer after every step for a few example puzzles.
 
     Args:
         model: Evaluated model.
@@ -44,11 +44,11 @@ class PuzzleScorer(SequenceScorer):
         return None if labels is None else is_right(logits, labels).float()
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add the puzzles of a batch to the examples."""
+        """Add puzzles of a batch to the examples of the report."""
         self._puzzles.update(batch, outputs)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth by class and by attribute, the exit statistics, and the examples."""
+        """Return a report with depth by class and puzzle attribute, exit statistics, and example puzzles."""
         records = self._records
         assert records is not None
         assert records.labels is not None
@@ -58,7 +58,7 @@ class PuzzleScorer(SequenceScorer):
         return replace(super().report(statistics | {"attributes": described}), grids=self._puzzles.grids())
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per puzzle.
+        """Return one row of results for each puzzle.
 
         Its fields are `id` (the number of the row in the data), `label` and `prediction` (the symbols of all cells),
         and `updates` and `exit_step`, which are equal.

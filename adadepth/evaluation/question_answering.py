@@ -1,4 +1,4 @@
-"""Scorer of extractive question answering: finds the best answer span of every question over all its windows."""
+"""Evaluation of extractive question answering: the best answer span of a question over all its windows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 class AnswerPrediction(NamedTuple):
-    """Predicted answer to a question, from one or more windows of its context.
+    """Predicted answer to a question, found in one or more windows of its context.
 
     Attributes:
         score: Score of the best span, the sum of its start and end logits, or -inf if there is no span.
@@ -40,7 +40,7 @@ class AnswerPrediction(NamedTuple):
     tokens: float
 
     def merge(self, other: AnswerPrediction) -> AnswerPrediction:
-        """Merge the predictions of two sets of windows; if scores are equal, the earlier span wins."""
+        """Merge the predicted answers of two sets of windows. If their scores are equal, the earlier span wins."""
         best = min(self, other, key=lambda answer: (-answer.score, answer.first))
         return best._replace(
             null=min(self.null, other.null), updates=self.updates + other.updates, tokens=self.tokens + other.tokens
@@ -48,7 +48,7 @@ class AnswerPrediction(NamedTuple):
 
 
 class QuestionScorer(LabelledScorer):
-    """Scorer that selects the best answer span of every question over all its windows.
+    """Scorer that selects the best answer span of every question over all windows of its context.
 
     Args:
         data: Data of the task.
@@ -65,7 +65,7 @@ class QuestionScorer(LabelledScorer):
         self._answers: dict[int, AnswerPrediction] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the best span of each window."""
+        """Record the best answer span in each window of a batch."""
         scores, first, last = find_best_spans(
             outputs.start_logits,
             outputs.end_logits,
@@ -86,19 +86,19 @@ class QuestionScorer(LabelledScorer):
         self._answers[question] = answer if earlier is None else earlier.merge(answer)
 
     def merge(self) -> None:
-        """Merge the spans of all processes, because several processes may have had windows of the same question."""
+        """Merge the answer spans of all processes, because windows of one question may be on several processes."""
         parts, self._answers = gather_from_processes(self._answers), {}
         for question, answer in (entry for part in parts for entry in part.items()):
             self._add(question, answer)
 
     def quality(self) -> dict[str, float]:
-        """Return exact match and F1 over the questions of the set."""
+        """Return the metrics exact match and F1 over all questions of the data set."""
         questions = sorted(self._answers)
         answers = [self.examples.text(question).answers for question in questions]
         return score_answers(self.data.metrics, [self.answer(question) for question in questions], answers)
 
     def answer(self, question: int) -> str:
-        """Return the predicted answer to a question of the set, or an empty string if there is none."""
+        """Return the predicted answer to a question, or an empty text if the model predicts that there is none."""
         answer = self._answers[question]
         threshold = self.dataset.null_score_threshold if self.dataset.unanswerable else math.inf
         if not math.isfinite(answer.score) or answer.null - answer.score > threshold:
@@ -106,7 +106,7 @@ class QuestionScorer(LabelledScorer):
         return self.examples.span_text(question, answer.first, answer.last)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per question.
+        """Return one row of results for each question.
 
         It has the right answers, the prediction, and the scores of the prediction and of no answer.
         """
@@ -125,7 +125,7 @@ class QuestionScorer(LabelledScorer):
         }
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens grouped into classes: question, context and answer."""
+        """Return the depth attributes of tokens, in the classes question, context and answer."""
         masks = classify_span_tokens(
             (outputs.start_logits, outputs.end_logits),
             (batch["start_positions"], batch["end_positions"]),
@@ -136,10 +136,10 @@ class QuestionScorer(LabelledScorer):
         return Units(masks)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add the windows of a batch to the example sentences."""
+        """Add windows of a batch to the example sentences of the report."""
         self.show_texts(batch, outputs.trace)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth by token class, example windows, and the predicted answers by question id."""
+        """Return a report with depth by token class, example windows, and the predicted answers by question id."""
         predictions = {self.examples.text(number).id: self.answer(number) for number in self._answers}
         return replace(super().report(statistics), predictions=predictions)

@@ -1,4 +1,4 @@
-"""Base class for task-specific metrics, unit classes and report examples of an evaluation.
+"""Base class of scorers, which compute a task's metrics, classes of tokens or sequences, and examples for reports.
 
 Shape legend: U is the shape of the units in a trace's `updates`: (B, T) for tokens, (B,) for sequences or tasks.
 """
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Results of an evaluation besides its scalar metrics.
+    """Results of an evaluation in addition to its scalar metrics.
 
     Attributes:
         statistics: Content of halting.json.
@@ -57,7 +57,7 @@ class Units:
 
 
 class Scorer:
-    """Task-specific part of an evaluation: metrics, classes of units, and examples of the report.
+    """Base class of scorers, which are the task-specific part of an evaluation: metrics, depth classes and examples.
 
     A task overrides the methods that it needs. For every batch, `options` and `record` are called, and for a report
     also `units` and `add_examples`. After the last batch, `merge`, `metrics` and `report` are called in this order.
@@ -75,25 +75,25 @@ class Scorer:
     tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments of the forward pass that are added to the tensors of a batch."""
+        """Return the keyword arguments that the model's forward pass needs in addition to the tensors of a batch."""
         return {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the predictions of a batch for the metrics of the whole set."""
+        """Record the model's predictions for a batch, from which the metrics are computed at the end."""
 
     def merge(self) -> None:
-        """Merge the records of all processes; every process calls it."""
+        """Merge the recorded predictions of all processes. Every process must call it."""
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return scalar metrics by name, among them `loss` and the mean loss parts of the set."""
+        """Return the scalar metrics of an evaluation by name, among them `loss` and the mean of every loss part."""
         return {"loss": sum(losses.values()), **losses, **self.quality()}
 
     def quality(self) -> dict[str, float]:
-        """Return the metrics of the task on the recorded predictions."""
+        """Return the metrics of the task, computed from the recorded predictions."""
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the attributes of the units (tokens, sequences or tasks) of a batch, for the statistics."""
+        """Return the attributes of a batch's tokens, sequences or tasks for the depth statistics."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
@@ -101,12 +101,12 @@ class Scorer:
         return None
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add a batch to the examples of the report."""
+        """Add some of a batch to the examples of the report."""
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the report with the statistics of the set."""
+        """Return the report of the evaluation, which includes the depth statistics."""
         return EvaluationReport(statistics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per example of the set; see `adadepth.evaluation.predictions`."""
+        """Return one row of results for each example of the data set; see `adadepth.evaluation.predictions`."""
         return []

@@ -1,4 +1,4 @@
-"""Scorers of labelled examples: metrics over whole data sets, and depth by class, length and difficulty."""
+"""Evaluation of labelled examples: metrics over a whole data set, and depth by class, length and difficulty."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
 
 
 class LabelledScorer(Scorer):
-    """Base class of scorers of labelled examples, which collects example sentences."""
+    """Base class of scorers for labelled examples, which collect example sentences for the report."""
 
     def __init__(self, data: LabelledData) -> None:
         self.data = data
@@ -42,7 +42,7 @@ class LabelledScorer(Scorer):
         return str(self.data.tokenizer.convert_ids_to_tokens(number))
 
     def show_texts(self, batch: Mapping[str, Tensor], trace: DepthTrace, distribution: Tensor | None = None) -> None:
-        """Add sequences to the example sentences.
+        """Add sequences of a batch to the example sentences of the report.
 
         Args:
             batch: Batch with `input_ids` and `attention_mask` (B, T), and `index` (B,).
@@ -54,12 +54,12 @@ class LabelledScorer(Scorer):
         self.sentences.update({**batch, "labels": ids}, trace, unknown, ids, distribution)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth by class and example sentences."""
+        """Return a report with depth by class, and example sentences."""
         return EvaluationReport(statistics, self.sentences.sentences())
 
 
 class RecordingScorer(LabelledScorer):
-    """Scorer that records every example, for metrics over the whole set."""
+    """Base class of scorers that record the prediction for every example, for metrics over the whole data set."""
 
     def __init__(self, data: LabelledData) -> None:
         super().__init__(data)
@@ -67,24 +67,24 @@ class RecordingScorer(LabelledScorer):
         self._records: StepRecords | None = None
 
     def merge(self) -> None:
-        """Merge the records of all processes."""
+        """Merge the recorded predictions of all processes."""
         self._records = merge_processes(self._recorder)
 
     def quality(self) -> dict[str, float]:
-        """Return the metrics of the task on the whole set, and their mean `score`."""
+        """Return the metrics of the task over the whole data set, and their mean `score`."""
         records = self._records
         assert records is not None
         assert records.labels is not None, "evaluation sets are labelled"
         return compute_quality(records.logits, records.labels, self.data.problem, self.data.metrics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per example; see `build_example_rows`."""
+        """Return one row of results for each example; see `build_example_rows`."""
         assert self._records is not None
         return build_example_rows(self._records, self.data.labels, self.data.problem)
 
 
 class SequenceScorer(RecordingScorer):
-    """Scorer of the classes or values of sequences.
+    """Scorer of models that predict a class or a value for each sequence.
 
     Args:
         model: Evaluated model.
@@ -103,13 +103,13 @@ class SequenceScorer(RecordingScorer):
         self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the logits of every example, including those of every step if the model returns them."""
+        """Record the logits of every example, and also those after every step if the model returns them."""
         self._recorder.add(batch, outputs)
         if not self._prior_facts:
             self._prior_facts = self._model.prior_facts(outputs)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the units grouped by label, correctness, length and difficulty.
+        """Return the depth attributes of sequences, classified by label, correctness, length and difficulty.
 
         If tokens halt, they are also grouped by token class.
         """
@@ -126,11 +126,11 @@ class SequenceScorer(RecordingScorer):
         return Units(masks, losses, self._compute_rightness(trace, outputs.logits, labels), difficulty)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Return the loss of every unit of the trace, or None if units are parts of an example."""
+        """Return the loss of every sequence or token in the trace, or None if the trace has parts of an example."""
         return None if trace.unit == "token" else compute_example_losses(logits, labels, self.data.problem)
 
     def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Return 1 for every right unit and 0 for every wrong one.
+        """Return 1 for every sequence or token with a right prediction, and 0 for every other one.
 
         If tokens halt, the first token represents its sequence.
         """
@@ -144,7 +144,7 @@ class SequenceScorer(RecordingScorer):
         return first
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add a batch of tokens to the examples."""
+        """Add a batch of token sequences to the examples of the report."""
         if "input_ids" not in batch:
             return
         if self.data.picture is not None:
@@ -152,12 +152,12 @@ class SequenceScorer(RecordingScorer):
         self.show_sentences(batch, outputs, units)
 
     def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add a batch to the example sentences."""
+        """Add a batch to the example sentences of the report, with labels and predictions."""
         logits = getattr(outputs, "halting_logits", None)  # models that halt sequences have them
         self.show_texts(batch, outputs.trace, None if logits is None else halting_distribution(logits, "none").pmf)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth by class and examples.
+        """Return a report with depth by class, and examples.
 
         It has the figures of every step if all examples ran all steps.
         """
@@ -173,7 +173,7 @@ class SequenceScorer(RecordingScorer):
 
 
 def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
-    """Return the classes of a set: labels, length quartiles, and difficulty buckets if the data have a difficulty."""
+    """Return the classes for depth statistics of a data set: labels, quartiles of length, and levels of difficulty."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)
@@ -185,7 +185,7 @@ def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
 
 
 def _collect_difficulties(examples: Sequence[Mapping[str, Any]]) -> Tensor:
-    """Return the difficulty of every unit that has one, (U,) int64."""
+    """Return the difficulty of every example or token that has one, (U,) int64."""
     if "difficulty" in examples[0]:
         return torch.tensor([example["difficulty"] for example in examples])
     difficulties = np.concatenate([example["difficulties"] for example in examples])

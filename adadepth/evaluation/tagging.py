@@ -1,4 +1,4 @@
-"""Scorer of tagging: evaluates the tags of all words, including those of truncated sentences."""
+"""Evaluation of tagging, with metrics over the tags of all words, also of words that were truncated."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of spe
 
 
 class TaggingScorer(SequenceScorer):
-    """Scorer of the tag of every word; metrics include words that were truncated.
+    """Scorer of models that predict a tag for every word. Its metrics include words that were truncated.
 
     Args:
         model: Evaluated model.
@@ -52,7 +52,7 @@ class TaggingScorer(SequenceScorer):
         self._columns: dict[int, dict[str, Any]] = {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the tag that is predicted at the first token of each word."""
+        """Record the tag that the model predicts at the first token of each word."""
         numbers, predicted = batch["index"].tolist(), outputs.logits.argmax(dim=-1).cpu().numpy()
         firsts = [self.examples.find_first_pieces(number) for number in numbers]
         self._tags |= {n: row[first].tolist() for n, row, first in zip(numbers, predicted, firsts, strict=True)}
@@ -60,24 +60,24 @@ class TaggingScorer(SequenceScorer):
             self._columns |= zip(numbers, build_word_columns(outputs, firsts), strict=True)
 
     def merge(self) -> None:
-        """Merge the tags of all processes."""
+        """Merge the recorded tags of all processes."""
         self._tags = _join_processes(self._tags)
         self._columns = _join_processes(self._columns)
 
     def quality(self) -> dict[str, float]:
-        """Return the metrics of the task over all words of the set."""
+        """Return the metrics of the task over all words of the data set."""
         words = [self._name_tags(number) for number in sorted(self._tags)]
         return score_tagging(self.data.metrics, [tags for _, tags in words], [gold for gold, _ in words])
 
     def _name_tags(self, number: int) -> tuple[list[str], list[str]]:
-        """Return the right and the predicted tags of all words of a sentence."""
+        """Return the true tags and the predicted tags of all words of a sentence."""
         names = self.data.labels
         gold = [names[tag] for tag in self.examples.gold(number)]
         tags = [names[tag] for tag in self._tags[number]]
         return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row per sentence, with lists over its words.
+        """Return one row of results for each sentence, with lists over its words.
 
         The id is the number of the row in the data.
         """
@@ -94,15 +94,15 @@ class TaggingScorer(SequenceScorer):
         return starts.to(batch["input_ids"].device)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Return the loss of every labelled token."""
+        """Return the prediction loss of every token that has a label."""
         return token_losses(logits, labels)
 
     def show_sentences(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add sentences with their labels and predictions to the examples."""
+        """Add sentences with their labels and predictions to the examples of the report."""
         assert units.losses is not None, "evaluation sets are labelled"
         self.sentences.update(batch, outputs.trace, units.losses, outputs.logits.argmax(dim=-1))
 
 
 def _join_processes(values: dict[int, _Value]) -> dict[int, _Value]:
-    """Merge the values of all processes into one mapping by the number of the sentence."""
+    """Merge values of all processes, which are given by sentence number, into one mapping."""
     return {number: value for part in gather_from_processes(values) for number, value in part.items()}

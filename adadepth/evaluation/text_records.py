@@ -1,4 +1,4 @@
-"""Records of the predictions at a random sample of positions of a text.
+"""Records of a language model's predictions at a random sample of positions in a text.
 
 Logits over the whole vocabulary are too large to record every position.
 
@@ -24,7 +24,7 @@ NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
 def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
-    """Sample the positions of a text to record, sorted, int64.
+    """Draw a random sample of positions in a text, at which predictions are recorded, sorted, int64.
 
     A position is encoded as the number of its block times `POSITIONS` plus the position in the block.
 
@@ -46,7 +46,7 @@ def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
 
 
 def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -> dict[str, Tensor]:
-    """Return the records of those positions of a batch that are in `positions` and predict a token.
+    """Return the recorded values at those positions of a batch that are in `positions` and predict a token.
 
     Args:
         batch: Batch with `index` (B,), and `attention_mask` and `labels` (B, T).
@@ -78,7 +78,7 @@ def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -
 
 
 def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor) -> StepRecords:
-    """Return the records of the sampled positions of all processes.
+    """Return the records at the sampled positions, merged over all processes.
 
     Args:
         passes: Batches of this process with the outputs of all steps.

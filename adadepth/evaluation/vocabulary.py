@@ -1,4 +1,4 @@
-"""Accumulator of the depth of each word of the vocabulary over the batches of an evaluation."""
+"""Mean depth of each word of the vocabulary, accumulated over the batches of an evaluation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.metrics.words import WordDepths, Words
 
 
 class VocabularyDepths:
-    """Accumulator of the depth per word of a data set.
+    """Accumulator of the depth of each vocabulary entry over a data set.
 
     Args:
         scorer: Scorer of the task.
@@ -33,7 +33,7 @@ class VocabularyDepths:
         self._depths = WordDepths(len(pieces), device, len(scorer.tags))
 
     def add(self, batch: Mapping[str, Tensor], updates: Tensor) -> None:
-        """Add a batch; `updates` is the depth of every token, (B, T)."""
+        """Add the depths of a batch's tokens, (B, T), to the sums of their vocabulary entries."""
         self._depths.add(self._words(batch, updates), updates)
 
     def _words(self, batch: Mapping[str, Tensor], updates: Tensor) -> Words:
@@ -50,20 +50,20 @@ class VocabularyDepths:
         return Words(pieces, starts, counted, selected, batch["labels"] if self._scorer.tags else None)
 
     def tensors(self) -> list[Tensor]:
-        """Return the sums, to be summed over processes."""
+        """Return the accumulated sums as tensors, which the caller sums over processes."""
         return self._depths.tensors()
 
     def summary(self) -> dict[str, Any]:
-        """Return `WordDepths.summary` with token ids decoded to text."""
+        """Return the summary of `WordDepths`, with token ids decoded to text."""
         return self._depths.summary(self._text, self._scorer.tags)
 
     def _text(self, piece: int) -> str:
-        """Decode a token id, or return its vocabulary entry if it is not text (a marker, a part of a character)."""
+        """Return the text of a token id, or its vocabulary entry if the id alone is not text."""
         text = str(self._tokenizer.decode([piece])).strip()
         return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(piece))
 
 
 def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
-    """Return an accumulator of depth per word, or None if depth is not per token or tokens are not text."""
+    """Return an accumulator of depth per word, or None if tokens are not text or have no depth of their own."""
     tokenizer = scorer.word_tokenizer
     return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None

@@ -25,7 +25,7 @@ StateRuleLike = choices.StateRule | str
 
 
 class ActState(NamedTuple):
-    """Halting state of every unit, float32: the accumulated probability `h`, the remainders `R`, the updates `N`."""
+    """Halting state of every token in ACT, float32: accumulated probability `h`, remainder `R` and updates `N`."""
 
     accumulated: Tensor
     remainders: Tensor
@@ -41,7 +41,7 @@ class ActState(NamedTuple):
 
 
 def init_act(valid: Tensor) -> ActState:
-    """Return the state before the first iteration.
+    """Return the ACT state before the first iteration.
 
     Invalid units (padding) start as halted, so they never keep the loop running.
     """
@@ -57,7 +57,7 @@ def act_step(
     is_last: bool,
     cap_remainder: CapRemainderLike,
 ) -> tuple[ActState, Tensor]:
-    """Advance the halting sums by one iteration.
+    """Advance the sums of halting probabilities, remainders and updates by one ACT iteration.
 
     Args:
         state: Halting sums before this iteration.
@@ -89,7 +89,7 @@ def act_step(
 
 
 def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
-    """Return the states that the next iteration reads.
+    """Return the token states that the next ACT iteration reads, by the chosen state rule.
 
     Args:
         rule: `single`: x <- w y + (1 - w) x (Simoulin & Crabbé 2021; a halted unit is frozen bit for bit);
@@ -108,7 +108,7 @@ def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Te
 
 
 def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """Return the result of the model for state rules in which the result is not the state itself.
+    """Return the model's result after an iteration, for state rules whose result is not the last state.
 
     `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which
     is what tensor2tensor's rule of that name intends (its code loses the parentheses).
@@ -119,7 +119,7 @@ def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: T
 
 
 def interpolate(state: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """Return w y + (1 - w) x. The result is exactly x where the weight is 0."""
+    """Return the interpolation w y + (1 - w) x, which is exactly x where the weight w is 0."""
     return torch.lerp(state.to(output.dtype), output, _as_factor(weight, output))
 
 

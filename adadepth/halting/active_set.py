@@ -1,4 +1,4 @@
-"""Active set of a batch: the positions that are still running, packed one after the other.
+"""Active set of a batch: the positions that are still running, packed into one dimension without gaps.
 
 The state of a halted unit is final. If all iterations share one layer, its keys and values are final too. An iteration
 then needs only the queries of running positions, and the keys and values of positions whose state has changed. It needs
@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """Packed positions of a padded batch (B, T), in order of rows and from left to right within a row.
+    """Packed positions of a padded batch (B, T), in order of rows, and from left to right within a row.
 
     Attributes:
         slots: Flat index b T + t of each packed position, int64, ascending, (P,).
@@ -74,7 +74,7 @@ class ActiveSet:
 
 
 def pack(mask: Tensor) -> ActiveSet:
-    """Pack the positions of a mask. This synchronises with the device.
+    """Pack the positions at which a mask is true. This synchronises with the device.
 
     Args:
         mask: Mask of the positions, boolean, (B, T).
@@ -83,7 +83,7 @@ def pack(mask: Tensor) -> ActiveSet:
 
 
 def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Split packed positions into running and halted ones, without synchronising with the device.
+    """Split packed positions into those that are still running and those that have halted, without a synchronisation.
 
     Args:
         running: Mask of the P packed positions that are running, boolean, (P,).

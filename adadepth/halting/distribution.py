@@ -24,7 +24,7 @@ from adadepth.halting.trace import register_trace_part
 
 
 def future_loss_reduction(losses: Tensor) -> Tensor:
-    """Return the reduction of the loss g_n >= 0 after each step but the last, (..., N) to (..., N - 1)."""
+    """Return by how much later steps reduce the loss, g_n >= 0 after each step n < N, (..., N) to (..., N - 1)."""
     best_from_here_on = losses.flip(-1).cummin(dim=-1).values.flip(-1)
     return (losses[..., :-1] - best_from_here_on[..., 1:]).clamp(min=0.0)
 
@@ -141,7 +141,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 def geometric_prior(
     probability: float, steps: int, truncation: TruncationLike, device: torch.device | str | None = None
 ) -> HaltingDistribution:
-    """Return PonderNet's prior p_G, which has the same lambda at every step, (N,). It is truncated like a posterior.
+    """Return PonderNet's prior, the geometric distribution with lambda at every step, truncated to N steps, (N,).
 
     Its mean is 1 / lambda without truncation, and less with it.
 
@@ -155,7 +155,7 @@ def geometric_prior(
 
 
 def uniform_prior(steps: int, device: torch.device | str | None = None) -> HaltingDistribution:
-    """Return the prior with probability 1 / N at every step, (N,), so that every step gets gradients.
+    """Return the uniform prior with probability 1 / N at every step, (N,), under which every step gets gradients.
 
     For a posterior that sums to one, KL(p || uniform) = log N - H(p), so that the divergence is an entropy bonus (Zhu
     et al. 2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.

@@ -1,4 +1,4 @@
-"""Exit rules that read predictions: how certain they are, and how much they change between steps.
+"""Exit rules that read predictions: how certain predictions are, and how much they change between steps.
 
 Shape legend: A running rows, C classes (1 in regression), L cells. Steps are numbered from 1. If an answer has L cells
 with C classes each, logits are (A, L, C). The least certain cell then decides, and two answers agree if all their cells
@@ -20,7 +20,7 @@ from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
 
 @dataclass(frozen=True)
 class _Certainty(ExitRule):
-    """Base class of the rules that exit at the first step at which the certainty passes a threshold."""
+    """Base class of rules that exit at the first step at which the certainty of the prediction passes a threshold."""
 
     counts_steps = False
     needs = frozenset({LOGITS})
@@ -32,16 +32,16 @@ class _Certainty(ExitRule):
         self._check("threshold", 0.0, self.largest)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the level as its threshold."""
+        """Return a copy of the exit rule with the given level as its threshold."""
         return replace(self, threshold=level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows in which every cell is certain."""
+        """Return the rows that exit at this step because the predictions for all their cells are certain."""
         return _combine_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether each prediction is certain, from logits (A, C) to bool (A,), or for each cell."""
+        """Return whether each prediction is certain enough to exit, logits (A, C) to bool (A,), or for each cell."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Confidence(_Certainty):
     name = "confidence"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the probability of the likeliest class is above the threshold."""
+        """Return whether the probability of the most likely class is above the threshold."""
         return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
 
 
@@ -97,7 +97,7 @@ class Margin(_Certainty):
     name = "margin"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the probabilities of the two likeliest classes differ by more than the threshold."""
+        """Return whether the probabilities of the two most likely classes differ by more than the threshold."""
         first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
         return first - second > self.threshold
 
@@ -127,7 +127,7 @@ class Patience(ExitRule):
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows in which enough consecutive steps agreed."""
+        """Return the rows that exit at this step because enough consecutive predictions agreed."""
         logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
             prediction = logits.flatten(1)
@@ -161,11 +161,11 @@ class Divergence(ExitRule):
         return Divergence((1.0 - level) / level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory of NaN, so that no row exits at the first step."""
+        """Return an initial memory of NaN, so that no row exits at the first step."""
         return torch.full((rows, 1), math.nan, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows in which every cell diverges by less than the threshold."""
+        """Return the rows that exit now because the predictions for all their cells changed little."""
         now = _logits(view).log_softmax(dim=-1)
         before = memory.view(now.shape) if memory.numel() == now.numel() else torch.full_like(now, math.nan)
         share = before.exp()
@@ -179,7 +179,7 @@ def _logits(view: StepView) -> Tensor:
 
 
 def _combine_cells(decisions: Tensor) -> Tensor:
-    """Return whether all cells of each row agree, (A, L) to (A,). Decisions of shape (A,) are returned unchanged."""
+    """Return whether the decisions for all cells of a row agree, (A, L) to (A,); decisions (A,) are unchanged."""
     return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
 
 

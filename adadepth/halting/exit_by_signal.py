@@ -1,4 +1,4 @@
-"""Exit rules that read halting probabilities, estimates that the answer is right, or hidden states.
+"""Exit rules that read halting probabilities, estimates that the answer is right, or changes of hidden states.
 
 Shape legend: A running rows, D width of a state. Steps are numbered from 1.
 """
@@ -42,15 +42,15 @@ class Quantile(ExitRule):
         self._check("q", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the level as its q."""
+        """Return a copy of the exit rule with the given level as its q."""
         return Quantile(level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory in which every row is still running with probability 1."""
+        """Return the rule's initial memory, in which every row is still running with probability 1."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with an online cdf above q."""
+        """Return the rows that exit at this step because their cumulative halting probability is above q."""
         running = memory * _compute_survival(view)
         return 1.0 - running[:, 0] > self.q, running
 
@@ -69,7 +69,7 @@ class Sample(ExitRule):
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the probability 1 of still running, and u for each row.
+        """Return the rule's initial memory: probability 1 of still running, and a uniform random number u for each row.
 
         The numbers u are drawn on the device, or on the CPU if a generator is given.
         """
@@ -80,14 +80,14 @@ class Sample(ExitRule):
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with an online cdf above their u."""
+        """Return the rows that exit at this step because their cumulative halting probability is above their u."""
         running, level = memory[:, :1] * _compute_survival(view), memory[:, 1:]
         return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
 
 
 @dataclass(frozen=True)
 class Expectation(ExitRule):
-    """Mix the predictions of all steps: sum_n p_n softmax(logits_n), or sum_n p_n y_n in regression.
+    """Average the predictions of all steps: sum_n p_n softmax(logits_n), or sum_n p_n y_n in regression.
 
     No row exits early, so the rule saves no compute.
     """
@@ -97,13 +97,13 @@ class Expectation(ExitRule):
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return no rows, because every row runs until the last step."""
+        """Return that no row exits, because this rule needs the predictions of all steps."""
         return all_rows(memory, False), memory
 
 
 @dataclass(frozen=True)
 class Correct(ExitRule):
-    """Exit at the first step at which the estimated probability that the answer is right is above the threshold.
+    """Exit at the first step at which the model's estimate that its answer is right exceeds the threshold.
 
     Tiny recursive models are trained with the threshold one half (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
     """
@@ -117,17 +117,17 @@ class Correct(ExitRule):
         self._check("threshold", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the level as its threshold."""
+        """Return a copy of the exit rule with the given level as its threshold."""
         return Correct(level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with an estimated probability above the threshold."""
+        """Return the rows that exit at this step because their estimate of being right is above the threshold."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
 
 
 def _compute_survival(view: StepView) -> Tensor:
-    """Return the probability 1 - lambda_n of continuing after this step, (A, 1)."""
+    """Return each row's probability 1 - lambda_n of continuing after this step, (A, 1)."""
     assert view.halting_logits is not None
     return torch.sigmoid(-view.halting_logits).unsqueeze(1)
 
@@ -136,7 +136,7 @@ def _compute_survival(view: StepView) -> Tensor:
 
 
 def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tensor:
-    """Return the relative distance and acceleration of the last update of states, float32 (..., 2).
+    """Return the relative distance and acceleration of the last update of hidden states, float32 (..., 2).
 
     The first number is the distance ||s_n - s_{n-1}|| / ||s_n||. The second is the acceleration ||(s_n - s_{n-1}) -
     (s_{n-1} - s_{n-2})|| / ||s_n||, which is NaN after the first update. Rules read only these two numbers of a state,
@@ -158,7 +158,7 @@ def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tenso
 
 @dataclass(frozen=True)
 class _StateConvergence(ExitRule):
-    """Base class of the rules that exit once the distance or acceleration of a state is below a threshold."""
+    """Base class of rules that exit once the distance or acceleration of the hidden state is below a threshold."""
 
     counts_steps = False
     needs = frozenset({STATES})
@@ -186,7 +186,7 @@ class Distance(_StateConvergence):
     column = 0
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows in which the state moved by less than the threshold."""
+        """Return the rows that exit at this step because their hidden state moved less than the threshold."""
         return self.is_below_threshold(view), memory
 
 
@@ -209,6 +209,6 @@ class Acceleration(_StateConvergence):
         self._check("times", 1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows with an acceleration below the threshold for enough consecutive updates."""
+        """Return the rows that exit now because their acceleration was small for enough consecutive updates."""
         running = torch.where(self.is_below_threshold(view), memory[:, 0] + 1.0, 0.0)
         return running >= self.times, running.unsqueeze(1)

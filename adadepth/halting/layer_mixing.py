@@ -23,7 +23,7 @@ def layer_weights(
     top_k: int | None = None,
     active: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the mixing weights p~ of all layers, float32, (L,). They sum to one, and cut layers have exactly 0.
+    """Return the mixing weights p~ of all layers, float32, (L,). They sum to one; removed layers have weight 0.
 
     Args:
         scores: Scores p, (L,), any floating-point type. Equal scores give the uniform distribution.
@@ -59,13 +59,13 @@ def weights_entropy(weights: Tensor) -> Tensor:
 
 
 def expected_state(weights: Tensor, first_state: int) -> Tensor:
-    """Return sum_j p~_j n_j, the number of blocks before the mean layer, where layer j is state `first_state` + j."""
+    """Return the mean state number sum_j p~_j n_j under mixing weights, where layer j is state `first_state` + j."""
     states = torch.arange(first_state, first_state + len(weights), device=weights.device)
     return (weights * states).sum()
 
 
 def compute_tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
-    """Return t_n, the sum of the weights of the states from n on, for n = 1..N, (N,).
+    """Return t_n, the sum of the mixing weights of state n and all later states, for n = 1..N, (N,).
 
     The powers t_n^a add up to the expected state for a = 1, and to the deepest state with nonzero weight for a -> 0.
 

@@ -22,7 +22,7 @@ _CONVERT = {"int": int, "float": float}
 
 
 def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rule:
-    """Parse the text of a rule. The inverse is `label`.
+    """Parse the text form of a rule into an object; `label` formats the object as text again.
 
     Args:
         text: Text with the name and the parameters.
@@ -55,7 +55,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
 
 
 def label(rule: Any) -> str:
-    """Format the name and the parameters of a rule, such as `quantile:0.5`, without defaults at the end."""
+    """Format the name and the parameters of a rule, such as `quantile:0.5`, without trailing defaults."""
     parameters = [(getattr(rule, field.name), field.default) for field in dataclasses.fields(rule)]
     while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
         parameters.pop()
@@ -63,7 +63,7 @@ def label(rule: Any) -> str:
 
 
 def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
-    """Return why an object of a plug-in is not a valid rule of this name, or None if it is valid.
+    """Return why an object of a plug-in is not a valid halting or exit rule of this name, or None if it is valid.
 
     A valid rule is a subclass of `base`.
     """
@@ -78,12 +78,12 @@ def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
 
 
 def _read_type(field: dataclasses.Field[Any]) -> str:
-    """Return the name of the type of a field, also if its module postpones the evaluation of annotations."""
+    """Return the name of the type of a dataclass field, also if its module postpones the evaluation of annotations."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
 def _format_number(value: float) -> str:
-    """Return the shortest text that parses to the same number."""
+    """Return the shortest text that Python parses to the same number."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
@@ -102,7 +102,7 @@ class HaltingRule(ABC):
 
     @abstractmethod
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """Return the halting mass q_n >= 0, float32. The caller ignores it for units that have halted.
+        """Return the halting mass q_n >= 0 of each token at this iteration, float32. Halted tokens are ignored.
 
         Args:
             probability: Probability p_n of the halting unit, in (0, 1), float32, any shape.
@@ -118,7 +118,7 @@ class Act(HaltingRule):
     name = "act"
 
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """Return the halting probability itself, as ACT does."""
+        """Return the halting probability itself as the halting mass, as ACT does."""
         return probability
 
 
@@ -135,7 +135,7 @@ def halting_rules() -> Mapping[str, type[HaltingRule]]:
 
 
 def halting_rule(text: str) -> HaltingRule:
-    """Parse the text of a halting rule, `name` or `name:parameter[:parameter]`.
+    """Parse the text form of a halting rule, `name` or `name:parameter[:parameter]`.
 
     Raises:
         ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.

@@ -22,13 +22,13 @@ DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
 def register_trace_part(kind: type[Detail]) -> type[Detail]:
-    """Register a part of a trace as a pytree node, because `torch.export` and sharding traverse model outputs."""
+    """Register a class for parts of a depth trace as a pytree node, as `torch.export` and sharding require."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
 
 
 class ComputedSteps(NamedTuple):
-    """Counts of what each iteration computed over the whole batch, padding included; int64, (N,).
+    """Counts of the rows and attention pairs that each iteration computed in a batch, padding included; int64, (N,).
 
     Attributes:
         queries: Number of rows for which the query, the feed-forward layer and the halting unit were computed.
@@ -42,7 +42,7 @@ class ComputedSteps(NamedTuple):
 
     @classmethod
     def from_counts(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
-        """Build the counts from those of every iteration, in order."""
+        """Build the counts from a list with the three counts of every iteration, in order."""
         queries, keys, pairs = zip(*steps, strict=True)
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
@@ -50,7 +50,7 @@ class ComputedSteps(NamedTuple):
 @register_trace_part
 @dataclass(frozen=True)
 class Execution:
-    """Computation that was executed for a batch and that determines its cost.
+    """Description of the computation that was executed for a batch, from which its compute is counted.
 
     Attributes:
         steps: Number of iterations N. It is at least the number of updates of the deepest unit. It is larger if units
@@ -74,7 +74,7 @@ class Execution:
 @register_trace_part
 @dataclass(frozen=True)
 class Halting:
-    """Probabilities and remainders of a halting unit, always float32.
+    """Halting probabilities and remainders of the units of a batch, always float32.
 
     Attributes:
         probabilities: Halting probability of each iteration, (*updates.shape, N). It is 0 after a unit has halted.
@@ -89,7 +89,7 @@ class Halting:
 @register_trace_part
 @dataclass(frozen=True)
 class Operations:
-    """Weights of the K candidate operations in each of N blocks.
+    """Weights of the K candidate operations in each of the N blocks of a supernet.
 
     Attributes:
         weights: Weight of every operation, float32, (N, K).
@@ -103,7 +103,7 @@ class Operations:
 @register_trace_part
 @dataclass(frozen=True)
 class DepthTrace:
-    """Record of the depth of every unit of a batch.
+    """Depth trace: record of how many updates a model gave to each unit of a batch (a token, sequence or task).
 
     Attributes:
         unit: Unit that halts: a token, a sequence, a task or a whole architecture.
@@ -139,7 +139,7 @@ class DepthTrace:
 
     @property
     def executed(self) -> Execution:
-        """Computation that was executed.
+        """Computation that was executed for the batch; an error if the trace has no record of it.
 
         Raises:
             ValueError: If the trace has no record of it.
@@ -150,7 +150,7 @@ class DepthTrace:
 
 
 class Work(NamedTuple):
-    """Multiply-accumulates of one forward pass, float64 scalars on the model's device.
+    """Multiply-accumulates of one forward pass of a model, float64 scalars on the model's device.
 
     Attributes:
         executed: Executed compute, padding included.

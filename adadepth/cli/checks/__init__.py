@@ -1,1 +1,1 @@
-"""Checks of an experiment, grouped by subject. Each check yields one line per mistake."""
+"""Checks of an experiment's configuration, grouped by subject. Each check yields one error line per mistake."""

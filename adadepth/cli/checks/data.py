@@ -1,4 +1,4 @@
-"""Checks of the settings of data and tokenizer before any data are read. `Kind.checks` refers to them."""
+"""Checks of the settings of the data set and the tokenizer, made before any data are read. `Kind.checks` names them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,14 +42,14 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
-    """Run the checks of the dataset type and of the tokenizer."""
+    """Run the checks that belong to the dataset type, and the check of the tokenizer settings."""
     for check in get_kind(config.dataset).checks:
         yield from call_by_path(check, config.dataset, config=config)
     yield from check_tokenizer(config)
 
 
 def check_text(dataset: TextConfig) -> Iterator[str]:
-    """Check the sources of running text."""
+    """Check that the settings name a valid source of running text: local files, the hub or the package."""
     yield from _check_path(dataset, "a file, a folder or a list of them")
     if dataset.source is Source.hub and not dataset.hub:
         yield "dataset.hub: dataset.source=hub needs a list of {path, name, split} entries"
@@ -60,7 +60,7 @@ def check_text(dataset: TextConfig) -> Iterator[str]:
 
 
 def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
-    """Check that local data have a path, and that other data have none."""
+    """Check that a data set of local files has a path, and that a data set from another source has none."""
     if dataset.source is Source.local and not dataset.path:
         yield f"dataset.path: dataset.source=local needs {needed}"
     if dataset.source is not Source.local and dataset.path is not None:
@@ -68,14 +68,14 @@ def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]
 
 
 def _check_local_path(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that a path to an additional text is set only for local data."""
+    """Check that the path of an additional text, such as a test text, is set only if the data are local files."""
     if getattr(dataset, key) and dataset.source is not Source.local:
         path = "" if dataset.path else " dataset.path=PATH"
         yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=local{path}"
 
 
 def _check_extra_hub(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that embedded text has no hub entries.
+    """Check that no data set on the hub is named if the text comes from the package.
 
     Local files may have them, because they may replace the hub entries of a configuration.
     """
@@ -97,7 +97,7 @@ def _check_hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str
 
 
 def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings that cut a corpus into examples."""
+    """Check the settings that divide a text corpus into training examples."""
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -108,19 +108,19 @@ def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[st
 
 
 def check_stream(dataset: StreamConfig) -> Iterator[str]:
-    """Check the settings of the test texts of a stream."""
+    """Check the settings for the test text of a data set of continuous text."""
     yield from _check_local_path(dataset, "test_path")
     yield from _check_extra_hub(dataset, "test_hub")
 
 
 def check_causal(dataset: CausalConfig) -> Iterator[str]:
-    """Check that the documents of a text that is read line by line can be separated."""
+    """Check that a document separator is set for a text that is read line by line."""
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings of a tokenizer that is to be trained, which depend on its type."""
+    """Check the settings for training a new tokenizer; the allowed settings depend on the tokenizer's type."""
     tokenizer = config.tokenizer
     kind, is_stream = tokenizer.kind, Task.language_model in get_kind(config.dataset).tasks
     if tokenizer.path is not None:
@@ -137,7 +137,7 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_table(dataset: TableConfig) -> Iterator[str]:
-    """Check the source of the rows of a table, and the settings of held-out rows."""
+    """Check the settings that name the source of a table and the share of its rows that is held out for evaluation."""
     yield from _check_table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
@@ -160,7 +160,7 @@ def _check_table_source(dataset: TableConfig) -> Iterator[str]:
 
 
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check columns, labels, metrics and test splits of sentences or sentence pairs."""
+    """Check the settings of a labelled data set of sentences or pairs: columns, labels, metrics and test splits."""
     if dataset.text_columns is not None and len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
@@ -183,18 +183,18 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
 
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
-    """Check that data with a special reader have a path."""
+    """Check that `dataset.path` is set for a dataset type that exists only as local files."""
     yield from _check_path(dataset, "a folder or a file")
 
 
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
-    """Check that one of the SentEval tasks is chosen."""
+    """Check that the settings choose one of the probing tasks of SentEval."""
     if not dataset.task:
         yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
 
 
 def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the class weights of the loss."""
+    """Check the settings for weights of classes in the loss."""
     weights = getattr(dataset, "class_weights", None)
     if weights is None:
         return
@@ -211,7 +211,7 @@ def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Itera
 
 
 def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
-    """Check the source and the metrics of tagged sentences."""
+    """Check the settings for the source and the metrics of tagged sentences."""
     if dataset.source is Source.embedded:
         yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
     try:
@@ -221,7 +221,7 @@ def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
 
 
 def check_parity(dataset: ParityConfig) -> Iterator[str]:
-    """Check the ranges of the number of ones in parity examples."""
+    """Check the settings for the lowest and highest number of ones in examples of the parity task."""
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: must be set together"
     low, high = dataset.train_ones if len(dataset.train_ones) == 2 else (0, dataset.size)  # which is refused below
@@ -236,7 +236,7 @@ def check_parity(dataset: ParityConfig) -> Iterator[str]:
 
 
 def check_maze(dataset: MazeConfig) -> Iterator[str]:
-    """Check that the largest maze fits into its field and into a sequence."""
+    """Check that the largest maze fits into the field of cells and into a sequence of the model."""
     if dataset.size < 2:
         yield f"dataset.size={dataset.size}: a maze needs at least 2"
     if dataset.size > dataset.field:
@@ -248,7 +248,7 @@ def check_maze(dataset: MazeConfig) -> Iterator[str]:
 
 
 def check_addition(dataset: AdditionConfig) -> Iterator[str]:
-    """Check that the longest sum fits into its field and into a sequence."""
+    """Check that the longest sum fits into its field of columns and into a sequence of the model."""
     longest = max([dataset.digits, *dataset.beyond_digits]) + 1
     if dataset.digits >= dataset.field:
         yield (
@@ -261,14 +261,14 @@ def check_addition(dataset: AdditionConfig) -> Iterator[str]:
 
 
 def _check_larger_sizes(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
-    """Check the larger sizes for evaluation: each exceeds the trained size, fits into the field, and occurs once."""
+    """Check that the larger sizes for evaluation exceed the trained size, fit into the field, and occur only once."""
     wrong = [value for value in values if not low < value <= high]
     if wrong or len(set(values)) < len(values):
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
 
 
 def check_hops(dataset: HopsConfig) -> Iterator[str]:
-    """Check that there are enough nodes for the longest chains, and that all nodes fit into a sequence."""
+    """Check that graphs of pointers have enough nodes for the longest chains, and fit into a sequence of the model."""
     longest = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
         hops = getattr(dataset, key)
@@ -281,7 +281,7 @@ def check_hops(dataset: HopsConfig) -> Iterator[str]:
 
 
 def check_trace(dataset: TraceConfig) -> Iterator[str]:
-    """Check that chains and questions do not exceed the number of lines, and that both fit into a sequence."""
+    """Check that a program of the tracing task has enough lines for its chains, and fits into a sequence."""
     for key in ("train_links", "beyond_links"):
         links = getattr(dataset, key)
         if links is not None and (len(links) != 2 or not 0 <= links[0] <= links[1] < dataset.lines):
@@ -292,7 +292,7 @@ def check_trace(dataset: TraceConfig) -> Iterator[str]:
 
 
 def check_mano(dataset: ManoConfig) -> Iterator[str]:
-    """Check that the longest expression fits into a sequence."""
+    """Check that the longest expression of the Mano task fits into a sequence of the model."""
     tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, start, end
     yield from _check_length(dataset, tokens, "the longest expression has")
 
@@ -306,7 +306,7 @@ _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
 def check_questions(dataset: QuestionConfig) -> Iterator[str]:
-    """Check the settings that cut contexts into windows."""
+    """Check the settings that cut the contexts of questions into overlapping windows."""
     yield from _refuse_embedded_rows(dataset)
     most = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > most:
@@ -326,7 +326,7 @@ def check_questions(dataset: QuestionConfig) -> Iterator[str]:
 
 
 def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
-    """Check the columns of contexts and endings."""
+    """Check the settings that name the table columns of contexts and answer choices."""
     yield from _refuse_embedded_rows(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):

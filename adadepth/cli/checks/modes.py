@@ -1,11 +1,11 @@
-"""Formatting of modes as overrides in the messages of checks."""
+"""Formatting of `mode=NAME` for error messages."""
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.modes import modes
 
 
 def format_mode(mode: str, config: ExperimentConfig) -> str:
-    """Return the override that selects a mode.
+    """Return the command-line override that selects a mode, such as `mode=evaluate`.
 
     A checkpoint is added if the mode reads one and the command names none.
     """

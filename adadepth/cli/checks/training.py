@@ -11,7 +11,7 @@ from adadepth.metrics.directions import is_contradicted
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the settings of evaluation, saving, schedule and distribution are consistent."""
+    """Check that the trainer's settings of evaluation, saving, schedule and distributed training are consistent."""
     trainer = config.trainer
     if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
         yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
@@ -84,7 +84,7 @@ def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_selection(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the model with the best metric is selected, not the one with the worst.
+    """Check that the direction of the metric is right, so that the run selects its best model and not its worst.
 
     A resumed run keeps its settings and is not checked.
     """

@@ -1,1 +1,1 @@
-"""Hidden states of a frozen base model, computed once and stored on disk."""
+"""Hidden states of a frozen base model, which are computed once and stored on disk as features."""

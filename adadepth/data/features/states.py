@@ -59,7 +59,7 @@ def ensure_features(
     processes: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
 ) -> FeatureStore:
-    """Return the states of all examples, and compute those that are not stored under ``root``.
+    """Return the base model's hidden states for all examples, and compute those that are not in the cache ``root``.
 
     The name of the folder is a digest of the base model, the tokens (and so of tokenizer, texts and maximum length),
     the states, the precision and the library versions. The ``features.json`` of the folder lists them. The folder is
@@ -159,7 +159,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
 
 @dataclass(frozen=True)
 class FeatureReader:
-    """Reader that adds cached states to batches with feature rows.
+    """Reader that adds the cached hidden states of the base model to batches.
 
     Attributes:
         stores: Stored states of several sets. Their rows are numbered consecutively. All examples of a batch come from
@@ -169,7 +169,7 @@ class FeatureReader:
     stores: Sequence[FeatureStore]
 
     def __call__(self, batch: dict[str, Any], states: Sequence[int]) -> dict[str, Any]:
-        """Return the batch with ``states``, which maps state numbers to (B, T, K) float32 on the device of the batch.
+        """Return the batch with the entry ``states``, which maps state numbers to (B, T, K) float32.
 
         A batch without feature rows is returned unchanged.
         """
@@ -185,7 +185,7 @@ class FeatureReader:
 
 
 def _discard_mismatched(partial: Path, description: Description) -> None:
-    """Delete an unfinished folder that belongs to other states, and log a warning."""
+    """Delete an unfinished cache folder that was made for other hidden states, and log a warning."""
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
@@ -208,7 +208,7 @@ def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
 
 
 def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
-    """Raise an error if the features exceed the limit, or if their missing part does not fit on the disk.
+    """Raise an error if the stored states would exceed the configured limit or the free space of the disk.
 
     ``done`` is the number of finished tokens.
     """
@@ -248,7 +248,7 @@ def _compute_share(
     batch_tokens: int,
     processes: tuple[int, int],
 ) -> None:
-    """Compute the unfinished batches of this process, beginning with the longest rows."""
+    """Compute those states of this process that are missing in the cache, beginning with the longest texts."""
     rank, world = processes
     with FeatureWriter(partial) as writer:
         share = list(_split_batches(writer.lengths, batch_tokens))[rank::world]

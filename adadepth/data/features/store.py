@@ -36,7 +36,7 @@ Description = dict[str, Any]  # rows, tokens, states, width, precision, and what
 
 @dataclass(frozen=True)
 class FeatureStore(StoredArrays):
-    """Stored hidden states of a set of texts.
+    """Stored hidden states of a set of texts, read through memory maps.
 
     Attributes:
         states: Mapping from state numbers to the bits of the values, (tokens, K) int16 or int32. Integers are used
@@ -73,7 +73,7 @@ class FeatureStore(StoredArrays):
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays of a folder in which all rows are finished.
+        """Open a folder of stored states as memory maps. The states of all rows must be finished.
 
         Raises:
             DataError: If anything is missing, truncated or unfinished. The folder is not changed.
@@ -89,7 +89,7 @@ class FeatureStore(StoredArrays):
 
 
 class FeatureWriter(ExitStack):
-    """Writer of the files that `create_store` made. Several processes may write at once, each its own rows.
+    """Writer of stored hidden states. Several processes may write at once, each its own rows.
 
     Positions follow the order of the rows in the files. A row is marked as finished only after its values have reached
     the disk. The marks therefore stay correct if the process is killed or the disk is full. The end of the block saves
@@ -119,7 +119,7 @@ class FeatureWriter(ExitStack):
         self.callback(self.save)  # before the files are closed
 
     def write(self, rows: slice, states: Mapping[int, Tensor]) -> None:
-        """Write the states of consecutive rows.
+        """Write the hidden states of consecutive rows.
 
         Args:
             rows: Positions of the rows in the files.
@@ -142,7 +142,7 @@ class FeatureWriter(ExitStack):
             self.save()
 
     def save(self) -> None:
-        """Wait until all values have reached the disk, then mark their rows as finished."""
+        """Wait until all written states have reached the disk, then mark their rows as finished."""
         for file in self._files.values():
             os.fsync(file.fileno())
         for rows in self._unsaved:
@@ -163,7 +163,7 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
 
 
 def check_description(folder: Path, expected: Description) -> None:
-    """Raise an error if a folder has another description, or if its files do not fit the description.
+    """Raise an error if a folder of states was made for another description, or if its files do not fit.
 
     Raises:
         DataError: If they differ. The message is one line with the first difference.
@@ -175,20 +175,20 @@ def check_description(folder: Path, expected: Description) -> None:
 
 
 def count_finished_tokens(folder: Path) -> int:
-    """Return the number of tokens with computed states."""
+    """Return the number of tokens whose hidden states have been computed."""
     arrays = _check_arrays(folder)[1]
     lengths = arrays["lengths"]
     return int(lengths[order_longest_first(lengths)] @ arrays["finished"].astype(np.int64))
 
 
 def count_bytes(description: Description, tokens: int | None = None) -> int:
-    """Return the size in bytes of the states of ``tokens`` tokens, or of all tokens if it is None."""
+    """Return the size in bytes of the stored states of ``tokens`` tokens, or of all tokens if it is None."""
     token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))
 
 
 def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
-    """Return the description and the arrays of a folder, after a check that they fit each other."""
+    """Return the description and the arrays of a folder of hidden states, after a check that they fit each other."""
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         expected = _describe_arrays(description)

@@ -1,1 +1,1 @@
-"""Generated examples with a known required depth for each unit. New examples are drawn in every epoch."""
+"""Generated tasks in which the depth that each token or sequence needs is known. Every epoch has new examples."""

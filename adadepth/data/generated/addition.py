@@ -30,7 +30,7 @@ SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(1
 
 
 class AdditionExamples(DrawnTags):
-    """Sums of two numbers with ``digits`` digits and a leading column of zeros for the last carry."""
+    """Examples of the addition task: two numbers of ``digits`` digits, with a column of zeros for the last carry."""
 
     purpose = Purpose.ADDITION
 
@@ -41,14 +41,14 @@ class AdditionExamples(DrawnTags):
         self.offset_count = dataset.field - digits
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``numbers`` (rows, 2, digits + 1), ``sums`` and ``difficulties``, int8, and offsets ``place``, int16."""
+        """Draw the numbers (rows, 2, digits + 1), sums and difficulties of additions, int8, and offsets, int16."""
         numbers = draw_numbers(rows, self.digits, self.nines, generator)
         sums, difficulties = add_columns(numbers)
         offsets = generator.integers(0, self.offset_count, rows, dtype=np.int16)
         return {"numbers": numbers, "sums": sums, "difficulties": difficulties, "place": offsets}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return an example with one token for every column of two digits, labelled with the digit of the sum."""
+        """Return an addition as an example. A token is a column of two digits; its label is the digit of the sum."""
         first, second = columns["numbers"].astype(np.int64)
         positions = int(columns["place"]) + np.arange(len(first))
         return {
@@ -108,7 +108,7 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
 
 
 def read_addition(dataset: AdditionConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited sum as an example, with its original offset in the sequence."""
+    """Return an addition that a user edited as an example, with its original offset in the sequence."""
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
     if numbers[0, :, 0].any():

@@ -1,4 +1,4 @@
-"""Common parts of generated data sets: drawing in blocks, a tokenizer for symbols, and tagged data."""
+"""Common parts of generated tasks: examples drawn in blocks, a tokenizer for symbols, and tagged data."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the columns of ``rows`` examples, each (rows, ...) with a small dtype."""
+        """Draw the columns of ``rows`` examples, each column an array (rows, ...) of a small dtype."""
 
     @abstractmethod
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return an example, without its ``index``, from its row of the columns."""
+        """Return one example, without its ``index``, from its row of the drawn columns."""
 
     def __len__(self) -> int:
         return self.length
@@ -123,7 +123,7 @@ def build_symbol_tokenizer(symbols: Sequence[str], is_wrapped: bool = True) -> P
 
 
 def check_room(layout: Layout, tokens: int, what: str) -> None:
-    """Raise a ``ConfigError`` unless a sequence has room for ``tokens`` tokens in addition to the special ones."""
+    """Raise a ``ConfigError`` if ``tokens`` tokens and the special tokens do not fit into a sequence."""
     length = layout.sequence_length
     if layout.room(1) < tokens:
         raise ConfigError(
@@ -155,7 +155,7 @@ def build_tagging_data(
 def summarise_examples(
     dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return a summary of the generated data for logs and reports."""
+    """Return a summary of generated data for logs and reports."""
     return {
         "name": dataset.name,
         "source": "drawn",
@@ -166,11 +166,11 @@ def summarise_examples(
 
 
 def get_evaluation_size(dataset: GeneratedConfig) -> int:
-    """Return the number of examples of each evaluation set. By default it is that of a training epoch."""
+    """Return the number of examples of each evaluation set, by default as many as in an epoch of training."""
     return dataset.max_evaluation_examples or dataset.train_examples
 
 
 def to_range(ends: Any) -> tuple[int, int]:
-    """Return a setting [lowest, highest] as a checked pair."""
+    """Return a setting [lowest, highest] as a pair of numbers, after a check of their order."""
     low, high = ends
     return int(low), int(high)

@@ -45,7 +45,7 @@ _MARKED = 1  # token type of the node whose colour is the label
 
 
 class HopsExamples(DrawnExamples):
-    """Forests of pointers with chains up to the highest number of hops. Each node takes five bytes of memory.
+    """Examples of pointer chasing: graphs with chains of pointers up to a highest number of hops.
 
     Args:
         dataset: Settings of the nodes and colours.
@@ -80,7 +80,7 @@ class HopsExamples(DrawnExamples):
         }
 
     def _draw_targets(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw targets, hops and colours. They are in causal order if the settings ask for it."""
+        """Draw the pointers, hops and colours of graphs, in causal order if the settings ask for it."""
         if self.drawing == "natural":
             return draw_pointer_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
         forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
@@ -88,7 +88,7 @@ class HopsExamples(DrawnExamples):
 
 
 class TaggedHops(HopsExamples, DrawnTags):
-    """Graphs with one token for each node. Nodes within the range of hops have a label, all nodes a difficulty."""
+    """Graphs with one token for each node, whose label is the node's colour. Every node has its hops as difficulty."""
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
         """Return a graph with labels at the nodes within the range of hops."""
@@ -100,7 +100,7 @@ class TaggedHops(HopsExamples, DrawnTags):
 
 
 class MarkedHops(HopsExamples):
-    """Graphs between [CLS] and [SEP] with the label and difficulty of one node, which has token type 1."""
+    """Graphs between [CLS] and [SEP] with one marked node, whose colour is the label of the sequence."""
 
     def __init__(self, *args: Any, layout: Layout) -> None:
         super().__init__(*args)
@@ -117,7 +117,7 @@ class MarkedHops(HopsExamples):
 def draw_forests(
     rows: int, nodes: int, longest: int, colours: int, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw forests in which every number of hops up to ``longest`` is equally frequent.
+    """Draw graphs of pointers in which every number of hops up to ``longest`` is equally frequent.
 
     Each forest contains as many chains of ``longest`` pointers as fit, at least two. These chains share no node and end
     at different colours, so that the most frequent colour says little about a single node.
@@ -209,13 +209,13 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
 
 
 def list_node_symbols(dataset: HopsConfig) -> Sequence[str]:
-    """Return every symbol of a node: first the pointers, then the colours of roots."""
+    """Return every symbol of a node: first the pointers, then the colours of chain ends."""
     pointer = "<" if dataset.causal else ">"
     return (*(f"{pointer}{node}" for node in range(dataset.nodes)), *COLOURS[: dataset.colours])
 
 
 def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return edited pointers as an example, with a label at every node or at the marked node only."""
+    """Return pointers that a user edited as an example, with a label at every node or at the marked node only."""
     symbols = number_symbols(rows, list_node_symbols(dataset))[0].astype(np.int64)
     targets = _read_targets(symbols, dataset)
     hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
@@ -236,7 +236,7 @@ def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) ->
 
 
 def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
-    """Return the node that each node points to. The result for a root is arbitrary."""
+    """Return the node to which each node of an edited graph points. The result for a chain's end is arbitrary."""
     if not dataset.causal:
         return symbols
     targets: np.ndarray = np.arange(len(symbols)) - symbols

@@ -30,7 +30,7 @@ _BOS, END = "<bos>", "="
 
 
 class ManoExamples(DrawnTags):
-    """Random expressions. Each token takes two bytes of memory.
+    """Examples of the Mano task, which are random arithmetic expressions.
 
     Args:
         dataset: Settings of the modulus and of the length token.
@@ -50,7 +50,7 @@ class ManoExamples(DrawnTags):
         self.operations, self.answers_only = operations, answers_only
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``symbols`` (rows, 2 L + 1) int16, as numbers of `list_symbols`, and -1 after the end of an expression.
+        """Draw the symbols of expressions, (rows, 2 L + 1) int16, as numbers of `list_symbols`, with -1 after the end.
 
         The other columns are ``operations``, int8, and ``values``, int16, each (rows,).
         """
@@ -63,7 +63,7 @@ class ManoExamples(DrawnTags):
         return {"symbols": symbols, "operations": operations.astype(np.int8), "values": values}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the expression between `<bos>` and `=`, with its value as the label of `=`."""
+        """Return an expression between `<bos>` and `=` as an example. The label of `=` is its value."""
         operations, value = int(columns["operations"]), int(columns["values"])
         bos = self.modulus + len(OPERATORS)
         length_tokens = [bos + 1 + operations] if self.length_token else []

@@ -34,7 +34,7 @@ _WALL, _FREE, _START = range(3)
 
 
 class MazeExamples(DrawnTags):
-    """Mazes of one size. Each cell takes three bytes of memory.
+    """Examples of the maze task, all with mazes of one size.
 
     An example has one token for each cell, row by row. ``position_ids`` are the rows of the field, and
     ``token_type_ids`` its columns. ``labels`` are -100 at walls and at the start. ``difficulties`` are distances, or -1
@@ -50,13 +50,13 @@ class MazeExamples(DrawnTags):
         self.offset_count = dataset.field - size + 1
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``cells`` (rows, size^2) int8, ``distances`` int16, and offsets ``place`` of mazes, (rows, 2) int16."""
+        """Draw the cells of mazes (rows, size^2) int8, distances from the start int16, and offsets (rows, 2) int16."""
         cells = draw_mazes(rows, self.size, self.walls, generator)
         offsets = generator.integers(0, self.offset_count, (rows, 2), dtype=np.int16)
         return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": offsets}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return the cells of a maze at its offset in the field, with their labels."""
+        """Return a maze at its offset in the field as an example, with a label for each cell."""
         cells, distance = columns["cells"], columns["distances"].astype(np.int64)
         row, column = np.divmod(np.arange(len(cells)), self.size) + columns["place"].astype(np.int64)[:, None]
         labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
@@ -120,7 +120,7 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
 
 
 def read_maze(dataset: MazeConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited maze as an example, with its original offset in the field."""
+    """Return a maze that a user edited as an example, with its original offset in the field."""
     cells = number_symbols(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
         raise DataError(f"a maze needs exactly one start S, but has {starts}")

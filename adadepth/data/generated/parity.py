@@ -51,7 +51,7 @@ class ParityExamples(DrawnExamples):
         self.layout = layout
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the values, (rows, size) int8."""
+        """Draw the vectors of the parity task, (rows, size) int8."""
         return {"values": draw_values(rows, self.size, self._select_ones(epoch), generator)}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
@@ -64,7 +64,7 @@ class ParityExamples(DrawnExamples):
         return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **target}
 
     def _select_ones(self, epoch: int) -> tuple[int, int]:
-        """Return the range of the number of ones in an epoch.
+        """Return the lowest and highest number of ones of examples in an epoch.
 
         Evaluation, which is epoch -1, always uses the whole range.
         """
@@ -74,7 +74,7 @@ class ParityExamples(DrawnExamples):
 
 
 def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.random.Generator) -> np.ndarray:
-    """Draw rows with k values of +1 or -1 and zeros elsewhere, (rows, size) int8.
+    """Draw vectors with k values of +1 or -1 and zeros elsewhere, (rows, size) int8.
 
     The number k is uniform from ``ones[0]`` to ``ones[1]``.
     """

@@ -48,7 +48,7 @@ def draw_pointer_chains(
 
 
 def _add_chains(targets: np.ndarray, links: tuple[int, int], reach: int, generator: np.random.Generator) -> None:
-    """Add a chain to each row, in place. Its length is drawn from the range, and its end is a random position."""
+    """Add a chain of pointers to each row, in place. Its length is drawn from the range, and its end is random."""
     rows, length = targets.shape
     row: np.ndarray = np.arange(rows)
     remaining: np.ndarray = generator.integers(links[0], links[1] + 1, (rows,))

@@ -37,7 +37,7 @@ _EQUALS, _PRINT = range(2)
 
 
 class TraceExamples(DrawnTags):
-    """Lines and questions for one range of links. Each line takes five bytes of memory.
+    """Examples of variable assignment: lines of a program and questions about the values of their names.
 
     Args:
         dataset: Settings of the lines, values and questions.
@@ -54,7 +54,7 @@ class TraceExamples(DrawnTags):
         self.questions, self.links = dataset.questions, links
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw ``targets``, the line that each line refers to, the ``links`` of each line to its value, and ``values``.
+        """Draw for each line of programs the line that it refers to, the number of links to its value, and the value.
 
         The other columns are ``names``, the name that each line defines, and ``queries``, the line that each question
         asks about. All are int8. ``queries`` is (rows, questions), and the others are (rows, lines).
@@ -67,7 +67,7 @@ class TraceExamples(DrawnTags):
         return {name: column.astype(np.int8) for name, column in columns.items()}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return lines and questions as one sequence. Names outside the range of links have no label."""
+        """Return a program and its questions as an example. Names with links outside the range have no label."""
         targets, links, values, names, queries = (
             columns[name].astype(np.int64) for name in ("targets", "links", "values", "names", "queries")
         )
@@ -88,7 +88,7 @@ class TraceExamples(DrawnTags):
 
 
 def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:
-    """Return assignment data. The set ``inside`` has the trained range of links, ``beyond`` has another range.
+    """Return data of variable assignment. The set ``inside`` has the trained range of links, ``beyond`` another range.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """

@@ -45,7 +45,7 @@ _Sentence = list[np.ndarray]  # the token ids of each word
 
 
 class BigramShiftExamples(Dataset[dict[str, Any]]):
-    """Examples with every sentence twice, original and shifted. Each is a pure function of (seed, epoch, index).
+    """Examples of bigram shift. Every sentence occurs twice: unchanged, and with words that each epoch swaps.
 
     An example has the sequence of tokens, ``index``, and ``label``, which is 1 for a shifted sentence. Its
     ``difficulty`` is 0 if all pairs are swapped, 1 for half of them, 2 for a quarter, and 3 for none.
@@ -81,7 +81,7 @@ class BigramShiftExamples(Dataset[dict[str, Any]]):
 
 
 def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[int]:
-    """Draw the positions of the first words of ``pairs`` adjacent pairs that do not overlap.
+    """Draw the positions of ``pairs`` pairs of adjacent words that do not overlap.
 
     All choices are equally likely. If each pair is counted as one position, ``words - pairs`` positions remain, and
     ``pairs`` of them are drawn.
@@ -99,7 +99,7 @@ def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
 
 
 def select_sentences(documents: Iterable[str]) -> list[str]:
-    """Return the distinct sentences that have 5 to 28 words."""
+    """Return the distinct sentences of a text that have 5 to 28 words."""
     sentences: dict[str, None] = {}
     for document in documents:
         for sentence in split_sentences(document):
@@ -112,7 +112,7 @@ def select_sentences(documents: Iterable[str]) -> list[str]:
 def load_bigram_shift(
     dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1
 ) -> LabelledData:
-    """Return the data of the task. Evaluation sentences come from held-out documents and are not in the training set.
+    """Return the data of bigram shift. Evaluation sentences come from held-out documents.
 
     Raises:
         DataError: If no sentence fits into ``dataset.sequence_length``.
@@ -151,7 +151,7 @@ def load_bigram_shift(
 
 
 def _encode(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[_Sentence]:
-    """Return the token ids of each word. Words are encoded one by one, so that a swap moves whole words.
+    """Return the token ids of each word of a sentence. Words are encoded one by one, so that a swap moves whole words.
 
     Sentences with the same word twice in a row are skipped, because a swap of these words would change nothing.
     """

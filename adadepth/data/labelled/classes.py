@@ -1,4 +1,4 @@
-"""Classes of a table: their names, and the class number of every label in a column."""
+"""Class names of a table, and the conversion of the labels in a column to class numbers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _CELL_SHOWN = 60  # characters of a cell in a message
 
 @dataclass(frozen=True)
 class ClassReader:
-    """Reader that maps the labels of a column to class numbers.
+    """Reader that converts the labels of a column to class numbers.
 
     Attributes:
         names: Names of the classes, in order.
@@ -65,20 +65,20 @@ class ClassReader:
         raise ValueError(f"allowed are {self.allowed}{nearest(text, self.names)}")
 
     def read_several(self, values: list[Any]) -> np.ndarray:
-        """Return a vector, (C,), with 1 for the classes among the labels of a row and 0 elsewhere."""
+        """Return a 0/1 vector over classes, (C,), with 1 for each class among the labels of a row."""
         marks = np.zeros(len(self.names))
         marks[[self(value) for value in values]] = 1.0
         return marks
 
     def key(self) -> list[Any]:
-        """Return the values that identify this mapping in the names of prepared data."""
+        """Return the values that identify this conversion of labels in the names of cached data."""
         return [_READING, list(self.names), sorted(self.numbers.items())]
 
 
 def class_names(
     labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
-    """Return the classes in order: the configured ones, those declared by the data, or those found in the tables.
+    """Return the class names in order: configured names, names that the data declare, or all labels in the tables.
 
     Args:
         labels: Configured names of the classes, if any.
@@ -103,7 +103,7 @@ def class_names(
 
 
 def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path) -> list[str]:
-    """Return the distinct labels of some tables in order, and warn of suspicious ones."""
+    """Return the distinct labels of tables in order, and warn of suspicious ones, such as two spellings of one name."""
     names = _sort_names(name for table in tables for name in _find_labels(key, column, table, root))
     if values := [name for name in names if is_numeric(name) and "." in name]:
         instead = (
@@ -123,7 +123,7 @@ def _search_names(key: str, column: str, tables: Sequence[DataTable], root: Path
 
 
 def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
-    """Return pairs of names that differ only in case or in Unicode form."""
+    """Return pairs of class names that differ only in case or in Unicode form."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -135,7 +135,7 @@ def _find_lookalikes(names: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[str]:
-    """Return the distinct labels of a table in order, from the cache if they are stored there."""
+    """Return the distinct labels of a table in order, from the cache if they are stored in it."""
     if column in table.class_names:
         return list(table.class_names[column])
 
@@ -157,7 +157,7 @@ def _find_labels(key: str, column: str, table: DataTable, root: Path) -> list[st
 
 
 def _collect_texts(labels: Iterable[Any], subject: str) -> set[str]:
-    """Return the distinct texts of labels, and warn if some labels differ only in surrounding white space."""
+    """Return the distinct texts of labels, and warn if some differ only in surrounding white space."""
     texts: dict[str, Any] = {}
     merged: set[str] = set()
     for label in labels:
@@ -179,7 +179,7 @@ def _join_names(names: Sequence[str]) -> str:
 
 
 def _sort_names(names: Iterable[str]) -> list[str]:
-    """Return the distinct names in order. Numbers are in numerical order."""
+    """Return the distinct class names in alphabetical order, or in numerical order if they are numbers."""
     different = set(names)
     are_numbers = all(map(is_numeric, different))
     return sorted(different, key=(lambda name: (float(name), name)) if are_numbers else None)
@@ -254,7 +254,7 @@ def _number_names(names: Sequence[str]) -> dict[str, int]:
 
 
 def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
-    """Return the reader of integers that index declared names.
+    """Return the reader for labels that are numbers of declared class names.
 
     Declared names are matched to the classes if at least one of them is a class.
     """
@@ -269,7 +269,7 @@ def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject:
 
 
 def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
-    """Return the reader of labels that are names or, if no label is a name, positions in the list of names."""
+    """Return the reader for labels that are class names or, if no label is a name, numbers of class names."""
     numbers, allowed = _number_names(names), _join_names(names)
     whole = {text for text in present if re.fullmatch(r"-?[0-9]+", text)}
     if (
@@ -291,7 +291,7 @@ def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, 
 
 
 def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
-    """Return the class number of each whole number that is a position in the names.
+    """Return the class number of each label that is a whole number and numbers one of the class names.
 
     1 stands for true, and 0 for false.
     """
@@ -317,7 +317,7 @@ def read_value(value: Any) -> float:
 
 
 def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
-    """Return a copy of a table in which a column holds lists of labels.
+    """Return a copy of a table in which the cells of a column are lists of labels.
 
     A text in brackets is parsed as a Python or JSON list. Any other text is split at the separator. A missing cell is
     read as an empty list. While the table is read, a DataError names any row with brackets that do not contain a valid
@@ -349,7 +349,7 @@ def _read_list(value: Any, column: str, separator: str, location: RowLocation) -
 
 
 def parse_list(text: str) -> list[Any] | None:
-    """Return the texts and numbers of a list in JSON or Python notation, or None if the text is not such a list.
+    """Return the texts and numbers of a list in JSON or Python notation, or None if the text is no such list.
 
     Quoted texts without commas between them, as numpy prints arrays, are not a list, because Python would join them
     into one text.

@@ -24,7 +24,7 @@ _TOKEN_COLUMNS: dict[str, tuple[int, type[np.generic]]] = {
 
 
 class SequenceCollator(PaddingCollator):
-    """Collator of sequences that have one label each, or one label for each token."""
+    """Collator of token sequences that have one label each, or one label for each token."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return ids, token types and attention mask (B, S) int64, special-token mask (B, S) uint8, and other columns.
@@ -42,13 +42,13 @@ class SequenceCollator(PaddingCollator):
 
 
 def collate_vectors(examples: Examples) -> dict[str, Tensor]:
-    """Return ``inputs`` (B, S) float32 and the columns of `collect_example_columns`."""
+    """Return a batch of vectors: ``inputs`` (B, S) float32 and the columns of `collect_example_columns`."""
     inputs = np.stack([example["inputs"] for example in examples]).astype(np.float32)
     return {"inputs": torch.from_numpy(inputs), **collect_example_columns(examples)}
 
 
 def collect_example_columns(examples: Examples) -> dict[str, Tensor]:
-    """Return numbers of each example, (B,): ``index`` int64, and ``labels`` and the other columns if present.
+    """Return the columns with one number for each example, (B,): ``index`` and, if present, ``labels`` and others.
 
     ``labels`` are int64 for classes and float32 for values. ``difficulty`` is int64.
     """
@@ -60,7 +60,7 @@ _Store = TypeVar("_Store")
 
 
 class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
-    """Set with one example for each of the selected rows of a store.
+    """Base class of data sets that have one example for each of the selected rows of a store.
 
     Args:
         store: Tokens and labels of all rows.

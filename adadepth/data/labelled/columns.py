@@ -1,4 +1,4 @@
-"""Detection of columns by their usual names: the text and label columns of a table without configured columns."""
+"""Detection of the text and label columns of a table by their usual names."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TextColumns(NamedTuple):
 
 
 def choose_columns(dataset: LabelledConfig, table: DataTable) -> TextColumns:
-    """Return the configured columns. Columns that are not configured are found by their usual names.
+    """Return the configured text and label columns. Columns that are not configured are found by their usual names.
 
     Raises:
         DataError: If the names of the columns are ambiguous.
@@ -69,7 +69,7 @@ def choose_tag_column(dataset: TaggingConfig, table: DataTable) -> str:
 
 
 def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:
-    """Log the chosen columns, unless they have the first usual names and are the only candidates."""
+    """Log which columns were chosen, unless the choice was obvious from their names."""
     alternatives = [name for name in table.columns if name.casefold() in USUAL_TEXTS and name not in columns.texts]
     choices = []
     if not dataset.text_columns and (alternatives or columns.texts != [USUAL_TEXTS[0]]):
@@ -103,7 +103,7 @@ def find_text_columns(columns: Sequence[str], excluded: Sequence[str] = ()) -> l
 
 
 def _match_columns(columns: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Return for each name the only column that matches it, ignoring case, or None if none or several match."""
+    """Return for each name the only column that equals it, ignoring case, or None if no or several columns do."""
     matches = [[column for column in columns if column.casefold() == name] for name in names]
     return [columns[0] if len(columns) == 1 else None for columns in matches]
 

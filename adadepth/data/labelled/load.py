@@ -73,7 +73,7 @@ _LOWEST, _HIGHEST = 0.0, 5.0  # range of STS-B's similarity
 
 
 def check_submission_names(names: Sequence[str]) -> None:
-    """Raise a `ConfigError` with the nearest valid name if the server does not know a name."""
+    """Raise a `ConfigError` with the nearest valid name if the GLUE server does not know a file's name."""
     for name in names:
         if name not in SUBMISSIONS:
             raise ConfigError(
@@ -83,7 +83,7 @@ def check_submission_names(names: Sequence[str]) -> None:
 
 
 def write_submission(folder: Path, name: str, predictions: np.ndarray, labels: Sequence[str]) -> Path:
-    r"""Write the complete file ``folder/<name>.tsv``.
+    r"""Write the file ``folder/<name>.tsv`` with predictions for submission to the GLUE server.
 
     The header is ``index\tprediction``. One line follows for each test row, numbered from 0.
 

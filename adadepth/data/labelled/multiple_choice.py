@@ -30,7 +30,7 @@ _SPECIAL, BEGINNING, ENDING = 0, 1, 2  # values of token_text
 
 
 class ChoiceExamples(StoredExamples[LabelledStore]):
-    """Rows of a store as lists of sequences, one for each choice. They are the same in every epoch.
+    """Examples of multiple choice, each a list of token sequences with one sequence per choice.
 
     An example has ``choices``, a list of sequences from `Layout.build`. Each has ``token_text`` (S,) uint8, the number
     of the text that each token belongs to. An example also has ``label``, and ``index``, the number of its row in the
@@ -122,14 +122,14 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 def _build_readers(
     dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
 ) -> dict[str, ClassReader]:
-    """Return a reader of labels for every split. Without class names, a label is the number of an ending."""
+    """Return a reader of labels for every split. Without class names, a label is the number of the right ending."""
     if not dataset.labels:
         tables = {split: replace(table, class_names={}) for split, table in tables.items()}
     return build_class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
 
 
 def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
-    """Return a table with one column for the context, one for each complete ending, and one for the label.
+    """Return a table with a column for the context, one for each complete ending, and one for the label.
 
     Raises:
         DataError: If a cell that must be text is not text. The error is raised while the table is read, and the message
@@ -153,13 +153,13 @@ def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:
 
 
 def _read_column(batch: Rows, key: str, name: str) -> list[str]:
-    """Return a column of texts. If the column is missing, its texts are empty."""
+    """Return a column of texts, or empty texts if the table lacks the column."""
     cells = zip(batch[name], batch[ROW_LOCATIONS], strict=True)
     return [require_text(text, key, name, location) or "" for text, location in cells]
 
 
 def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, sequences, truncated sequences, and labels."""
+    """Return the counts of a split for the data summary: rows, examples, sequences, truncated sequences and labels."""
     tokens, labels = examples.tokens(), examples.store.classes()
     return {
         "rows": len(examples.store),

@@ -37,7 +37,7 @@ _NUMBERS = ("index", "question", "context_shift", "start_positions", "end_positi
 
 
 class QuestionExamples(Dataset[dict[str, Any]]):
-    """Windows of the questions of a set. They are the same in every epoch.
+    """Examples of question answering, each a window with a question and a part of its context.
 
     An example is a window, ``[CLS] question [SEP] part of its context [SEP]``, with ``token_kind`` (S,) uint8 and
 
@@ -95,18 +95,18 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         return {**example, **window, "start_positions": positions[0], "end_positions": positions[1]}
 
     def text(self, question: int) -> Question:
-        """Return the text of a question of this set."""
+        """Return the text of a question by its number."""
         return self.store.question(int(self.rows[question]))
 
     def span_text(self, question: int, first: int, last: int) -> str:
-        """Return the text of a question's context from one of its tokens to another, both included."""
+        """Return the part of a question's context from one token to another, both included, as text."""
         begin = int(self._spans[self.rows[question]])
         start, end = self.store.spans[begin + first, 0], self.store.spans[begin + last, 1]
         return self.text(question).context[start:end]
 
 
 def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cut contexts into overlapping windows of the largest possible size.
+    """Cut contexts into overlapping windows, each as large as the sequence length allows.
 
     The last window of a context is the first one that reaches its end.
 
@@ -127,7 +127,7 @@ def cut_windows(lengths: np.ndarray, rooms: np.ndarray, stride: int) -> tuple[np
 
 
 class QuestionCollator(PaddingCollator):
-    """Collator of windows of questions and their contexts."""
+    """Collator of windows with questions and parts of their contexts."""
 
     def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return token columns (B, S), including ``token_kind``, and the numbers of each window, (B,) int64."""
@@ -174,7 +174,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
-    """Raise an error if the stride would skip tokens between two windows."""
+    """Raise an error if the stride between windows is so large that tokens between two windows would be skipped."""
     room = layout.room(2) - dataset.max_question_length
     if dataset.stride > room:
         raise DataError(
@@ -184,7 +184,7 @@ def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
 
 
 def _describe(examples: QuestionExamples) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, questions, windows, tokens, and missing answers."""
+    """Return the counts of a split for the data summary: rows, questions, windows, tokens and missing answers."""
     store, rows = examples.store, examples.rows
     first = np.asarray(store.answers[rows, 0])
     tokens, windows = int(store.lengths()[rows].sum()), len(examples)

@@ -1,4 +1,4 @@
-"""Probing data: the tasks of SentEval, and the subject-verb agreement data of Linzen et al."""
+"""Loading of data for probing tasks: SentEval, and the subject-verb agreement data of Linzen et al."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ _LABEL: dict[str, Callable[[Any], Any]] = {"classification": int, "regression": 
 
 
 class LabelledExamples(StoredExamples[LabelledStore]):
-    """Rows of a store as sequences, the same in every epoch."""
+    """Examples of sequence classification or regression, which are the tokenised rows of a table."""
 
     def __init__(self, store: LabelledStore, rows: np.ndarray, layout: Layout, problem: str) -> None:
         super().__init__(store, rows, layout)
@@ -70,7 +70,7 @@ def load_sentences(
     double_cls_pairs: DoubleCls,
     classes: Sequence[str] | None = None,
 ) -> LabelledData:
-    """Return labelled data from a table of texts, or the data of bigram shift.
+    """Return the labelled data of a table of texts, or of the bigram-shift task.
 
     Args:
         dataset: Settings of the tables and their columns.
@@ -125,13 +125,13 @@ def load_sentences(
 def load_tokenizer_for_texts(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, columns: Sequence[str], cls_tokens: int
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer for the text columns of a table; see `load_table_tokenizer`."""
+    """Return the tokenizer for a table of texts; see `load_table_tokenizer`."""
     texts = partial(read_first_texts, train, dict.fromkeys(columns, "text_columns"), tokenizer.train_documents)
     return load_table_tokenizer(tokenizer, root, train, list(columns), texts, cls_tokens)
 
 
 def _list_difficulty_columns(dataset: LabelledConfig) -> list[str]:
-    """Return a list with the column of difficulties, or an empty list if there is none."""
+    """Return a list with the column of difficulties, or an empty list if none is configured."""
     return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
 
 
@@ -142,7 +142,7 @@ def _read_classes(
     root: Path,
     model_classes: Sequence[str] | None,
 ) -> tuple[Numbering, dict[str, _LabelReader]]:
-    """Return the numbering of the classes and the reader of labels of every labelled split.
+    """Return the numbering of the classes, and the reader of the labels of every split.
 
     The numbering is empty for a regression. If ``model_classes`` is given, labels get the numbers of the classes of
     that model.
@@ -184,7 +184,7 @@ def _open_store(
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return the tokens of a split and, unless ``reader`` is None, its labels and difficulties."""
+    """Return the tokens of a split from the cache and, unless ``reader`` is None, its labels and difficulties."""
     difficulty = next(iter(_list_difficulty_columns(dataset)), None)
     classes = None
     if reader is not None and dataset.problem == "classification":
@@ -203,7 +203,7 @@ def _open_store(
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, tokens, truncated examples, and labels."""
+    """Return the counts of a split for the data summary: rows, examples, tokens, truncated examples and labels."""
     store, rows = examples.store, examples.rows
     counts = {
         "rows": len(store),

@@ -47,7 +47,7 @@ _Examples = TypeVar("_Examples")
 
 
 class RowSource(Protocol):
-    """Source of rows, such as a table."""
+    """Source of rows, such as a table, that is divided into splits."""
 
     @property
     def label(self) -> str:
@@ -139,7 +139,7 @@ _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 def open_splits(
     dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
 ) -> dict[str, DataTable]:
-    """Return the configured splits, and those ``optional`` splits that exist.
+    """Open the tables of the configured splits, and of those ``optional`` splits that exist.
 
     Args:
         dataset: Settings of the data set.
@@ -170,14 +170,14 @@ def open_splits(
 
 
 def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
-    """Return the splits of the agreement data, read from one table or from several parts."""
+    """Return the splits of the subject-verb agreement data, read from one table or from several parts."""
     return split_agreement_table(
         concatenate_tables([open_table(file) for file in find_files("dataset.path", dataset.path)])
     )
 
 
 def open_file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
-    """Return those of the given splits that are in a folder or in a mapping of splits to files.
+    """Open the tables of those splits that a folder contains or that a mapping assigns to files.
 
     Args:
         path: Folder, mapping of splits to files, or single file.
@@ -209,7 +209,7 @@ def _find_only_table(path: Any) -> Path | None:
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
-    """Return the test splits that are separate data sets on the hub.
+    """Open the tables of test splits that are separate data sets on the hub.
 
     The test splits of local files are opened in the same way as other splits.
 
@@ -246,7 +246,7 @@ def _find_named_files(path: Mapping[Any, Any], splits: Sequence[str]) -> dict[st
 
 
 def _find_saved_or_files(key: str, path: Any) -> list[Path]:
-    """Return the files that a setting names, or the folder if `save_to_disk` wrote it."""
+    """Return the files that a setting names, or the folder if the ``datasets`` library saved it."""
     if isinstance(path, str) and is_saved(folder := to_path(key, path)):
         return [folder]
     return find_files(key, path)
@@ -260,7 +260,7 @@ def _select_splits(files_by_name: Mapping[str, list[Path]], splits: Sequence[str
 
 
 def _list_names(split: str, splits: Sequence[str]) -> list[str]:
-    """Return the names that a split may have.
+    """Return the names under which the files of a split may be found.
 
     If another split with one of these names is requested, the name belongs to that split.
     """
@@ -268,7 +268,7 @@ def _list_names(split: str, splits: Sequence[str]) -> list[str]:
 
 
 def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
-    """Return the files of each split in a folder.
+    """Return the files of each split in a folder, found by their names.
 
     A file belongs to a split if it is named after the split, after one of its parts as on the hub, or as in a treebank.
     """
@@ -301,7 +301,7 @@ def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
 
 
 def _match_files(split: str, names: Sequence[str]) -> list[re.Match[str]]:
-    """Return the matches of file names with a split or its parts. Matches of one table have the same groups."""
+    """Return the matches of file names with the name of a split, grouped by table."""
     endings = "|".join(map(re.escape, _SUFFIXES))
     # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
     pattern = re.compile(rf"(.+-ud-)?{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
@@ -333,7 +333,7 @@ def load_table_tokenizer(
     texts: Callable[[], Iterable[str]],
     cls_tokens: int,
 ) -> PreTrainedTokenizerFast:
-    """Return the tokenizer of a table: an existing one, or a cached one that is trained on the training rows.
+    """Return the tokenizer for a table: an existing one, or a cached one that is trained on the training rows.
 
     Args:
         tokenizer: Settings of the tokenizer.
@@ -363,7 +363,7 @@ def ensure_rows(
     blanks: Mapping[str, Any],
     classes: Callable[[DataTable], np.ndarray] | None = None,
 ) -> Path:
-    """Return the cache folder of the rows of a split.
+    """Return the cache folder with the tokenised rows of a split, and build it first if it is missing.
 
     It holds all rows, or only the used rows if that is less work.
 
@@ -390,7 +390,7 @@ def ensure_rows(
 
 
 def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
-    """Return the limits on the rows of a table for each use, or None if a use takes all rows."""
+    """Return the limits on the number of rows of a table for training and evaluation, or None if all rows are used."""
     limits = {split: _list_uses(dataset, split)}
     if split == dataset.train_split and dataset.held_out is not None:
         limits[HELD_OUT] = _list_uses(dataset, HELD_OUT)
@@ -408,7 +408,7 @@ def _list_uses(dataset: TableConfig, split: str) -> list[int | None]:
 def _mark_used(
     dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
 ) -> np.ndarray:
-    """Return which rows of a table are used by `split_examples`, (rows,) bool."""
+    """Return the mask of the rows of a table that `split_examples` uses, (rows,) bool."""
     rows = table.count()
     is_split = split == dataset.train_split and dataset.held_out is not None
     row_classes = classes(table) if classes is not None and is_split else None

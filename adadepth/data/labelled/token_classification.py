@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TaggingExamples(StoredExamples[TaggedStore]):
-    """Sentences of a store with a label for each word, the same in every epoch.
+    """Examples of token classification, which are the sentences of a store with a label for each word.
 
     An example has ``labels`` (S,) int64, and ``index``, its number in this set.
 
@@ -83,7 +83,7 @@ class TaggingExamples(StoredExamples[TaggedStore]):
 
 
 def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
-    """Return the positions of the tokens that are not special."""
+    """Return the positions of the tokens of a sequence that are not special tokens."""
     return np.flatnonzero(example["special_tokens_mask"] == 0)
 
 
@@ -145,7 +145,7 @@ def load_tokenizer_for_words(
 
 
 def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
-    """Return the label of a word's later tokens for every label of its first token.
+    """Return, for every label of a word's first token, the label of the word's later tokens.
 
     The label is I-X after B-X, and otherwise the same.
 
@@ -160,7 +160,7 @@ def list_continuation_labels(names: Sequence[str]) -> np.ndarray:
 
 
 def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, Any]:
-    """Return the counts of a split for the summary: rows, examples, words, tokens, truncated examples, and tags."""
+    """Return the counts of a split for the data summary: rows, examples, words, tokens, truncated examples and tags."""
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.get_tags(int(row)) for row in rows])

@@ -25,7 +25,7 @@ Picture = Literal["cells", "chains"]
 
 
 class TaggedExamples(Protocol):
-    """Set of sequences with a tag for each word, or with labelled tokens."""
+    """Data set of token sequences with a tag for each word, or with labels at some tokens."""
 
     def gold(self, index: int) -> list[int]:
         """Return the tags of all words of an example, including truncated words."""
@@ -87,7 +87,7 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Numbering of classes, either as in a model that reads the data or in the order of the data.
+    """Numbering of classes, in the order of a model that reads the data or in the order of the data.
 
     Attributes:
         names: Classes with the spelling and order of the data, empty if the data have no classes.
@@ -101,7 +101,7 @@ class Numbering:
 
     @classmethod
     def from_classes(cls, names: Sequence[str], classes: Sequence[str] | None, source: str) -> Numbering:
-        """Return the numbering for the classes of a data set.
+        """Return the numbering of the classes of a data set.
 
         Args:
             names: Classes of the data, in their order.
@@ -118,7 +118,7 @@ class Numbering:
         return cls(tuple(names), tuple(ordered), tuple(numbers))
 
     def key(self) -> list[list[str]]:
-        """Return the values that identify a cache of numbered labels.
+        """Return the values that identify a cache of labels with this numbering.
 
         If the classes are in the order of the data, these values are only the names.
         """
@@ -126,7 +126,7 @@ class Numbering:
         return parts if self.names == self.classes else [*parts, list(self.classes)]
 
     def read_class(self, read: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return the function from a table cell to the number of its class.
+        """Return a function that converts a table cell to the number of its class.
 
         Args:
             read: Function from a cell to the number of its class in the order of the data.
@@ -134,7 +134,7 @@ class Numbering:
         return lambda value: self.numbers[read(value)]
 
     def read_classes(self, read: Callable[[Any], np.ndarray]) -> Callable[[Any], np.ndarray]:
-        """Return the function from the labels of a row to a 0/1 vector over the classes, (classes,).
+        """Return a function that converts the labels of a row to a 0/1 vector over the classes, (classes,).
 
         Args:
             read: Same function for the order of the data, with a result of shape (names,).
@@ -149,7 +149,7 @@ class Numbering:
 
 
 def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest of the source of each split.
+    """Return a digest of the data source of each split.
 
     Args:
         tables: Mapping from splits to their tables. Tables without a fingerprint are skipped.
@@ -230,7 +230,7 @@ def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[fl
 
 
 def describe_labels(values: np.ndarray, labels: tuple[str, ...]) -> dict[str, Any]:
-    """Return the count of each class or label for the summary, or the mean and standard deviation of values."""
+    """Return a summary of labels: the count of each class, or the mean and standard deviation of values."""
     if values.ndim == 2:
         return {"labels": dict(zip(labels, values.sum(axis=0).astype(int).tolist(), strict=True))}
     if labels:

@@ -68,7 +68,7 @@ def _iter_span_rounds(
     shortest: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the next span of every unfinished document, as document numbers, (n,), and spans, (n, 2)."""
+    """Yield the next span of every document that has one, as document numbers, (n,), and token spans, (n, 2)."""
     first, stop, documents = np.array(borders[:-1]), np.array(borders[1:]), np.arange(len(borders) - 1)
     while first.size:
         target = np.full(first.size, length)
@@ -85,7 +85,7 @@ def _iter_span_rounds(
 def cut_in_two(
     tokens: np.ndarray, boundaries: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, int]:
-    """Cut a span at a random sentence boundary, and swap the two parts with probability 1/2.
+    """Cut a text span at a random sentence boundary, and swap the two parts with probability 1/2.
 
     A span without a boundary is cut at a random token.
 
@@ -115,12 +115,12 @@ class Spans(StoredArrays):
 
 
 def compute_spans(store: TokenStore, dataset: CorpusConfig, generator: np.random.Generator) -> Spans:
-    """Return the spans of a store, which are short enough to leave room for the special tokens."""
+    """Return the token spans of all examples, short enough to leave room for the special tokens."""
     return Spans(np.concatenate([np.empty((0, 2), np.int64), *_iter_span_blocks(store, dataset, generator)]))
 
 
 def ensure_spans(root: Path, store: TokenStore, dataset: CorpusConfig, seed: int) -> Spans:
-    """Return the spans of a store for a seed. The spans of a long text are mapped from a file in the cache."""
+    """Return the spans of all examples for a seed. For a long text, they are stored in the cache and memory-mapped."""
     generator = random_generator(seed, Purpose.PACKING, 0, 0)
     if store.folder is None or len(store.tokens) <= _TOKENS_IN_MEMORY:
         return compute_spans(store, dataset, generator)
@@ -148,7 +148,7 @@ def count_special_tokens(dataset: CorpusConfig) -> int:
 def make_example(
     store: TokenStore, span: np.ndarray, vocabulary: Vocabulary, dataset: CorpusConfig, generator: np.random.Generator
 ) -> dict[str, Any]:
-    """Return ``[CLS] A [SEP] B [SEP]`` (or ``[CLS] A [SEP]``) with masked tokens.
+    """Return the example ``[CLS] A [SEP] B [SEP]`` (or ``[CLS] A [SEP]``) with masked tokens.
 
     Returns:
         ``input_ids``, ``token_type_ids``, ``labels`` (S,) int64; ``mask_kind``, ``special_tokens_mask`` (S,) uint8;
@@ -174,7 +174,7 @@ def make_example(
 
 
 class PretrainingExamples(Dataset[dict[str, Any]]):
-    """Examples of a token store. ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
+    """Pretraining examples of a text. ``examples[(epoch, index)]`` is a pure function of (seed, epoch, index).
 
     The seed determines the tokens of an example. The cut, the order and the masks are redrawn in every epoch. An index
     without an epoch belongs to epoch -1, which is that of evaluation. An example has its ``index`` and the content of
@@ -191,7 +191,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
         self.seed = seed
 
     def keep(self, count: int | None) -> None:
-        """Keep only ``count`` examples, evenly spread over the text."""
+        """Limit the data set to ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
             self._stored_spans = Spans(self.spans[np.arange(count) * len(self.spans) // count])
 

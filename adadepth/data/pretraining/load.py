@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PretrainingData:
-    """Data of a pretraining run.
+    """Data of a pretraining run: examples, tokenizer, collator and a summary.
 
     Attributes:
         train: Training examples: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch,
@@ -130,7 +130,7 @@ _TOKENS_AT_ONCE = 2**24
 
 
 def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
-    """Predict every masked evaluation token from the token frequencies of the training text.
+    """Return the results of a baseline that predicts masked tokens from the token frequencies of the training text.
 
     Frequencies use add-one smoothing, and special tokens are excluded.
 

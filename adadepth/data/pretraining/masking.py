@@ -19,7 +19,7 @@ NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tables of a tokenizer that masking needs.
+    """Tables of a tokenizer's vocabulary that masking needs.
 
     Attributes:
         pad, cls, sep, mask: Ids of the special tokens.
@@ -38,7 +38,7 @@ class Vocabulary:
 
     @classmethod
     def from_tokenizer(cls, tokenizer: PreTrainedTokenizerFast) -> Vocabulary:
-        """Read the tables from a tokenizer."""
+        """Build the tables for masking from a tokenizer."""
         size = len(tokenizer)
         ordinary = np.setdiff1d(np.arange(size), tokenizer.all_special_ids)
         rank = np.full(size, -1)
@@ -49,7 +49,7 @@ class Vocabulary:
 
 
 def find_word_starts(pieces: list[str]) -> np.ndarray:
-    """Return which tokens begin a word, according to the word markers of the tokenizer.
+    """Return which vocabulary tokens begin a word, according to the word markers of the tokenizer.
 
     SentencePiece and byte-level BPE mark the tokens that begin a word, and WordPiece marks those that do not.
     Punctuation begins a separate word, as in ALBERT. If no token has a marker, every token is a word.
@@ -73,7 +73,7 @@ def ngram_distribution(longest: int) -> np.ndarray:
 def mask_tokens(
     ids: np.ndarray, vocabulary: Vocabulary, masking: MaskingConfig, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Select tokens for prediction and corrupt them.
+    """Select tokens for masked language modelling, and replace them as in ALBERT.
 
     The number of selected tokens is round(``probability`` · ordinary tokens), at least 1 and at most
     ``max_predictions``. It is lower only if no remaining word is short enough. Each selected token independently
@@ -109,7 +109,7 @@ def mask_tokens(
 def _select_positions(
     ids: np.ndarray, vocabulary: Vocabulary, masking: MaskingConfig, generator: np.random.Generator
 ) -> np.ndarray:
-    """Return the selected positions, which are n-grams that start at random words, until the budget is spent.
+    """Return the positions to mask: n-grams from random words on, until the masking budget is spent.
 
     An n-gram that does not fit is shortened.
     """

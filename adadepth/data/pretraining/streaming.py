@@ -25,7 +25,7 @@ _DOCUMENTS_AT_ONCE = 64
 
 
 class StreamedExamples(IterableDataset[dict[str, Any]]):
-    """Iterable set that reads the training documents once per epoch, in their order except for a shuffle buffer.
+    """Training examples that are read from a corpus in each epoch, in its order except for a shuffle buffer.
 
     Every loader worker of every process reads its own shard of the documents and numbers its own examples. The sequence
     is therefore the same for the same seed, epoch, and number of processes and workers. Before and after every epoch,
@@ -50,7 +50,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # seen by persistent workers
 
     def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next iteration.
+        """Set the epoch that the next iteration over the examples yields.
 
         Raises:
             DataError: If a source file of the documents has changed since the run began.
@@ -81,7 +81,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
 
 def get_reader_number() -> tuple[int, int]:
-    """Return the number of this reader and the total number of readers, over all processes and their loader workers."""
+    """Return the number of this data reader and the number of all readers, over processes and their loader workers."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
     world = torch.distributed.get_world_size() if distributed else int(os.environ.get("WORLD_SIZE", 1))
@@ -101,7 +101,7 @@ def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generato
 
 
 def take_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
-    """Return documents, in memory, with enough text for ``max_evaluation_examples`` full examples.
+    """Return held-out documents with enough text for ``max_evaluation_examples`` full examples, in memory.
 
     If this setting is None, return all documents.
     """

@@ -1,1 +1,1 @@
-"""Puzzles: the answer to a grid is its complete solution, which counts as right only if all cells are right."""
+"""Puzzle data: the answer to a grid is its complete solution, which counts as right only if all cells are right."""

@@ -1,4 +1,4 @@
-"""Puzzle data sets, with the cells of a puzzle, the cells of its solution, and its difficulty."""
+"""Data sets of puzzles, with the cells of a puzzle, the cells of its solution, and its difficulty."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         self.seed = 0
 
     def chosen(self, examples: np.ndarray) -> PuzzleExamples:
-        """Return a set of the examples with the given numbers."""
+        """Return a data set with only the puzzles of the given numbers."""
         first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
@@ -74,7 +74,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         return PuzzleExamples(*columns, self.numbers[examples])
 
     def without(self, unwanted: np.ndarray) -> PuzzleExamples:
-        """Return a set of all examples except those of a mask, (examples,) bool."""
+        """Return a data set without the puzzles of a mask, (examples,) bool."""
         return self.chosen(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 def count_cells(
     puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the difficulty of puzzles, (rows,) int64, and a count for reports by its name.
+    """Return the difficulty of puzzles, (rows,) int64, and a number of cells of each puzzle for reports, by name.
 
     Both follow from the number of cells that the solution fills in.
     """
@@ -130,7 +130,7 @@ def collate_puzzles(examples: Examples) -> dict[str, Tensor]:
 
 
 def build_puzzle_tokenizer(symbols: Sequence[str]) -> PreTrainedTokenizerFast:
-    """Return a tokenizer of puzzles in text form, with one character per cell. Symbol n is token n + 1."""
+    """Return a tokenizer for puzzles in text form, with one character per cell. Symbol n is token n + 1."""
     words = [PADDING, *symbols]
     tokenizer = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=PADDING))
     tokenizer.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -144,7 +144,7 @@ def build_puzzle_data(
     symbols: Sequence[str],
     facts: Mapping[str, Any],
 ) -> LabelledData:
-    """Return the data of a run on puzzles.
+    """Build the data of a run on puzzles from its examples.
 
     Args:
         dataset: Settings with the name of the data set and its metrics.

@@ -1,4 +1,4 @@
-"""Puzzle folders in the format of HRM and TRM (NumPy arrays, one folder per split), and puzzle tables.
+"""Loading of puzzle folders in the format of HRM and TRM (NumPy arrays, one folder per split), and of puzzle tables.
 
     <split>/dataset.json                    seq_len L, vocab_size V, pad_id and ignore_label_id 0, sets ["all"], ...
     <split>/all__inputs.npy, __labels.npy   tokens (rows, L); 0 is padding, and as a label it is ignored
@@ -49,21 +49,21 @@ _COLUMNS = ("question_column", "answer_column", "difficulty_column")
 
 
 class PublishedSplit(NamedTuple):
-    """Puzzles of a split, and their source."""
+    """Puzzles of one split of a puzzle folder, and their source."""
 
     label: str
     examples: PuzzleExamples
 
 
 def is_published(path: Any) -> bool:
-    """Return whether a folder has splits in the published format, including damaged ones."""
+    """Return whether a folder has puzzle splits in the format of HRM and TRM, including damaged ones."""
     if not isinstance(path, str) or not (folder := to_path("dataset.path", path)).is_dir():
         return False
     return any(any(folder.glob(f"*/{name}")) for name in (_FACTS, "all__*.npy"))
 
 
 def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
-    """Return the configured splits of a folder. Evaluation splits include every row.
+    """Return the configured splits of a puzzle folder. Evaluation splits include every row.
 
     Raises:
         DataError: If a split, a file or a row is missing, damaged, or not in the published format.
@@ -87,7 +87,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
 
 
 def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
-    """Return all puzzles of a folder. With ``has_groups``, an example is a group of puzzles."""
+    """Return all puzzles of one split's folder. With ``has_groups``, an example is a group of puzzles."""
     facts = _read_facts(folder, symbols)
     inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
@@ -105,7 +105,7 @@ def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: b
 
 
 def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
-    """Return the content of dataset.json after a check of every key."""
+    """Return the content of a puzzle folder's file dataset.json, after a check of every key."""
     path = folder / _FACTS
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -128,7 +128,7 @@ def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
 
 
 def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np.ndarray:
-    """Return the tokens of the cells, (rows, L) int8."""
+    """Return the cells of the puzzles in a folder as tokens, (rows, L) int8."""
     tokens = _open_array(folder, name, 2)
     if tokens.shape[1] != facts["seq_len"]:
         raise _make_damage_error(
@@ -143,7 +143,7 @@ def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np
 
 
 def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
-    """Return the offset of each part, followed by the end of the last one, int64."""
+    """Return the offset of each group in a file of puzzles, followed by the end of the last group, int64."""
     starts = _open_array(folder, name, 1).astype(np.int64)
     if starts[0] != 0 or starts[-1] != count or (np.diff(starts) <= 0).any():
         raise _make_damage_error(folder, name, f"must rise from 0 to {count}")
@@ -151,7 +151,7 @@ def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
 
 
 def _open_array(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Map a file of whole numbers into memory. A map is used because augmented puzzles can exceed the memory."""
+    """Open a file of whole numbers as a memory map, because augmented puzzles can exceed the memory."""
     path = _get_array_path(folder, name)
     try:
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
@@ -179,7 +179,7 @@ Splits = tuple[Mapping[str, RowSource], Mapping[str, PuzzleExamples]]
 
 
 def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
-    """Load the puzzles of every split.
+    """Load the puzzles of every split of a table or a puzzle folder.
 
     A training puzzle that equals an evaluation puzzle under a symmetry is removed.
 
@@ -229,7 +229,7 @@ def _read_tables(dataset: PuzzleTableConfig) -> Splits:
 
 
 def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples:
-    """Read all rows of a table. Its other columns of whole numbers become attributes of the puzzles."""
+    """Read all puzzles of a table. Its other columns of whole numbers become attributes of the puzzles."""
     lookup = np.zeros(128, dtype=np.int8)
     for number, symbol in enumerate(dataset.symbols, 1):
         lookup[ord(symbol)] = number
@@ -294,7 +294,7 @@ def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str,
 def _prepare_training(
     train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
-    """Return the training puzzles and their symmetry.
+    """Return the training puzzles that equal no evaluation puzzle, and the symmetry that training applies.
 
     A puzzle that equals an evaluation puzzle under a symmetry is removed.
     """
@@ -312,7 +312,7 @@ def _prepare_training(
 def _choose_symmetry(
     dataset: PuzzleTableConfig, cells: int
 ) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
-    """Return the symmetry of training, and a function with equal values for puzzles that are equal under it."""
+    """Return the symmetry that training applies to puzzles, and a function that gives equivalent puzzles equal keys."""
     if dataset.symmetries is Symmetries.none:
         return None, compute_token_keys
     size = math.isqrt(cells)

@@ -1,4 +1,4 @@
-"""Generated puzzles: Sudoku, and shortest paths through mazes."""
+"""Generated puzzles: Sudoku, and shortest paths through mazes, each with a unique solution."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
 def draw_sudoku(
     shape: Shape, rows: int, seed: int, *, blanks: int | None, evaluation: bool
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Draw puzzles and their solutions, each (rows, n^2) int8."""
+    """Draw Sudoku puzzles and their solutions, each (rows, n^2) int8."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     grids = draw_grids(rows, shape, generator)
     return reduce_to_minimal(grids, shape, generator, shape.cells if blanks is None else blanks), grids
 
 
 def _build_examples(puzzles: np.ndarray, solutions: np.ndarray, shape: Shape) -> PuzzleExamples:
-    """Return puzzles as examples, in which a blank is token 1 and the digit d is token d + 1."""
+    """Build examples from Sudoku puzzles, in which a blank is token 1 and the digit d is token d + 1."""
     rounds = count_rounds(puzzles, solutions, shape)
     attributes = {"rounds of deduction": rounds, "givens": (puzzles > 0).sum(axis=1)}
     return PuzzleExamples((puzzles + 1).astype(np.int8), (solutions + 1).astype(np.int8), rounds, attributes)
@@ -102,7 +102,7 @@ def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
 
 
 def draw_paths(dataset: MazePathConfig, rows: int, seed: int, *, evaluation: bool) -> PuzzleExamples:
-    """Draw mazes as tokens, with the path marked in the solutions. The difficulty is the length of the path."""
+    """Draw mazes with one shortest path as tokens, and their solutions. The difficulty is the length of the path."""
     generator = random_generator(seed, Purpose.PUZZLES, FIXED_EPOCH, int(evaluation))
     mazes: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
     for _ in range(_MOST_DRAWS):
@@ -147,7 +147,7 @@ def count_shortest_paths(away: np.ndarray) -> np.ndarray:
 
 
 def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
-    """Return the cells of a shortest path between a goal and the start."""
+    """Return the cells of a maze's shortest path, found by going back from the goal to the start."""
     between = []
     while away[y, x] > 1:
         beside = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
@@ -161,7 +161,7 @@ def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
 
 
 def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited Sudoku as an example. A Sudoku with several solutions gets no labels.
+    """Return a Sudoku that a user edited as an example. A Sudoku with several solutions gets no labels.
 
     Raises:
         DataError: If the Sudoku has no solution.
@@ -190,7 +190,7 @@ def list_sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
 
 
 def read_maze_path(dataset: MazePathConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an edited maze as an example. A maze with several shortest paths gets no labels.
+    """Return a maze that a user edited as an example. A maze with several shortest paths gets no labels.
 
     Raises:
         DataError: If the maze does not have one start, one goal and a path between them.

@@ -17,7 +17,7 @@ Candidates = np.ndarray
 
 @dataclass(frozen=True)
 class Shape:
-    """Number of rows and columns of a box: 2 x 2 for 4 x 4 Sudoku, 2 x 3 for 6 x 6, 3 x 3 for 9 x 9."""
+    """Shape of a Sudoku's boxes, in rows and columns: 2 x 2 for 4 x 4 Sudoku, 2 x 3 for 6 x 6, 3 x 3 for 9 x 9."""
 
     box_rows: int
     box_columns: int
@@ -53,7 +53,7 @@ SHAPES = {4: Shape(2, 2), 6: Shape(2, 3), 9: Shape(3, 3)}
 
 
 def to_candidates(puzzles: np.ndarray, shape: Shape) -> Candidates:
-    """Return the candidates of each cell as bits, (rows, n^2) int32.
+    """Return the candidate digits of each cell as bits, (rows, n^2) int32.
 
     A blank has all digits as candidates. Any other cell has its given digit.
     """
@@ -62,7 +62,7 @@ def to_candidates(puzzles: np.ndarray, shape: Shape) -> Candidates:
 
 
 def propagate_once(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Propagate constraints once, in all cells and units at the same time. A unit is a row, a column or a box.
+    """Remove impossible candidates once, in all rows, columns and boxes at the same time.
 
     The digit of a solved cell is removed from its peers, the other cells of its units. A digit with only one possible
     cell in a unit is set in that cell.
@@ -87,7 +87,7 @@ def propagate_once(candidates: Candidates, shape: Shape) -> tuple[Candidates, np
 
 
 def propagate(candidates: Candidates, shape: Shape) -> tuple[Candidates, np.ndarray]:
-    """Propagate constraints until nothing changes. The result is that of `propagate_once`."""
+    """Remove impossible candidates until nothing changes, with the rule of `propagate_once`."""
     candidates = candidates.copy()
     failed = np.zeros(len(candidates), dtype=bool)
     active = np.arange(len(candidates))
@@ -126,7 +126,7 @@ def count_rounds(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.nd
 
 
 def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return one solution of each grid, or zeros if there is none, (rows, n^2) int8.
+    """Return one solution of each Sudoku grid, or zeros if there is none, (rows, n^2) int8.
 
     The search is depth-first in all grids at once. Each step propagates constraints, then guesses in the cell with the
     fewest candidates.
@@ -166,12 +166,12 @@ def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generat
 
 
 def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.ndarray:
-    """Draw filled grids, (rows, n^2) int8. Every grid is possible, but not all are equally likely."""
+    """Draw filled Sudoku grids, (rows, n^2) int8. Every grid is possible, but not all are equally likely."""
     return solutions(to_candidates(np.zeros((rows, shape.cells), dtype=np.int8), shape), shape, generator)
 
 
 def reduce_to_minimal(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
-    """Return puzzles for which the given grids are the only solution.
+    """Remove digits from filled grids until no more can be removed without a second solution; return the puzzles.
 
     Digits are removed in random order as long as the solution stays unique.
 
@@ -210,13 +210,13 @@ def draw_symmetry(shape: Shape, generator: np.random.Generator) -> tuple[np.ndar
 
 
 def _shuffle_lines(bands: int, lines: int, generator: np.random.Generator) -> np.ndarray:
-    """Draw an order of lines in which the lines of a band stay together."""
+    """Draw a random order of a Sudoku's rows or columns that keeps the lines of a band together."""
     order = [band * lines + generator.permutation(lines) for band in generator.permutation(bands)]
     return np.concatenate(order)
 
 
 def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray:
-    """Return a number for each puzzle that is the same for all of its symmetric variants, (rows,) uint64.
+    """Return a hash of each puzzle that all its symmetric variants share, (rows,) uint64.
 
     The method is colour refinement of cells (Weisfeiler and Leman 1968). The colour of a cell follows from the
     multisets of colours in its row and column, in its box, and at the cells with its digit. Rows and columns are
@@ -243,7 +243,7 @@ def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray
 
 
 def _sum_groups(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return for every cell the sum over all cells of its group."""
+    """Return for every cell the sum of the values of all cells in its row, column or box."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
     sums: np.ndarray = np.matmul(colours, member)[:, groups]
     return sums
@@ -259,7 +259,7 @@ def _mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 def _find_most_constrained(candidates: Candidates, shape: Shape) -> np.ndarray:
-    """Return the index of the open cell with the fewest candidates in each grid, (rows,)."""
+    """Return the index of the open cell with the fewest candidate digits in each grid, (rows,)."""
     counts = np.bitwise_count(candidates)
     cells: np.ndarray = np.where(counts == 1, shape.size + 1, counts).argmin(axis=1)
     return cells

@@ -1,1 +1,1 @@
-"""Tokenised examples as named arrays on disk, with a class of views for each kind of data."""
+"""Stores of tokenised examples, which are named arrays on disk, with a class for each kind of data."""

@@ -1,4 +1,4 @@
-"""Tokenised text as flat arrays, with the sentences and documents of a corpus or with the lines of a text."""
+"""Stores of tokenised text as flat arrays, with the sentences and documents of a corpus or the lines of a text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _TOKENS_AT_ONCE = 2**22
 
 @dataclass(frozen=True)
 class TokenStore(StoredArrays):
-    """Token ids of a corpus, with the offsets of its sentences and documents.
+    """Store of a corpus: token ids, and the offsets of sentences and documents in them.
 
     Attributes:
         tokens: Token ids, (tokens,) uint16, or uint32 if the vocabulary needs it.
@@ -56,7 +56,7 @@ def tokenise_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast)
 
 
 def build_document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
-    """Return the encoding that turns documents into the arrays of a `TokenStore`."""
+    """Return the encoding that turns documents into the arrays of a `TokenStore`; see `Encoding`."""
     arrays = {"tokens": choose_token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
@@ -75,7 +75,7 @@ def _encode_documents(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> A
 
 
 def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
-    """Return a `TokenStore` in memory with a few documents. Each document is a list of sentences of token ids."""
+    """Build a `TokenStore` in memory from a few documents, each a list of sentences of token ids."""
     documents = list(documents)
     lengths = [len(ids) for document in documents for ids in document]
     sentences = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -86,7 +86,7 @@ def store_in_memory(documents: Iterable[list[list[int]]]) -> TokenStore:
 
 @dataclass(frozen=True)
 class LineStore(StoredArrays):
-    """Token ids of a text, with cumulative counts for its lines.
+    """Store of a text: token ids, and cumulative counts of tokens, words and characters for its lines.
 
     Attributes:
         tokens: Token ids, (tokens,) uint16, or uint32 if the vocabulary needs it.
@@ -109,7 +109,7 @@ class LineStore(StoredArrays):
         return {"lines": last, "tokens": tokens, "words": words, "characters": characters}
 
     def word_counts(self, size: int) -> np.ndarray:
-        """Return the number of occurrences of each id below ``size``, (size,) int64."""
+        """Return the number of occurrences in the text of each token id below ``size``, (size,) int64."""
         counts = np.zeros(size, dtype=np.int64)
         for first in range(0, len(self.tokens), _TOKENS_AT_ONCE):  # bincount makes 64 bits of every token
             counts += np.bincount(self.tokens[first : first + _TOKENS_AT_ONCE], minlength=size)
@@ -118,7 +118,7 @@ class LineStore(StoredArrays):
 
 @dataclass(frozen=True)
 class LineDocuments(StoredArrays):
-    """Numbers of the lines of a text that begin a document.
+    """Store of the line numbers at which the documents of a text begin.
 
     Attributes:
         firsts: Numbers of these lines, (documents,) int64. The first line is included only if it is marked as a
@@ -145,7 +145,7 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
 
 
 def build_line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
-    """Return the encoding that turns lines, without their line ends, into the arrays of a `LineStore`.
+    """Return the encoding that turns lines without line ends into the arrays of a `LineStore`; see `Encoding`.
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.

@@ -23,7 +23,7 @@ STORE_FORMAT = 2  # raise it when the content of such a folder changes
 
 
 def ensure_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the cache folder of some arrays. If it is missing, ``write`` fills an empty folder first.
+    """Return the cache folder of named arrays. If it is missing, ``write`` fills an empty folder first.
 
     See `ensure_folder` for ``sources``.
     """
@@ -94,7 +94,7 @@ def create_array(folder: Path, name: str, dtype: DTypeLike, shape: tuple[int, ..
 
 
 def open_arrays(folder: Path) -> dict[str, Any]:
-    """Map the arrays of a folder by name. An array without dimensions is returned as a number.
+    """Open the arrays of a folder as memory maps, by name. An array without dimensions is returned as a number.
 
     The result consists of plain arrays, because slicing them is several times faster than slicing NumPy's memory maps.
 
@@ -123,11 +123,11 @@ class StoredArrays:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Map the arrays of a folder. Other files are ignored."""
+        """Open a folder of arrays as memory maps. Other files in the folder are ignored."""
         names = {entry.name for entry in fields(cls)}
         arrays = {name: array for name, array in open_arrays(folder).items() if name in names}
         return cls(**arrays, folder=folder)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Send only the folder to a loader worker, not a copy of its content."""
+        """Pickle only the path of the folder for a loader worker, not a copy of the arrays."""
         return super().__reduce_ex__(protocol) if self.folder is None else (type(self).open, (self.folder,))

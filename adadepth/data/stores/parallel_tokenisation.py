@@ -1,4 +1,4 @@
-"""Parallel tokenisation of a long text in parts. A later run resumes an interrupted one.
+"""Tokenisation of a long text in parts by several processes. A later run resumes an interrupted one.
 
 A part is a sequence of consecutive texts with at least `PART` characters in total, so the parts depend on the text
 alone. One process encodes a part into a file next to the folder that is being built. The parts are then appended to the
@@ -42,7 +42,7 @@ Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
-    """Encoding of texts into arrays.
+    """Encoding of texts into the arrays of a store.
 
     Attributes:
         encode: Function from texts to rows of every array, as in `ArrayWriter.append`. Worker processes get a copy of
@@ -57,7 +57,7 @@ class Encoding(NamedTuple):
 
 
 def prepare_workers(dataset: TextConfig) -> int:
-    """Return the number of processes that tokenise: the configured number, or one for each available core."""
+    """Return the number of processes for tokenisation: the configured number, or one for each available core."""
     return dataset.prepare_workers or cpu_count()
 
 
@@ -70,7 +70,7 @@ def ensure_texts(
     characters: int | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the cache folder with the arrays of a text, and build it first if it is missing.
+    """Return the cache folder with the arrays of a tokenised text, and build it first if it is missing.
 
     Args:
         root: Cache folder.
@@ -98,7 +98,7 @@ def ensure_texts(
 def encode_parts(
     texts: Iterable[str], encode: Encode, parts_folder: Path, workers: int
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yield the number of characters and the rows of every part, in order.
+    """Yield the number of characters and the arrays of every tokenised part of a text, in order.
 
     Args:
         texts: Texts in order.
@@ -140,7 +140,7 @@ def encode_parts(
 
 
 def cut_parts(texts: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Group whole texts into parts of at least ``characters`` characters. The last part may be shorter."""
+    """Group texts into parts of at least ``characters`` characters; the last part may be shorter."""
     part: list[str] = []
     size = 0
     for text in texts:
@@ -158,7 +158,7 @@ def _count_characters(part: list[str]) -> int:
 
 
 class _Part(NamedTuple):
-    """Encoded part: its number of characters, its file, and the digest of its texts."""
+    """Tokenised part of a text: its number of characters, its file, and the digest of its texts."""
 
     size: int
     file: Path
@@ -166,7 +166,7 @@ class _Part(NamedTuple):
 
 
 def _encode_part(payload: bytes, part: list[str], file: Path) -> _Part:
-    """Encode a part into its file, unless the file is already complete and matches the texts."""
+    """Tokenise a part of a text into a file, unless that file is already complete and matches the texts."""
     texts = digest(part)
     if _read_part(file, texts) is None:
         arrays = _unpickle(payload)(part)
@@ -193,7 +193,7 @@ _TEXTS = "digest of texts"
 
 
 def _read_part(file: Path, texts: str) -> Arrays | None:
-    """Return the arrays of a part's file, or None if the file is missing, damaged or from other texts."""
+    """Return the arrays in the file of a tokenised part, or None if it is missing, damaged or from other texts."""
     try:
         with np.load(file) as stored:  # an archive has a checksum of each array, which is compared
             arrays = dict(stored)

@@ -1,4 +1,4 @@
-"""Tokenised questions with their contexts and answers, as flat arrays.
+"""Store of tokenised questions with their contexts and answers, as flat arrays.
 
 The arrays do not depend on windows, so windows of any length and stride are cut from the same files.
 """
@@ -28,7 +28,7 @@ NO_ANSWER = -1  # first and last token of a question without an answer; IGNORE: 
 
 
 class Question(NamedTuple):
-    """Text of a row: its id, its context, and its answers. There are no answers if the question has none."""
+    """Text of a question: its id, its context, and its answers. It may have no answer."""
 
     id: str
     context: str
@@ -37,7 +37,7 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class QuestionStore(StoredArrays):
-    """Token ids of questions and contexts, with the character spans of tokens and answers.
+    """Store of questions: token ids of questions and contexts, and the character spans of tokens and answers.
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16 or uint32. Each row has the question, then the context.
@@ -60,7 +60,7 @@ class QuestionStore(StoredArrays):
         return len(self.answers)
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a question, and the ids of its context."""
+        """Return the token ids of a question, and the token ids of its context."""
         start, middle, end = self.offsets[2 * row : 2 * row + 3]
         return self.tokens[start:middle], self.tokens[middle:end]
 
@@ -76,7 +76,7 @@ class QuestionStore(StoredArrays):
         return starts
 
     def question(self, row: int) -> Question:
-        """Return the texts of a row."""
+        """Return the texts of the question in a row."""
         first, last = self.record_offsets[row : row + 2]
         return Question(*json.loads(self.records[first:last].tobytes()))
 

@@ -1,4 +1,4 @@
-"""Tokenised rows of a table as flat arrays: texts with a label, or words with a tag each."""
+"""Stores of the tokenised rows of a table: texts with a label, or words with a tag each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adadepth.errors import DataError
 
 @dataclass(frozen=True)
 class LabelledStore(StoredArrays):
-    """Token ids of rows with one or more texts, and their labels.
+    """Store of labelled rows: the token ids of one or more texts per row, and the labels.
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 if the vocabulary needs it.
@@ -42,7 +42,7 @@ class LabelledStore(StoredArrays):
         return (len(self.offsets) - 1) // self.texts
 
     def row(self, number: int) -> list[np.ndarray]:
-        """Return the ids of each text of a row."""
+        """Return the token ids of each text of a row."""
         bounds = self.offsets[number * self.texts : (number + 1) * self.texts + 1]
         return [self.tokens[start:end] for start, end in pairwise(bounds)]
 
@@ -51,7 +51,7 @@ class LabelledStore(StoredArrays):
         return np.diff(self.offsets[:: self.texts])
 
     def classes(self) -> np.ndarray:
-        """Return the labels of a labelled table."""
+        """Return the class labels of all rows."""
         assert self.labels is not None
         return self.labels
 
@@ -94,7 +94,7 @@ def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float
 
 
 def _read_texts(batch: Rows, columns: list[str]) -> Iterator[str]:
-    """Yield the texts row by row. A missing text is read as an empty one."""
+    """Yield the texts of a column or a pair of columns row by row. A missing text is read as an empty one."""
     for location, *texts in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for column, text in zip(columns, texts, strict=True):
             yield require_text(text, "text_columns", column, location) or ""
@@ -112,7 +112,7 @@ def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], flo
 
 
 def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowLocation) -> Any:
-    """Return the result of `read` for a value. A DataError names the row of a value that is not allowed."""
+    """Return what the function `read` makes of a table cell. A DataError names the row if the cell is not valid."""
     try:
         return read(value)
     except ValueError as error:
@@ -121,7 +121,7 @@ def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], l
 
 @dataclass(frozen=True)
 class TaggedStore(StoredArrays):
-    """Token ids of words, with one tag for each word.
+    """Store of tagged sentences: the token ids of words, and one tag for each word.
 
     Attributes:
         tokens: Ids without special tokens, (tokens,) uint16, or uint32 if the vocabulary needs it.
@@ -139,7 +139,7 @@ class TaggedStore(StoredArrays):
         return len(self.sentences) - 1
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the ids of a sentence, (tokens,), and the offsets of its words in these ids, (words,)."""
+        """Return the token ids of a sentence, (tokens,), and the offsets of its words in them, (words,)."""
         first, last = self.sentences[row : row + 2]
         start, end = self.words[[first, last]]
         return self.tokens[start:end], self.words[first:last] - start
@@ -185,7 +185,7 @@ def write_tagged(
 
 
 def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]]:
-    """Yield the words of each row, after a check that the row has one tag for each word."""
+    """Yield the words of each row of a table, after a check that the row has one tag for each word."""
     token_column, tag_column = columns
     for row, words, tags in zip(batch[ROW_LOCATIONS], *(batch[column] for column in columns), strict=True):
         for key, column, values in (("token", token_column, words), ("tag", tag_column, tags)):

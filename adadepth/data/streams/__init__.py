@@ -1,1 +1,1 @@
-"""Running text as contiguous streams for models with memory, or as blocks of equal length."""
+"""Running text for language models: contiguous streams for models with memory, or blocks of equal length."""

@@ -1,4 +1,4 @@
-"""Packed blocks: text as independent examples of equal length. A block has several documents or a part of one.
+"""Packed blocks: text as independent examples of equal length. A block has several documents or part of one.
 
 A document of n tokens is written as a start token, which is the end-of-sequence token, and its n tokens. All documents
 are concatenated. Block k holds the positions [k (S - 1), k (S - 1) + S). Neighbouring blocks share a token, which is a
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class TextBlocks(Dataset[dict[str, Any]]):
-    """Blocks of a text, the same in all epochs. The sampler draws their order.
+    """Examples that are blocks of a tokenised text.
 
     An item has ``input_ids``, ``labels`` (-100 at start tokens and at the first position) and ``documents``, the number
     of each position's document in the block. All are (S,) int64, or shorter at the end of the text. An item also has
@@ -166,7 +166,7 @@ def _build_blocks(
 
 
 def _describe(blocks: TextBlocks) -> dict[str, Any]:
-    """Return the counts of a whole text and of the part of it that is read."""
+    """Return the counts of a whole text, and of the part of it that the run reads."""
     counts = blocks.store.counts()
     return {
         **counts,

@@ -21,7 +21,7 @@ from adadepth.data.stores.documents import LineStore
 
 
 class TwoPhase(NamedTuple):
-    """Settings of an architecture search that trains weights and architecture in turn, on different tokens.
+    """Settings of an architecture search that trains weights and architecture alternately, on different tokens.
 
     Attributes:
         first: Number of the first update that may train the architecture.
@@ -35,7 +35,7 @@ class TwoPhase(NamedTuple):
 
 
 def is_architecture_step(update: int, first: int, period: int) -> bool:
-    """Return whether an update trains the architecture.
+    """Return whether an optimiser step of a search trains the architecture instead of the weights.
 
     From update ``first`` on, this is the last one of every ``period`` updates.
     """
@@ -60,14 +60,14 @@ class RowShare(NamedTuple):
         return self.batch * self.slots * self.processes
 
     def of(self, slot: int) -> range:
-        """Return the rows of a micro-batch."""
+        """Return the numbers of the stream's rows in a micro-batch of this process."""
         first = (slot * self.processes + self.process) * self.batch
         return range(first, first + self.batch)
 
 
 @dataclass(frozen=True)
 class TokenStream:
-    """Contiguous section of stored tokens, read as parallel rows.
+    """Contiguous section of a tokenised text, which is read as parallel rows.
 
     Attributes:
         store: Tokens of the text.
@@ -88,12 +88,12 @@ class TokenStream:
 
     @property
     def tokens(self) -> int:
-        """Return the number of tokens in the section, n."""
+        """Number of tokens in the section, n."""
         return self.end - self.begin
 
     @property
     def steps(self) -> int:
-        """Return the number of steps needed to read all tokens."""
+        """Number of steps needed to read all tokens of the section."""
         return -(-self._longest // self.length)
 
     @property
@@ -101,7 +101,7 @@ class TokenStream:
         return -(-self.tokens // self.rows)
 
     def segment(self, step: int, rows: range) -> tuple[Tensor, Tensor]:
-        """Return inputs and targets of some rows at a step, (rows, T) int64. The last step may have fewer columns.
+        """Return inputs and targets of some rows at one step, (rows, T) int64. The last step may have fewer columns.
 
         An input is the token before its target. After the end of a row, targets are -100.
         """
@@ -119,7 +119,7 @@ class TokenStream:
 
 
 class StreamBatches(Dataset[dict[str, Any]]):
-    """Micro-batches of one process, in the order that a stateful model needs.
+    """Sampler of the micro-batches of one process, in the order that a model with memory needs.
 
     ``batches[(epoch, index)]`` is a pure function of its arguments. It is micro-batch ``index % slots`` of update
     ``epoch * steps_per_epoch + index // slots``, at the position of that update in its stream. An index without an
@@ -158,7 +158,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
     def position(self, update: int) -> tuple[str, int]:
-        """Return the name of the stream that an update reads, and the step in this stream."""
+        """Return the name of the stream from which an optimiser step reads, and the step within this stream."""
         name, read = next(iter(self.streams)), update
         if self.two_phase is not None:
             first, period, _ = self.two_phase

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LineText:
-    """Text that can be read repeatedly. Every line is read once and in order.
+    """Text that can be read repeatedly, line by line and in order.
 
     Attributes:
         rows: Function that yields the rows of the source, which are lines of plain text, rows of a table, or documents.
@@ -47,12 +47,12 @@ class LineText:
     sources: Sequence[CheckedSource] = ()
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
-        """Yield the lines of all rows, or of the first ``rows`` rows, without line ends. Blank lines are included."""
+        """Yield the lines of the text, or of its first ``rows`` rows, without line ends. Blank lines are included."""
         for row in islice(self.rows(), rows):
             yield from _split_lines(row)
 
     def mark_beginnings(self, separator: str) -> Iterator[bool]:
-        """Yield for each line whether it begins a document.
+        """Yield for each line of the text whether it begins a document.
 
         With the separator `auto`, a row that is a document is not divided.
         """
@@ -66,7 +66,7 @@ def _split_lines(row: str) -> Iterator[str]:
 
 
 def open_texts(dataset: StreamConfig) -> dict[str, LineText]:
-    """Return the texts ``train``, ``evaluation`` and, if there is one, ``test``.
+    """Open the texts ``train``, ``evaluation`` and, if it exists, ``test``.
 
     If neither the configuration nor the file names define a held-out text, the last ``evaluation_fraction`` of the rows
     is held out. For the embedded corpus, the documents that `Split` selects are held out. This function reads no text

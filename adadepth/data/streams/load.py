@@ -1,4 +1,4 @@
-"""Loading of the streams of text for a language-modelling run."""
+"""Loading of text streams for the training of language models."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting
 
 
 def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
-    """Return the counts of a whole text, and the number of tokens, rows and steps that are read."""
+    """Return the counts of a whole text, and the number of tokens, rows and steps that the run reads."""
     counts = store.counts()
     return {
         **counts,

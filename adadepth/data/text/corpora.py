@@ -39,7 +39,7 @@ _SHORTEST = 200  # characters of a topic's own text; shorter topics are dropped
 
 
 def _clean(paragraph: str) -> str:
-    """Remove heading rules and emphasis marks, and join the hard-wrapped lines of prose."""
+    """Remove rules under headings and emphasis marks from a text, and join its hard-wrapped lines."""
     lines = [" ".join(line.split()) for line in paragraph.splitlines() if not _RULE.match(line)]
     if _VERBATIM.search(paragraph):
         rows = (_ROW.sub(lambda row: " ".join(row[1].replace("|", " ").split()), line) for line in lines)
@@ -48,13 +48,13 @@ def _clean(paragraph: str) -> str:
 
 
 def read_embedded_documents() -> Iterator[str]:
-    """Yield one document for each topic, in an order that depends only on the texts."""
+    """Yield the documents of the package's text, one for each topic, in an order that depends only on the texts."""
     yield from _clean_topics()
 
 
 @cache
 def _clean_topics() -> tuple[str, ...]:
-    """Return the cleaned documents. They are cached, because a split and a vocabulary read them several times.
+    """Return the cleaned documents of the text in the package, cached because they are read several times.
 
     Long topics quote short ones in full (``specialnames`` contains ``customization``). Every paragraph is kept only in
     the shortest topic that has it. No text is therefore in both the training and the held-out documents.
@@ -91,7 +91,7 @@ class Corpus:
 
 
 def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
-    """Return the corpus ``train`` and, if the configuration or the file names define one, the corpus ``evaluation``.
+    """Return the corpus ``train`` and, if the settings or the file names define one, the corpus ``evaluation``.
 
     This function reads no text yet, but it raises an error for missing files.
     """
@@ -112,7 +112,7 @@ def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Co
 
 
 def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of local files in sorted order. The file extension selects text, jsonl, parquet or arrow."""
+    """Return the corpus of local text, jsonl, parquet or arrow files in sorted order."""
     separator, column = str(dataset.document_separator), dataset.text_column
     sources = open_sources(*files)
     documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
@@ -152,7 +152,7 @@ def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, 
 
 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
-    """Yield documents, each of which is one row, the rows between two titles (WikiText), or n rows (BookCorpus)."""
+    """Join table rows into documents: one row each, the rows between two titles (WikiText), or n rows (BookCorpus)."""
     if separator == "heading":
         return split_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
@@ -184,7 +184,7 @@ def _is_below(limit: int, text: str) -> bool:
 
 
 class Split:
-    """Training and held-out documents of a configured corpus.
+    """Split of a corpus into training and held-out documents.
 
     The hash of a text identifies a document, so that a text that occurs twice is on one side only. The held-out
     documents are
@@ -224,7 +224,7 @@ class Split:
         return self.corpus.characters if self.dataset.max_documents is None else None
 
     def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
-        """Yield the documents that are not blank, and warn of blank ones."""
+        """Yield the documents that are not blank, and log a warning about blank ones."""
         seen = blank = 0
         try:
             for text in documents:

@@ -1,4 +1,4 @@
-"""CSV and TSV files with a header line."""
+"""Reading of CSV and TSV files with a header line."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def open_delimited_table(file: Path, key: str) -> DataTable:
 
 
 def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row that is not blank, with the number of its first line, counted from 1.
+    """Yield every row of a CSV or TSV file that is not blank, with the number of its first line, counted from 1.
 
     Quotes follow RFC 4180. A quoted field may contain line ends, and only a separator or a line end may follow it.
     """
@@ -87,7 +87,7 @@ def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list
 
 
 def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
-    """Return the message for an error in a row. For an unclosed quote, it names the field and the line."""
+    """Return the error message for a row of a CSV file. For an unclosed quote, it names the field and the line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
     field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')

@@ -1,4 +1,4 @@
-"""Data sets from the hub and from saved folders. Only this module uses the ``datasets`` library."""
+"""Loading of data sets from the hub and from saved folders, the only place that uses the ``datasets`` library."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _warned: set[str] = set()  # subjects of `warn_once`
 def load_hub_rows(
     entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
 ) -> tuple[Iterator[str], bool]:
-    """Return the texts of a data set on the hub, and whether they are only those of part ``shard``.
+    """Return the texts of a data set on the hub, and whether they are only those of part ``shard`` of it.
 
     A streamed set with enough files is split by file, so that a reader downloads only its own part. Any other set
     yields all rows. An entry with `streamed` is read during the download and is not stored.
@@ -42,7 +42,7 @@ def load_hub_rows(
 
 
 def _catch_broken_connection(entry: Mapping[str, Any], texts: Iterator[str]) -> Iterator[str]:
-    """Yield the texts, and convert a connection error in the meantime into a one-line error."""
+    """Yield texts from the hub, and convert a broken connection into a one-line error."""
     try:
         yield from texts
     except DataError:
@@ -100,14 +100,14 @@ def digest_hub_entry(entry: Mapping[str, Any]) -> list[str]:
 
 
 class HubSource:
-    """Source that is a data set on the hub or a local folder, in the state at its first digest."""
+    """Data set on the hub or in a local folder, which can detect whether it has changed since it was first read."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
         self.entry = entry
         self._digest: list[str] | None = None
 
     def digest(self) -> list[str]:
-        """Return the result of the first call of `digest_hub_entry`."""
+        """Return the values that identify the data set, in the state in which it was first read."""
         if self._digest is None:
             self._digest = digest_hub_entry(self.entry)
         return self._digest
@@ -153,7 +153,7 @@ def _iter_texts(label: str, rows: Any, column: str) -> Iterator[str]:
 
 
 def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Iterator[str]:
-    """Yield the texts of a column, and warn of missing ones.
+    """Yield the texts of a column, and log a warning about missing ones.
 
     Raises:
         DataError: If a cell is not text.
@@ -176,7 +176,7 @@ def iter_column_texts(label: str, batches: Iterable[Rows], column: str) -> Itera
 
 
 def warn_once(subject: str, message: str) -> None:
-    """Log a warning about a subject only once, even if it is read several times."""
+    """Log a warning about a data set only once, even if it is read several times."""
     if subject not in _warned:
         _warned.add(subject)
         logger.warning("%s: %s", subject, message)

@@ -1,4 +1,4 @@
-"""Rows of JSON files, which have one object per line or one list of objects."""
+"""Reading of JSON files that have one object per line or one list of objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NEEDED = "one object per line, or one list of objects, is needed"
 
 
 class JsonRow(NamedTuple):
-    """JSON object with the number of its line, counted from 1, or its index in a list, counted from 0."""
+    """Object in a JSON file with the number of its line, counted from 1, or its index in a list, counted from 0."""
 
     unit: str
     number: int

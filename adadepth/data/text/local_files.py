@@ -1,4 +1,4 @@
-"""Local files: finding them, and reading lines in UTF-8, documents, and the words of CoNLL files."""
+"""Reading of local files: look-up, UTF-8 lines, documents, and the words of CoNLL files."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def to_path(key: str, value: Any) -> Path:
 
 
 def find_files(key: str, path: Any) -> list[Path]:
-    """Return the files that a path, a folder (searched recursively), a glob, or a list of these names.
+    """Return the files that a setting names: a path, a folder (searched recursively), a glob, or a list of these.
 
     Raises:
         DataError: If a path does not exist or is empty, or if a folder has no file of a known format. The message names
@@ -86,14 +86,14 @@ def find_files(key: str, path: Any) -> list[Path]:
 
 
 def _is_data(file: Path) -> bool:
-    """Return whether a file has a known format and is not a metadata file of Arrow files."""
+    """Return whether a file has a known data format and is not a metadata file of the ``datasets`` library."""
     if file.name in _ABOUT_ARROW and any(file.parent.glob("*.arrow")):
         return False
     return file.name.endswith(_SUFFIXES)
 
 
 class Files(NamedTuple):
-    """List of files, and the setting that names them, for messages."""
+    """Files that a setting names, and the name of the setting for error messages."""
 
     key: str
     files: list[Path]
@@ -194,7 +194,7 @@ def _open_text(file: Path, newline: str | None) -> IO[str]:
 
 @cache
 def _check_packed(file: Path, size: int, modified: int) -> None:
-    """Raise an error if a compressed file expands far more than text does. Each file is checked once."""
+    """Raise an error if a compressed file expands far more than text does."""
     opened = 0
     with file.open("rb") as packed, gzip.open(packed) as unpacked:
         while part := unpacked.read(_PART):
@@ -252,7 +252,7 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 
 
 class Row(NamedTuple):
-    """Line of a sentence, with its location for messages and its fields. The first field is the id."""
+    """Line of a CoNLL file: its location for messages, and its fields. The first field is the id."""
 
     location: str
     fields: list[str]
@@ -273,7 +273,7 @@ def read_conllu(file: Path, key: str = "dataset.path") -> Iterator[list[Row]]:
 
 
 def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
-    """Yield the lines of each sentence, without comment lines."""
+    """Yield the lines of each sentence of a CoNLL-U file, without comment lines."""
     rows: list[Row] = []
     for number, line in enumerate(read_lines(key, file), start=1):
         if not line.strip(_BLANK):
@@ -291,7 +291,7 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_ids(rows: list[Row]) -> None:
-    """Raise an error if the ids of a sentence are not in order.
+    """Raise an error if the word ids of a CoNLL-U sentence are not in order.
 
     They must run 1, 2, 3, ..., with n-m before word n and n.1, n.2, ... after word n.
     """
@@ -313,7 +313,7 @@ def _check_ids(rows: list[Row]) -> None:
 
 
 def _parse_contraction(word_id: str, first: int) -> int:
-    """Return the last word of a contraction that begins with word `first`, or 0 if the id is not a contraction."""
+    """Return the last word of a contraction of words from `first` on, or 0 if the id is not one of a contraction."""
     begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
@@ -367,7 +367,7 @@ class _ColumnFormat(NamedTuple):
     first: int
 
     def split(self, line: str) -> list[str]:
-        """Return the fields of a line without empty fields at its end. A blank line has no fields."""
+        """Return the fields of a line, without empty fields at its end. A blank line has no fields."""
         if self.separator is None:
             return [field for field in line.split(_BLANK) if field]
         fields = line.split(self.separator)
@@ -399,7 +399,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
-    """Raise an error if a line does not have the same fields as the first word."""
+    """Raise an error if a line does not have as many fields as the file's first word."""
     location, fields = word
     if len(fields) == 1 < form.width:
         raise DataError(f"{location} is a word without a tag: {fields[0]}")
@@ -411,7 +411,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
 
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:
-    """Return the format of a file, taken from the first line that is certainly a word."""
+    """Detect the format of a CoNLL file from the first line that is certainly a word."""
     for number, line in enumerate(read_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))

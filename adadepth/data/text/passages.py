@@ -59,7 +59,7 @@ class TokenLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class EncodedText:
-    """Text, or pair of texts, as the input of a model.
+    """Tokenised text, or pair of texts, as the input of a model.
 
     Attributes:
         example: Sequence that `Layout.build` returned.
@@ -76,7 +76,7 @@ class EncodedText:
 
 
 def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
-    """Return the parts of every text, one or two. A single text may be given without a list around it.
+    """Return the one or two parts of every text. A single text may be given without a list around it.
 
     Args:
         texts: Single text or several texts.
@@ -111,7 +111,7 @@ def is_unicode(text: str) -> bool:
 
 
 def encode_texts(tokenizer: PreTrainedTokenizerFast, layout: Layout, texts: Sequence[TextParts]) -> list[EncodedText]:
-    """Tokenise texts, pairs and lists of words, and arrange them in the same layout as the data sets.
+    """Tokenise texts, pairs and lists of words, and arrange them in the layout of the model's training data.
 
     Args:
         tokenizer: Fast tokenizer, which provides the characters of its tokens.
@@ -127,7 +127,7 @@ _Pieces = list[tuple[int, TokenLocation]]  # each token of a text and its locati
 
 
 def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str, ...]]) -> Iterator[list[_Pieces]]:
-    """Yield the tokens of every text, part by part."""
+    """Yield the token ids and spans of every text, part by part."""
     if not texts:
         return
     encoded = tokenizer([part for parts in texts for part in parts], return_offsets_mapping=True, **PLAIN_IDS)
@@ -140,7 +140,7 @@ def _iter_text_pieces(tokenizer: PreTrainedTokenizerFast, texts: list[tuple[str,
 
 
 def _iter_word_pieces(tokenizer: PreTrainedTokenizerFast, sentences: list[list[str]]) -> Iterator[list[_Pieces]]:
-    """Yield the tokens of every list of words, encoded in the same way as tagging data."""
+    """Yield the token ids of every list of words, encoded in the same way as tagging data."""
     if not sentences:
         return
     for words, pieces in zip(sentences, encode_words(tokenizer, sentences), strict=True):

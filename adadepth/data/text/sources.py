@@ -12,7 +12,7 @@ from adadepth.errors import DataError
 
 
 class SourceFile:
-    """Source file that a setting names, in its state at construction.
+    """Source file of data, which can detect whether it has changed since construction.
 
     Args:
         key: Setting that names the file, for messages.
@@ -38,7 +38,7 @@ class SourceFile:
         return self._digest
 
     def check(self) -> None:
-        """Raise an error if the file is not in its first state.
+        """Raise an error if the file has changed since construction.
 
         Size, time and real path are compared, and also the bytes if they were digested before.
 
@@ -73,7 +73,7 @@ class SourceFile:
 
 
 def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
-    """Return the files that the setting ``key`` names, as sources."""
+    """Return the files that the setting ``key`` names, as sources that detect changes."""
     return [SourceFile(key, path) for path in paths]
 
 

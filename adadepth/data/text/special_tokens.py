@@ -17,7 +17,7 @@ _Special = tuple[tuple[int, int], ...]  # id and type of consecutive special tok
 
 @dataclass(frozen=True)
 class Template:
-    """Special tokens around one text or two.
+    """Special tokens that a tokenizer puts around one text or a pair of texts.
 
     Attributes:
         special: Special tokens before the first text and after each text, as (id, type).
@@ -29,7 +29,7 @@ class Template:
 
     @property
     def size(self) -> int:
-        """Number of special tokens."""
+        """Number of special tokens in the template."""
         return sum(map(len, self.special))
 
 
@@ -57,7 +57,7 @@ class Layout:
         cls_tokens: int = 1,
         double_cls_pairs: DoubleCls = "first",
     ) -> Layout:
-        """Return the layout that fits a tokenizer.
+        """Return the layout of special tokens that fits a tokenizer.
 
         Args:
             tokenizer: Fast tokenizer. It must have [CLS] and [SEP] if ``cls_tokens`` is not 0.
@@ -88,7 +88,7 @@ class Layout:
         return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
 
     def cut_at_end(self) -> Layout:
-        """Return the same layout with truncation at the end, which tagged words and windows need."""
+        """Return the same layout with truncation at the end, as tagged words and context windows need it."""
         return replace(self, cut_side="right")
 
     def truncation_slice(self, tokens: int, length: int) -> slice:
@@ -108,7 +108,7 @@ class Layout:
         return self.single if parts == 1 else self.pair
 
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
-        """Return the sequence of one or two texts. The longer text is truncated first.
+        """Return the token sequence of one or two texts. The longer text is truncated first.
 
         Args:
             parts: Ids of each text without special tokens, (tokens,).

@@ -59,12 +59,12 @@ class DataTable:
             first += count
 
     def count(self) -> int:
-        """Return the number of rows. This reads the whole table."""
+        """Return the number of rows of the table, after reading all of it."""
         return sum(map(count_rows, self.batches()))
 
 
 def count_rows(batch: Rows) -> int:
-    """Return the number of rows of a batch."""
+    """Return the number of rows of a batch of table rows."""
     return len(next(iter(batch.values()), []))
 
 
@@ -114,7 +114,7 @@ def read_first_texts(table: DataTable, columns: Mapping[str, str], rows: int | N
 
 
 def require_text(value: Any, key: str, column: str, location: RowLocation) -> str | None:
-    """Return a cell of text, or None if the cell is missing.
+    """Return a table cell as text, or None if the cell is missing.
 
     Args:
         value: Content of the cell.

@@ -1,4 +1,4 @@
-"""Files of JSON, parquet and Arrow, and folders that `save_to_disk` of the ``datasets`` library wrote."""
+"""Reading of tables from JSON, parquet and Arrow files, and from folders that the ``datasets`` library saved."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _read_schema(file: Path) -> Any:
 
 
 def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
-    """Yield batches of the given columns of a parquet or arrow file."""
+    """Yield record batches of some columns of a parquet or Arrow file."""
     from pyarrow import parquet
 
     if file.name.endswith(ARROW_SUFFIXES):
@@ -98,7 +98,7 @@ def _iter_record_batches(file: Path, columns: list[str]) -> Iterator[Any]:
 
 
 def _map_arrow(file: Path) -> Any:
-    """Map an Arrow file into memory without copies.
+    """Open an Arrow file as a memory map.
 
     The file has the streaming format of ``datasets`` or the file format.
     """
@@ -113,7 +113,7 @@ def _map_arrow(file: Path) -> Any:
 
 
 def _read_classes(schema: Any) -> dict[str, list[str]]:
-    """Return the classes of each column that ``datasets`` declared in the metadata of a file."""
+    """Return the class names of each column that the ``datasets`` library declared in a file's metadata."""
     written = (schema.metadata or {}).get(b"huggingface")
     features = None if written is None else (json.loads(written).get("info") or {}).get("features")
     return parse_metadata_classes(features) if features else {}

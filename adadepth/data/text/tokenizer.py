@@ -250,7 +250,7 @@ def _exit_process(ended: threading.Event, status: int) -> None:
 
 
 def _explain_training_error(vocab_size: int, message: str) -> str:
-    """Return the error message of the trainer with the names of the settings."""
+    """Return the tokenizer trainer's error message with the names of our settings."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents contain no text"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
@@ -340,7 +340,7 @@ def _build_unigram(
 
 @refuse_panics("tokenizer")
 def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -> list[list[int]]:
-    """Return the token ids of each sentence, without special tokens and without truncation."""
+    """Return the token ids of each sentence, without special tokens or truncation."""
     backend = tokenizer.backend_tokenizer  # a third faster than a call, which also finds the spans of tokens
     backend.no_truncation()
     backend.no_padding()
@@ -408,7 +408,7 @@ def _group_by_word(
 
 
 def add_word_spaces(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
-    """Return words for separate encoding. If the tokenizer is byte-level, each word gets a leading space."""
+    """Return words for separate encoding, with a leading space for each word if the tokenizer is byte-level."""
     if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
@@ -496,7 +496,7 @@ _SEGMENTS = "token_type_ids"
 
 
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with the token types that a model reads and with the model's maximum length.
+    """Return a copy of a tokenizer with the token types and the maximum length of a model.
 
     Args:
         tokenizer: Tokenizer that `with_data_layout` returned.
@@ -525,7 +525,7 @@ def _has_prefix_space(tokenizer: PreTrainedTokenizerFast) -> bool:
 
 
 def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> processors.PostProcessor:
-    """Return the post-processor of a layout.
+    """Build the post-processor that gives a tokenizer a layout of special tokens.
 
     For a byte-level tokenizer, it excludes the space before a word from the word's span.
     """
@@ -539,7 +539,7 @@ def _build_processor(tokenizer: PreTrainedTokenizerFast, layout: Layout) -> proc
 
 
 def _format_template(tokenizer: PreTrainedTokenizerFast, template: Template) -> list[str]:
-    """Return a template in the notation of the tokenizers library: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
+    """Format a layout of special tokens in the notation of the tokenizers library: `[CLS]:0`, `$A:0`, `[SEP]:0`."""
     special = [
         [f"{tokenizer.convert_ids_to_tokens(token)}:{kind}" for token, kind in around] for around in template.special
     ]
