@@ -1,4 +1,4 @@
-"""Statistics of adaptation: effective depths, rank correlations of depth with attributes, and confidence intervals."""
+"""Statistics of adaptation: how many depths a model really uses, and what depth correlates with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTITIONS: dict[str, Callable[[str], bool]] = {
 
 
 def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
-    """Describe how many depths are really used, and which attributes of the units depth depends on.
+    """Describe how many depths a model really uses, and on which attributes of tokens or sequences depth depends.
 
     The exponential of the entropy of a distribution is the number of equally frequent values with the same entropy.
 
@@ -81,7 +81,7 @@ def effective_depths(shares: Sequence[float]) -> float:
 
 
 def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
-    """Return the share of the variance of depth that lies between the classes of each partition of the units.
+    """Return the share of the variance of depth that lies between the classes of each grouping of tokens or sequences.
 
     The share is epsilon squared (Kelley 1935), 1 - (SSW / (n - k)) / (SST / (n - 1)), for k classes and n units. Its
     mean is 0 if the classes have no effect, unlike the mean of the plain ratio of sums of squares.
@@ -109,7 +109,7 @@ def _epsilon_squared(parts: Sequence[Mapping[str, Any]], n: int) -> float | None
 
 
 class Correlation(NamedTuple):
-    """A rank correlation, its 95 % interval, and the number of observations behind it."""
+    """Spearman's rank correlation, its 95 % interval, and the number of observations behind it."""
 
     value: float
     low: float
@@ -118,7 +118,7 @@ class Correlation(NamedTuple):
 
 
 def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: int = 0) -> Correlation | None:
-    """Compute Spearman's correlation of the row and the column of the observations in a contingency table.
+    """Compute Spearman's rank correlation of row and column from a contingency table of counts.
 
     All observations of a row (column) are tied and share its mid-rank. This is exact for whole-number depths; for
     losses, the bins limit the precision. The interval is a percentile bootstrap over `resamples` tables, drawn from the
@@ -159,7 +159,7 @@ def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
 def _count_pairs(
     first: NDArray[Any], second: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
-    """Return the pairs of values that occur, as ranks among the values of each variable, and their counts."""
+    """Return the pairs of values that occur in two variables, as ranks, and the count of each pair."""
     pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
     (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
     return rows, columns, counts
@@ -181,7 +181,7 @@ def _correlate(
 
 
 def _rank_correlation(rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]) -> float:
-    """Return Pearson's correlation of the mid-ranks of cells (row, column) with `counts` observations each."""
+    """Return Pearson's correlation of mid-ranks, given the count of observations for each pair (row, column)."""
     row_ranks = _center_ranks(np.bincount(rows, counts.astype(float)))[rows]
     column_ranks = _center_ranks(np.bincount(columns, counts.astype(float)))[columns]
     spread = np.sqrt((counts * row_ranks**2).sum() * (counts * column_ranks**2).sum())
@@ -189,7 +189,7 @@ def _rank_correlation(rows: NDArray[np.intp], columns: NDArray[np.intp], counts:
 
 
 def _center_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
-    """Return the mid-rank of each value minus the mean rank: half of the counts below it minus half of those above."""
+    """Return the mid-rank of each value minus the mean rank, from the counts of the values."""
     below = np.cumsum(marginal) - marginal
     above = marginal.sum() - below - marginal
     ranks: NDArray[Any] = (below - above) / 2
@@ -201,7 +201,7 @@ FEWEST_CLUSTERS = 10  # for an interval; the variance between fewer clusters say
 
 
 class Sums(NamedTuple):
-    """Sums that determine a mean and its interval, for clusters g = 1..G of m_g values with the sum y_g.
+    """Sums that determine a mean and its interval, for clusters g = 1..G with m_g values that add up to y_g.
 
     Attributes:
         n: sum m_g.
@@ -221,7 +221,7 @@ class Sums(NamedTuple):
 
 
 class Estimate(NamedTuple):
-    """A mean, its interval if there are at least `FEWEST_CLUSTERS` clusters (else None), and the number of clusters."""
+    """Estimate of a mean, with its number of clusters and, for enough clusters, its 95 % interval."""
 
     mean: float
     low: float | None
@@ -243,7 +243,7 @@ def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.in
 
 
 def estimate(sums: Sums) -> Estimate:
-    """Return the mean and its 95 % interval from the sums of at least one value."""
+    """Return a mean and its 95 % interval from the `Sums` of at least one value."""
     from scipy.special import stdtrit  # imported here: reading a report needs no scipy, and scipy.stats takes a second
 
     count, mean = int(sums.clusters), float(sums.total / sums.n)

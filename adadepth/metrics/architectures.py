@@ -30,7 +30,7 @@ _BLOCK = "search/block/"
 
 
 def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
-    """Compute the statistics of an architecture at one point of a search.
+    """Return the statistics of the architecture that a search has at one evaluation.
 
     Args:
         probabilities: Probabilities of attention, feed-forward and identity for every block: the softmax of the gates
@@ -70,7 +70,7 @@ def operations_by_third(architecture: str) -> list[dict[str, int]]:
 
 
 def is_fixed(described: Mapping[str, Any]) -> bool:
-    """Return whether the architecture is fixed.
+    """Return whether the described architecture is fixed, so that no search chooses its operations.
 
     It is fixed if it has no temperature and one operation of every block has probability 1.
     """
@@ -78,7 +78,7 @@ def is_fixed(described: Mapping[str, Any]) -> bool:
 
 
 def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten the result of `describe_architecture` into the values that are logged during training.
+    """Flatten the result of `describe_architecture` into the values that training logs.
 
     The names are `search/architecture` (the string); `search/attention`, `search/feed_forward`, `search/identity` and
     `search/entropy`, lists with one value per block; and the scalars `search/mean_entropy`, `search/expected_blocks`,
@@ -96,7 +96,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
 
 
 def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
-    """Return the probabilities as scalars, `search/block/<n from 1>/<operation>`, to compare them across seeds."""
+    """Return the probability of every operation in every block as `search/block/<n from 1>/<operation>`."""
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
@@ -105,7 +105,7 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten all values except the quality in the halting.json of an architecture.
+    """Flatten all values of an architecture's halting.json, except quality metrics.
 
     The names are those of `flatten_architecture` and `block_metrics`, and `cost/<name>`, such as `cost/executed_macs`.
     """
@@ -115,7 +115,7 @@ def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[f
 
 
 def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, statistics) of every evaluation in metrics.jsonl that has as many blocks as the last evaluation."""
+    """Return (step, statistics) of every evaluation in metrics.jsonl with as many blocks as the last evaluation."""
     history = []
     for line in metrics:
         columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATION_NAMES]
@@ -126,7 +126,7 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
 
 
 def _numbers(values: Any) -> list[float]:
-    """Return the list if all its values are numbers, otherwise an empty list.
+    """Return a list if all its values are numbers, otherwise an empty list.
 
     Files store non-finite values as text.
     """
@@ -138,7 +138,7 @@ def _numbers(values: Any) -> list[float]:
 
 
 def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[str, str]:
-    """Return the architecture of every seed with probabilities for all blocks, from the metrics of several seeds.
+    """Return the architecture that the search of every seed found, as operation probabilities for all blocks.
 
     Args:
         metrics: The value of `metrics` in the result of `summarise_seeds`.
@@ -153,7 +153,7 @@ def architectures_over_seeds(metrics: Mapping[str, Mapping[str, Any]]) -> dict[s
 
 
 def agreement_over_seeds(architectures: Mapping[str, str]) -> dict[str, Any] | None:
-    """Compute how often two seeds choose the same operation for a block: always gives 1, chance gives 1/3.
+    """Compute how often the searches of two seeds choose the same operation for a block: chance gives 1/3.
 
     Args:
         architectures: Architecture of every seed, all of the same length, from `architectures_over_seeds`.
@@ -184,7 +184,7 @@ NOT_RETRAINED = "not retrained"
 
 
 def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the rows with a unique `label`, the `counts` of attention, feed-forward and identity, and `costs`.
+    """Return the networks that a comparison shows: unique `label`, operation `counts`, and `costs` of each.
 
     For every shape, `costs` has `macs`, and in seconds `median`, `p10`, `p90` and `blocks_median`, if they were
     measured. `macs_share`, `median_share` and `blocks_median_share` are the ratios to the reference network.
@@ -203,7 +203,7 @@ def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _costs(row: Mapping[str, Any], comparison: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-    """Return the measured numbers of a row by shape."""
+    """Return the measured compute and time of a network, by input shape."""
     costs = {}
     for shape in (shape["name"] for shape in comparison["shapes"]):
         seconds = (row.get("seconds") or {}).get(shape, {})
@@ -225,12 +225,12 @@ def _with_shares(costs: Mapping[str, float], reference: Mapping[str, float]) -> 
 
 
 def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the quality metrics that at least one row has, in a fixed order."""
+    """Return the names of the quality metrics that at least one compared network has, in a fixed order."""
     return [name for name in QUALITIES if any((row["quality"] or {}).get(name) is not None for row in rows)]
 
 
 def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
-    """Return title, axis title and points (cost, perplexity, row) of one plot for every evaluated set and input shape.
+    """Return one plot for every evaluated set and input shape: titles, and points (cost, perplexity, network).
 
     The cost is the median time in milliseconds if one was measured, otherwise the multiply-accumulates. A network that
     was not retrained has no point, because its perplexity only measures the weights that it shares with the supernet.
@@ -260,7 +260,7 @@ def set_title(quality_set: str) -> str:
 
 
 def conditions_text(comparison: Mapping[str, Any]) -> str:
-    """Format the conditions of the measured times as one line."""
+    """Format the conditions under which times were measured as one line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
     conditions = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())

@@ -1,4 +1,4 @@
-"""Statistics of depth: sums over batches, the values of halting.json, and flat names for trackers.
+"""Statistics of depth: sums over the batches of an evaluation, the values of halting.json, and names for trackers.
 
 A value that could not be computed is absent and never 0. `missing` states the reason.
 """
@@ -25,7 +25,7 @@ _Sums = Mapping[str, NDArray[Any]]
 def summarise(
     sums: _Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
 ) -> dict[str, Any]:
-    """Summarise the sums of `HaltingStatistics` as JSON values.
+    """Convert the sums of `HaltingStatistics` to the JSON values of halting.json.
 
     Returns:
         `unit`, `max_depth` and `n`;
@@ -69,7 +69,7 @@ _CLASS_SUMS = ("depth", "remainder", "remainder_n", "loss", "loss_n", "right", "
 
 
 def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str, Any]:
-    """Compute the statistics of one class from its histogram and sums."""
+    """Return the depth statistics of one class of tokens or sequences, from its histogram and sums."""
     histogram = sums["depth"]
     n = int(histogram.sum())
     if n == 0:
@@ -94,7 +94,7 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
 
 
 def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
-    """Return number, mean, standard deviation and quantiles of depths 0..L from a histogram of at least one unit."""
+    """Return number, mean, standard deviation and quantiles of depths 0..L, from a histogram that is not empty."""
     n = int(histogram.sum())
     shares, depths = histogram / n, np.arange(len(histogram))
     mean = float((shares * depths).sum())
@@ -115,7 +115,7 @@ def set_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
 
 
 def _quantile(histogram: NDArray[np.int64], level: float) -> int:
-    """Return the smallest depth that is not exceeded by at least a share `level` of the units."""
+    """Return the smallest depth that at least a share `level` of the tokens or sequences does not exceed."""
     cumulated = np.cumsum(histogram)
     return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
 
@@ -123,7 +123,7 @@ def _quantile(histogram: NDArray[np.int64], level: float) -> int:
 def _put_mean(
     target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
 ) -> bool:
-    """Set `target[key]` to total / count, or `missing` to the reason for its absence; return whether the key is set."""
+    """Set `target[key]` to total / count or, without a count, `missing` to the reason; return whether it is set."""
     value = float(total) / int(count) if count else math.nan
     if math.isfinite(value):
         target[key] = value
@@ -133,7 +133,7 @@ def _put_mean(
 
 
 def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """Return one row for every depth k = 1..L, over all units. A value is absent if no unit has it.
+    """Return one row of statistics for every depth k = 1..L. A value is absent if it was never measured.
 
     If units have a depth of 0, a row for it comes first, without the values of an iteration.
     """
@@ -155,7 +155,7 @@ def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str
 
 
 def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
-    """Return the number and share of the n units that run an iteration, and their mean halting probability."""
+    """Return how many of the n tokens or sequences run an iteration, and their mean halting probability."""
     reached = int(sums["ran"][index])
     described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
     _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
@@ -163,7 +163,7 @@ def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
 
 
 def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str]) -> dict[str, list[dict[str, Any]]]:
-    """Return one row per step k for every group: the cosine similarity of the states before and after iteration k.
+    """Return the cosine similarity of the hidden states before and after each iteration k, for every group.
 
     Each row has both versions, over the units that run the iteration and over all units.
     """
@@ -228,7 +228,7 @@ def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, An
 
 
 def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, str]) -> dict[str, Any]:
-    """Return the multiply-accumulates, their ratios, and the ratio of full depth to mean depth."""
+    """Return the multiply-accumulates of an evaluation, and their ratios to full depth and to mean depth."""
     cost: dict[str, Any] = {}
     if everyone["n"] and everyone["mean"] > 0:
         cost["layer_ratio"] = (len(everyone["histogram"]) - 1) / everyone["mean"]
@@ -239,7 +239,7 @@ def _describe_cost(sums: _Sums, everyone: Mapping[str, Any], missing: dict[str, 
 
 
 def describe_work(sums: Sequence[float]) -> dict[str, float]:
-    """Return multiply-accumulates and their ratios under the names of the section `cost`.
+    """Return multiply-accumulates and their ratios under the names in the section `cost` of halting.json.
 
     The sums are in the order of the fields of `Work`.
     """
@@ -253,7 +253,7 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
 
 
 def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """Describe the mean weights of layers, which is exact because all batches have the same weights."""
+    """Return the mean weights of layers over all batches, which is exact because all batches have the same weights."""
     if not sums["layers_n"].any():
         return {}
     weights = sums["layers"] / sums["layers_n"]
@@ -332,7 +332,7 @@ LOSS_BINS = _BINS_PER_OCTAVE * (_OCTAVES + math.ceil((_LARGEST - 1) / math.log(2
 
 
 class HaltingStatistics:
-    """Accumulator of the statistics of depth of a set of traces.
+    """Accumulator of depth statistics over the depth traces of an evaluation.
 
     Args:
         max_updates: Maximum number of updates L of every trace.
@@ -399,7 +399,7 @@ class HaltingStatistics:
         right: Tensor | None = None,
         difficulty: Tensor | None = None,
     ) -> None:
-        """Add a batch. This method never waits for the device.
+        """Add a batch to the depth statistics, without waiting for the device.
 
         Args:
             trace: Depths of the units of the batch. Its `unit` is `token`, `sequence` or `task`.
@@ -441,12 +441,12 @@ class HaltingStatistics:
             self._sums["work_n"] += 1
 
     def _add(self, name: str, values: Tensor, counted: Tensor) -> None:
-        """Add rows of values, summed over units, and the number of units behind each."""
+        """Add rows of values, summed over tokens or sequences, and the number of values in each sum."""
         self._sums[name][: len(values)] += values.double().sum(dim=-1)
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
 
     def _add_halting(self, halting: Halting, running: Tensor, members: Tensor) -> None:
-        """Add the remainders of units, and the halting probabilities of the iterations that they ran, (N, M)."""
+        """Add the remainders of tokens or sequences, and the halting probabilities of their iterations, (N, M)."""
         if halting.remainders is not None:
             self._add("remainder", _mask_values(members, halting.remainders.flatten()), members)
         running = running[: halting.probabilities.shape[-1]]
@@ -472,7 +472,7 @@ class HaltingStatistics:
             self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
     def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
-        """Add the cosine similarity of x_k and x_(k+1), over the units that run iteration k + 1, and over all units."""
+        """Add the cosine similarities of x_k and x_(k+1), over units that run iteration k + 1 and over all units."""
         members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
         steps = len(states) - 1
         for step in range(steps):
@@ -487,14 +487,14 @@ class HaltingStatistics:
         self._sums["cosine_all_n"][:, steps:] += frozen
 
     def tensors(self) -> list[Tensor]:
-        """Return all accumulators.
+        """Return the accumulated sums as tensors, which the caller sums over processes.
 
         Before `summary`, sum each over processes, in place and in this order.
         """
         return list(self._sums.values())
 
     def summary(self) -> dict[str, Any]:
-        """Return all statistics as JSON values; see `summarise`."""
+        """Return the depth statistics as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
 
@@ -507,5 +507,5 @@ def _loss_bin(losses: Tensor) -> Tensor:
 
 
 def _mask_values(counted: Tensor, values: Tensor) -> Tensor:
-    """Return `values` at the counted units and 0 elsewhere, even for values that are not finite."""
+    """Return `values` at the units that count and 0 elsewhere, even where values are not finite."""
     return torch.where(counted, values, torch.zeros_like(values))

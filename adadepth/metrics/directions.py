@@ -1,4 +1,4 @@
-"""Directions of metrics: whether a greater or a smaller value is better for model selection and sweeps."""
+"""Direction of every metric: whether a greater or a smaller value is better."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _GREATER = ("accuracy", "per_second", "speedup_over_dense")  # endings of names 
 
 
 def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
-    """Return whether the best model is the one with the greatest value of the metric.
+    """Return whether a greater value of a metric is better, so that the best model has the greatest one.
 
     Args:
         metric: `trainer.metric_for_best_model`, or None for the loss, as in transformers.
@@ -38,7 +38,7 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
 
 
 def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
-    """Return whether the configuration searches for the worst value of an evaluation metric.
+    """Return whether the configuration asks for the worst value of a metric as its best.
 
     Args:
         metric: Name of the metric without `eval/` or `eval_`.

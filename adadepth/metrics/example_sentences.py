@@ -17,7 +17,7 @@ MASK_KINDS = ("", "mask", "random", "original")
 
 
 class SentenceSampler:
-    """A sampler of `3 * per_rule` examples of an evaluated set.
+    """Sampler that selects the first, the deepest and the shallowest sentences of an evaluated data set.
 
     Args:
         decode: Function from a token id to text.
@@ -46,7 +46,7 @@ class SentenceSampler:
         predictions: Tensor,
         distribution: Tensor | None = None,
     ) -> None:
-        """Add the rows of a batch that rank among the samples. Batches may come in any order.
+        """Add those sentences of a batch that rank among the first, deepest or shallowest so far.
 
         At most `3 * per_rule` rows are copied to the host, all in one copy.
 
@@ -84,7 +84,7 @@ class SentenceSampler:
         self._seen += len(ids)
 
     def _add(self, index: int, depth: float, fields: _Fields, shared: list[float] | None) -> None:
-        """Add an example to the samples of every rule that it ranks among."""
+        """Add an example to each list of samples in which it ranks high enough."""
         for samples, rank in zip(self._samples.values(), (0.0, -depth, depth), strict=True):
             if all(index != sampled for _, sampled, *_ in samples):
                 samples.append((rank, index, fields, shared))
@@ -92,7 +92,7 @@ class SentenceSampler:
                 del samples[self.per_rule :]
 
     def sentences(self) -> list[Sentence]:
-        """Return the sampled examples without padding.
+        """Return the sampled sentences without padding.
 
         Each example has `rule`, `index` (its number in the evaluated set), `mean_depth`, and lists with an entry per
         token: `tokens` (input text), `updates`, `remainders`, `mask_kind` (`""`, `mask`, `random`, `original`),
@@ -131,12 +131,12 @@ class SentenceSampler:
 
 
 def _expand_to_tokens(values: Tensor, like: Tensor) -> Tensor:
-    """Return values of tokens, (B, T), expanding values of whole sequences, (B,), if necessary."""
+    """Return values of tokens, (B, T); values of sequences, (B,), are repeated for every token."""
     return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
 
 
 def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
-    """Return the iterations that each token, or its sequence, ran in the given rows, or None for each if unrecorded."""
+    """Return the iterations that each token or its sequence ran, or None for each token if they were not recorded."""
     if ran is None:
         return [[None] * tokens for _ in rows]
     masks = (ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1))[rows].cpu().tolist()
@@ -144,7 +144,7 @@ def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list
 
 
 def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
-    """Return the halting probabilities of each token in the given rows, up to its last iteration.
+    """Return the halting probabilities of each token up to its last iteration.
 
     They are None if the trace has no halting probabilities of tokens.
     """
@@ -159,5 +159,5 @@ def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[li
 
 
 def _round(value: float) -> float | None:
-    """Return the value rounded to four decimals, or None if it is not finite."""
+    """Return a value rounded to four decimals, or None if it is not finite."""
     return round(value, 4) if math.isfinite(value) else None

@@ -13,7 +13,7 @@ X_AXES = ("mean_updates", "macs")
 
 
 def warnings(study: Mapping[str, Any]) -> list[str]:
-    """Return the distinct warnings of a study, one line each, with the names of the rules concerned."""
+    """Return the distinct warnings of a comparison of exit rules, one line each, with the names of the rules."""
     rules: dict[str, list[str]] = {}
     for row in study["rows"]:
         if "warning" in row:
@@ -22,12 +22,12 @@ def warnings(study: Mapping[str, Any]) -> list[str]:
 
 
 def batches(study: Mapping[str, Any]) -> list[str]:
-    """Return the timed batch sizes in increasing order."""
+    """Return the batch sizes at which exit rules were timed, in increasing order."""
     return sorted({batch for row in study["rows"] for batch in row.get("seconds", {})}, key=int)
 
 
 def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to every row `pareto`, the cost axes on which no other row dominates the row.
+    """Add to every exit rule's row the cost axes on which no other rule is both cheaper and better.
 
     The oracles are excluded, because they cannot be run without labels.
     """
@@ -41,7 +41,7 @@ def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
-    """Return the cost of a row on an axis, or None if it was not measured.
+    """Return the cost of an exit rule on an axis (updates, compute or time), or None if it was not measured.
 
     The axis is `mean_updates`, `macs` or `seconds/<batch>`.
     """
@@ -69,7 +69,7 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def format_score_title(study: Mapping[str, Any]) -> str:
-    """Return the title of `score`, with the names of its averaged metrics. The score of a text is minus its loss."""
+    """Return the title of the metric `score`, with the names of the metrics that it averages."""
     if study["problem"] == "language_model":
         return "score (minus the loss, nats)"
     names = ", ".join(get_metric_key(name) for name in study["metrics"])
@@ -77,7 +77,7 @@ def format_score_title(study: Mapping[str, Any]) -> str:
 
 
 def format_pareto_axes(row: Mapping[str, Any]) -> str:
-    """Format the cost axes on which a row is in the Pareto set, such as `updates, MACs, time 1/8/32`."""
+    """Format the cost axes on which a rule is Pareto-optimal, such as `updates, MACs, time 1/8/32`."""
     if row["kind"] == "ceiling":
         return "not a system"
     names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]

@@ -40,7 +40,7 @@ def advise(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the cheapest rule that keeps the share `KEEP` of full depth's score, and the cheapest such fixed depth.
+    """Return the cheapest exit rule that keeps the share `KEEP` of full depth's score, and the cheapest fixed depth.
 
     Args:
         records: Records of a labelled set with the logits of every step.
@@ -91,7 +91,7 @@ def readings(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the operating points of every rule on one model by name of the rule, from the least to the most compute.
+    """Return the operating points of every exit rule on one model, by rule, ordered by compute.
 
     The arguments are those of `advise`. Only the first of several settings with the same exit steps is listed. The
     fixed depths are listed as `fixed`.
@@ -117,7 +117,7 @@ def readings(
 
 
 class _Split:
-    """One half of the recorded examples, with the score and the compute of every rule on it.
+    """Half of the recorded examples, with the score and the compute of every exit rule on it.
 
     Args:
         records: Records of the half.
@@ -137,12 +137,12 @@ class _Split:
         self._scores: dict[bytes, float] = {}  # by exits, which many thresholds share
 
     def exits(self, rule: ExitRule) -> Tensor:
-        """Return the exit steps of a rule, int64 (M,)."""
+        """Return the step at which each example exits under a rule, int64 (M,)."""
         records = self.records
         return apply_rule(rule, records.step_logits, records.halting_logits, None, records.state_moves)
 
     def score(self, rule: ExitRule) -> float:
-        """Return the score of the predictions at the exits of a rule, or NaN if a metric is undefined."""
+        """Return the score of the predictions under an exit rule, or NaN if a metric is undefined."""
         return self._score_exits(self.exits(rule))
 
     def _score_exits(self, exits: Tensor) -> float:
@@ -152,12 +152,12 @@ class _Split:
         return self._scores[key]
 
     def _price_share(self, rule: ExitRule, exits: Tensor) -> float:
-        """Return the multiply-accumulates as a share of full depth's, including those of the signals of the rule."""
+        """Return the compute under an exit rule as a share of full depth's, including that of the rule's signals."""
         reads = () if isinstance(rule, Fixed) else rule.reads
         return self._macs(self.records, exits, reads) / self._full
 
     def find_cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
-        """Return the rule with the least compute among those with a score of at least `least`.
+        """Return the exit rule with the least compute among those with a score of at least `least`.
 
         The first one is returned if several have equal compute.
         """
@@ -166,14 +166,14 @@ class _Split:
         return min(prices, key=lambda pair: pair[0])[1]
 
     def describe_rule(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of a rule; see `advise`."""
+        """Return the statistics of an exit rule on the other half of the examples; see `advise`."""
         exits = self.exits(rule)
         updates = float(self.records.updates(exits).mean())
         work = self._price_share(rule, exits)
         return {"rule": rule.label, "score": self._score_exits(exits), "mean_updates": updates, "work": work}
 
     def describe_point(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of an operating point; see `readings`."""
+        """Return the statistics of an operating point of an exit rule; see `readings`."""
         records, exits = self.records, self.exits(rule)
         updates = records.updates(exits).double()
         point: dict[str, Any] = {"score": self._score_exits(exits), "updates": float(updates.mean())}
@@ -202,7 +202,7 @@ class _Split:
 
 
 def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:
-    """Yield the fixed depths, then the given rules, then each of these rules at all candidate thresholds.
+    """Yield the candidates for selection: fixed depths, the given rules, and these rules at all candidate thresholds.
 
     The fixed depths come first because the first of several candidates with equal compute is selected.
     """
@@ -215,7 +215,7 @@ def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator
 
 
 def _round_parameters(rule: ExitRule) -> ExitRule:
-    """Return the rule with its thresholds rounded to three significant digits, which are easy to type."""
+    """Return an exit rule with its thresholds rounded to three significant digits, which are easy to type."""
     numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
     return replace(rule, **{name: float(f"{value:.3g}") for name, value in numbers.items() if isinstance(value, float)})
 

@@ -1,4 +1,4 @@
-"""A study of exit rules: every rule on the same recorded steps, compared with controls and oracles.
+"""Study of exit rules: every rule is replayed on the same recorded steps, and compared with controls and oracles.
 
 The value of a rule is its gain over exits that ignore the examples. Two such controls are the same exit steps permuted
 at random, and two fixed depths mixed at random to the same compute. The oracles use the labels and bound the gain of
@@ -47,7 +47,7 @@ from adadepth.metrics.unit_classes import build_sequence_classes
 
 
 def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
-    """Return the labels of all supported rules, each on a small grid of parameters.
+    """Return the text forms of all exit rules that a model supports, each with a small grid of parameters.
 
     Rules of plug-ins have their default parameters.
     """
@@ -73,7 +73,7 @@ def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: 
 
 
 def permute_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
-    """Permute exit steps over the examples at random, int64 (M,), as a control. The generator must be on the CPU."""
+    """Permute exit steps over the examples at random, int64 (M,), as a control that ignores the input."""
     order = torch.randperm(len(exit_steps), generator=generator)
     return exit_steps[order.to(exit_steps.device)]
 
@@ -119,7 +119,7 @@ def study(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Evaluate every rule, its controls and the oracles on recorded steps.
+    """Evaluate exit rules, their controls and the oracles on recorded predictions of every step.
 
     Args:
         records: Records of a labelled set with the logits of every step.
@@ -152,7 +152,7 @@ def study(
 
 
 class _ReplayEvaluator:
-    """An evaluator of exit steps on recorded examples.
+    """Evaluator that computes quality and compute of recorded examples at given exit steps.
 
     Attributes:
         groups: Mask of the examples of each range of difficulty, boolean (M,), by name. It is empty if the data have no
@@ -172,7 +172,7 @@ class _ReplayEvaluator:
         self.first, self.settled = self._find_oracle_exits()
 
     def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
-        """Return the first step with a right prediction, and the first one with a prediction that stays right.
+        """Return the first step with a right prediction, and the first step from which the prediction stays right.
 
         For a text, they are the step of least loss, and the first step with a loss that stays near the last one.
         """
@@ -183,7 +183,7 @@ class _ReplayEvaluator:
         return first, first if self.right is None else find_settled_exits(self.step_logits, self.records.labels)
 
     def evaluate(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of a rule, and of its controls if it is adaptive."""
+        """Return the statistics of an exit rule and, if the rule is adaptive, of its controls."""
         draws = DRAWS if rule.name == "sample" else 1
         signals = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
         exits = [apply_rule(rule, *signals) for _ in range(draws)]
@@ -207,7 +207,7 @@ class _ReplayEvaluator:
         return row
 
     def evaluate_oracles(self) -> list[dict[str, Any]]:
-        """Return the statistics of both oracles, or of the first one only for a regression."""
+        """Return the statistics of both oracles, or of the first oracle only for a regression."""
         oracles = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
         return [
             self._figures(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
@@ -215,7 +215,7 @@ class _ReplayEvaluator:
         ]
 
     def compare_last_step(self) -> dict[str, Any]:
-        """Compare the best fixed step with the last one: `step`, `best`, `last`, `gap` and `lost`.
+        """Compare the best fixed exit step with the last step: `step`, `best`, `last`, `gap` and `lost`.
 
         `gap` is the best score minus the last. `lost` is the share of examples that were right at some step and are
         wrong at the last.
@@ -231,7 +231,7 @@ class _ReplayEvaluator:
         return overthinking
 
     def _compare_to_oracle(self, exits: Tensor) -> dict[str, Any]:
-        """Return the distance of exits from the oracle, and the mean exit step of each range of difficulty.
+        """Return how far exits are from the oracle's, and the mean exit step of each range of difficulty.
 
         `from_oracle` is the mean distance in updates to the first step with a prediction that stays right (for a text,
         with a loss that stays near the last one). It includes the shares of examples that exit before it and after it.
@@ -250,7 +250,7 @@ class _ReplayEvaluator:
         return comparison
 
     def _measure_calibration(self, exits: Tensor) -> dict[str, float]:
-        """Return the expected calibration error at the exits if every example has exactly one class, else nothing."""
+        """Return the expected calibration error of the predictions at the exits, if every example has one class."""
         labels = self.records.labels
         assert labels is not None
         if self._problem not in ("classification", "language_model") or labels.dim() > 1:
@@ -260,7 +260,7 @@ class _ReplayEvaluator:
         return {"calibration": confidence_calibration(confidence, predicted == labels)["ece"]}
 
     def _mix_fixed_depths(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
-        """Return exits at two neighbouring fixed depths, mixed at random to the same compute as a rule.
+        """Return exits that mix two neighbouring fixed depths at random to the same compute as a rule.
 
         If the compute exceeds full depth's, because a rule needs more for its signals, all exits are at full depth.
         """
@@ -281,7 +281,7 @@ class _ReplayEvaluator:
         return [self.scores.score_exits(steps) for steps in exits]
 
     def _price(self, steps: Tensor, reads: Collection[str]) -> float:
-        """Return the multiply-accumulates per example."""
+        """Return the mean multiply-accumulates of an example for given exit steps."""
         return self._macs(self.records, steps, reads) / len(steps)
 
     def _figures(
@@ -292,7 +292,7 @@ class _ReplayEvaluator:
         qualities: Sequence[Mapping[str, float]],
         reads: Collection[str],
     ) -> dict[str, Any]:
-        """Return a row of statistics, from the exit steps (M,) and the quality of every draw."""
+        """Return the row of statistics of an exit rule, from the exit steps (M,) and the quality of every draw."""
         max_updates = self.records.max_updates
         counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
@@ -339,7 +339,7 @@ def _format_warning(step: int, max_updates: int) -> str:
 def add_timings(
     results: Mapping[str, Any], timings: Mapping[str, Mapping[int, float]], conditions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add measured times to a study: the seconds per example, and the speed-up over full depth.
+    """Add measured times to the rows of a study: seconds per example, and the speed-up over full depth.
 
     Args:
         results: Results of `study`.
@@ -361,7 +361,7 @@ def add_timings(
 
 
 def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add the results of rules that ran online to a study, as `online` in each row.
+    """Add to each row of a study, as `online`, the results of a rule that decided while the model ran.
 
     In the replay, a unit attends to the states of units that never stop. Online results differ if an exit changes the
     inputs of other units, as the exit of a token does.
@@ -375,7 +375,7 @@ def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, An
 
 
 def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str]) -> dict[str, Any]:
-    """Return the quality and the mean updates of units that exited online, while the model ran."""
+    """Return the quality and the mean updates of examples that exited while the model ran."""
     assert records.labels is not None
     return {
         "quality": compute_quality(records.logits, records.labels, problem, metrics),

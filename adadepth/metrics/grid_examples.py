@@ -20,7 +20,7 @@ Grid = dict[str, Any]
 
 @dataclass(eq=False)
 class GridSampler:
-    """A sampler of the first grids of an evaluated set.
+    """Sampler that stores the first grids (mazes, sums or graphs) of an evaluated data set.
 
     Attributes:
         decode: Function from a token id to the symbol of a cell.
@@ -58,7 +58,7 @@ class GridSampler:
                 del self._grids[max(self._grids)]
 
     def _build_grid(self, batch: Mapping[str, Tensor], row: int, units: Mapping[str, Tensor]) -> Grid:
-        """Return one grid of a batch, with its cells arranged in rows and columns."""
+        """Return one grid of a batch, with the values of its cells in rows and columns."""
         real = batch["attention_mask"][row].bool().cpu()
         down, across = self._locate_cells(batch, row, real)
 
@@ -84,7 +84,7 @@ class GridSampler:
         }
 
     def _locate_cells(self, batch: Mapping[str, Tensor], row: int, real: Tensor) -> tuple[list[int], list[int]]:
-        """Return the row and the column of every cell."""
+        """Return the row and the column of every cell of a grid."""
         if self.kind == "chains":
             symbols = [self.decode(number) for number in batch["input_ids"][row].cpu()[real].tolist()]
             return locate_chain_nodes(symbols, batch["difficulty"][row].cpu()[real].tolist())
@@ -175,7 +175,7 @@ _GIVEN, _NEW, _SAME, _WRONG = "#4a525b", "#cfe3f5", "#f0f2f5", "#f6d5cf"
 
 @dataclass(eq=False)
 class PuzzleSampler:
-    """A sampler of the first puzzles of an evaluated set.
+    """Sampler that stores the first puzzles of an evaluated data set.
 
     Attributes:
         symbols: Symbols of the tokens.
@@ -210,13 +210,13 @@ class PuzzleSampler:
             }
 
     def _arrange(self, tokens: Tensor) -> list[list[str | None]]:
-        """Return the symbols of a square, row by row, with None at cells without an answer."""
+        """Return the symbols of a square puzzle, row by row, with None at cells without an answer."""
         names = [None if token < 0 else self.symbols[token] for token in tokens.tolist()]
         size = math.isqrt(len(names))
         return [names[start : start + size] for start in range(0, len(names), size)]
 
     def grids(self) -> list[Grid]:
-        """Return the sampled puzzles in order of their index.
+        """Return the sampled puzzles in the order of their numbers.
 
         Each puzzle has `index`, `attributes`, and rows of symbols in `cells`, `label` and `answers`.
         """
@@ -224,7 +224,7 @@ class PuzzleSampler:
 
 
 def select_shown_steps(steps: int) -> list[int]:
-    """Return the steps with answers in a drawing: the first ones and the last."""
+    """Return the steps whose answers a drawing of a puzzle shows: the first ones and the last."""
     return [*range(1, min(steps, MOST_STEPS)), steps]
 
 
@@ -242,7 +242,7 @@ def find_box_shape(label: list[list[str]]) -> tuple[int, int] | None:
 
 
 def _rank_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    """Return a sort key that ranks square boxes before long ones, and wide boxes before tall ones."""
+    """Return a sort key for shapes of boxes, which puts square ones before long ones, and wide before tall ones."""
     return abs(shape[0] - shape[1]), shape[0]
 
 

@@ -16,7 +16,7 @@ WEIGHTS, WEIGHT = "halting/layers/weights", "halting/layers/weight/"
 
 
 def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
-    """Describe a distribution over hidden states.
+    """Return statistics of a learned distribution over the hidden states of a base model.
 
     Args:
         weights: Weight w_n of every state n = 0..N. Weights are at least 0 and sum to 1.
@@ -40,7 +40,7 @@ def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
 
 
 def collect_seed_weights(metrics: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Return the weights of every state, keyed by state, from the metrics of several seeds."""
+    """Return the learned weights of every state over several seeds, by state."""
     weights = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
     return dict(sorted(weights.items()))
 

@@ -1,4 +1,4 @@
-"""Names and wording of metrics, of classes of units, and of units that have a depth."""
+"""Names and wording of metrics, of classes of tokens and sequences, and of the units that have a depth."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORDS = (("<=", "up to"), (">", "over"))
 
 
 def metric_name(text: str) -> str:
-    """Replace the characters of a name that trackers refuse: all except letters, digits and `_./-`.
+    """Replace the characters of a metric's name that trackers refuse: all except letters, digits and `_./-`.
 
     `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, and `label: no` becomes `label_no`. Letters
     outside ASCII become their code points, so that names in other scripts stay distinct.
@@ -40,7 +40,7 @@ def is_loss(measure: str) -> bool:
 
 
 def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
-    """Return 0 if at least one unit received no update, else 1.
+    """Return the least depth of a histogram's axis: 0 if a token or sequence received no update, else 1.
 
     Args:
         histograms: Counts or shares of the depths, starting at depth 0.
@@ -49,14 +49,14 @@ def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
 
 
 def find_first_depth(halting: Mapping[str, Any]) -> int:
-    """Return the result of `find_least_depth` over all classes of halting.json."""
+    """Return the least depth for all classes in halting.json; see `find_least_depth`."""
     classes = halting.get("classes", {}).values()
     return find_least_depth(described["histogram"] for described in classes if described.get("histogram"))
 
 
 @dataclass(frozen=True)
 class UnitWording:
-    """Wording of a report for one type of unit.
+    """Wording that a report uses for one type of unit, such as tokens.
 
     Attributes:
         kind: Title of the report, such as `Halting`.
@@ -100,7 +100,7 @@ _ONE_DEPTH = {
 
 
 def get_unit_wording(unit: str) -> UnitWording:
-    """Return the wording for a unit.
+    """Return the wording that a report uses for a type of unit.
 
     A task or an architecture has one depth. Every other unit has a depth of its own.
     """
@@ -149,5 +149,5 @@ _DEFINITIONS = {
 
 
 def definition(name: str) -> str:
-    """Return the definition of a class of sequences, or an empty string for an unknown class."""
+    """Return the definition of a class of sequences in words, or an empty text for an unknown class."""
     return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

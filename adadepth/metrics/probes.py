@@ -23,7 +23,7 @@ MOST_ITERATIONS = 1000
 
 
 class Labelled(NamedTuple):
-    """States, (n, H), and the class of each, (n,)."""
+    """Labelled examples of a probe: hidden states, (n, H), and the class of each, (n,)."""
 
     states: Floats
     classes: _Classes
@@ -31,7 +31,7 @@ class Labelled(NamedTuple):
 
 @dataclass(frozen=True)
 class Probe:
-    """A fitted probe.
+    """Linear probe that was fitted to hidden states.
 
     Attributes:
         model: Standardisation and logistic regression, a pipeline of scikit-learn.
@@ -47,7 +47,7 @@ class Probe:
 
 
 def fit_probe(train: Labelled, validation: Labelled, score: Score) -> Probe:
-    """Fit logistic regressions to the training examples and return the best on the validation examples."""
+    """Fit logistic regressions to the training examples, and return the one that is best on the validation examples."""
     candidates = (_fit(train, validation, score, strength) for strength in STRENGTHS)
     return max(candidates, key=lambda probe: probe.validation)
 
@@ -80,7 +80,7 @@ def majority(train: NDArray[np.int64], test: NDArray[np.int64], labels: Sequence
 
 
 def accuracy(right: Right) -> dict[str, float]:
-    """Return the share of right predictions, (n,), with its Wilson 95 % interval."""
+    """Return the share of right predictions, from their rightness (n,), with its Wilson 95 % interval."""
     from scipy import stats  # imported here: it takes a second, and reading a report does not need it
 
     interval = stats.binomtest(int(right.sum()), len(right)).proportion_ci(_LEVEL, method="wilson")
@@ -88,7 +88,7 @@ def accuracy(right: Right) -> dict[str, float]:
 
 
 def gain(before: Right, after: Right) -> dict[str, float]:
-    """Return the gain in accuracy on the same examples, (n,) each, with the 95 % interval of a paired mean."""
+    """Return the gain in accuracy between two probes on the same examples, with the 95 % interval of a paired mean."""
     from scipy import stats
 
     differences = after.astype(float) - before
@@ -98,7 +98,7 @@ def gain(before: Right, after: Right) -> dict[str, float]:
 
 
 def by_difficulty(right: Right, difficulty: NDArray[np.int64]) -> list[dict[str, Any]]:
-    """Return accuracy and interval for every difficulty, (n,), with at least `FEWEST_EXAMPLES` examples."""
+    """Return a probe's accuracy and its interval for every difficulty that has at least `FEWEST_EXAMPLES` examples."""
     values, counts = np.unique(difficulty, return_counts=True)
     return [
         {"difficulty": int(value), "n": int(count), **accuracy(right[difficulty == value])}

@@ -1,4 +1,4 @@
-"""Predictions, losses and metrics from logits, for classes and for values.
+"""Predictions, losses and metrics that are computed from logits, for classes and for values.
 
 Shape legend: M examples, C classes (1 for a regression), L cells of a puzzle. The logits of puzzles are (M, L, C).
 """

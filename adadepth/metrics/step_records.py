@@ -1,4 +1,4 @@
-"""Records of the examples of an evaluation with the predictions of every step, and their recorder.
+"""Records of an evaluation's examples, with the predictions after every step, and their recorder.
 
 Shape legend: B batch, T tokens, K units in the input of the model, U units that have a label, N steps, C classes.
 """
@@ -20,7 +20,7 @@ POSITIONS = 2**20
 
 
 def build_token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """Return the records of every labelled token of a batch.
+    """Return the recorded columns for every labelled token of a batch.
 
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T), and optionally `difficulty`, (B,) or (B, T).
@@ -64,7 +64,7 @@ def get_sequence_numbers(index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Records of the examples of an evaluation, once each, ordered by index, on the CPU.
+    """Records of the examples of an evaluation, one each, ordered by example number, on the CPU.
 
     Attributes:
         index: Position in the evaluated set, (M,) int64.
@@ -113,14 +113,14 @@ class StepRecords:
 
 
 class StepRecorder:
-    """A recorder that collects the examples of all batches. `merge` joins the records of several processes."""
+    """Recorder that collects the predictions for the examples of all batches. `merge` joins those of all processes."""
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Tensor]] = []
 
     @torch.no_grad()
     def add(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add the examples of a batch.
+        """Add the examples of a batch to the records.
 
         Args:
             batch: `index` (B,), `attention_mask` or `inputs` (B, T), and optionally `labels` and `difficulty` (B,).
@@ -132,18 +132,18 @@ class StepRecorder:
         self.keep(columns, outputs.trace.max_updates)
 
     def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
-        """Store columns of `StepRecords` for one batch. `max_updates` is N."""
+        """Store columns of `StepRecords` for one batch, for a model with at most `max_updates` updates."""
         columns = {**columns, "max_updates": torch.tensor([max_updates])}
         self._batches.append({name: values.detach().cpu() for name, values in columns.items()})
 
     def parts(self) -> dict[str, Tensor]:
-        """Return all recorded columns by name, for `merge`. The dictionary is empty if this process had no batch."""
+        """Return all recorded columns by name, for `merge`. The mapping is empty if this process had no batch."""
         names = self._batches[0] if self._batches else ()
         return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
 
 
 def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """Return the records of every sequence of a batch."""
+    """Return the recorded columns for every sequence of a batch."""
     real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
     steps = getattr(outputs, "exit_steps", None)
     columns = {
@@ -160,7 +160,7 @@ def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Te
 
 
 def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
-    """Join the parts of all processes. An example that occurs twice, because a sampler padded, counts once."""
+    """Join the records of all processes. An example that a sampler repeated as padding counts once."""
     filled = [part for part in parts if part]
     assert filled, "no process evaluated anything"
     joined = {name: torch.cat([part[name] for part in filled]) for name in filled[0]}
@@ -170,7 +170,7 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:
-    """Return the updates of each example, (B,) float32. If tokens halt, this is the mean over real tokens."""
+    """Return the number of updates of each example, (B,) float32, which is a mean over tokens if tokens halt."""
     updates = trace.updates.float()
     if updates.dim() == 1:
         return updates

@@ -1,4 +1,4 @@
-"""Quality of recorded examples at exit steps: metrics of their predictions, or the loss of the tokens of a text.
+"""Scores of recorded examples at exit steps: metrics of their predictions, or the loss of the tokens of a text.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -48,7 +48,7 @@ class StepScores:
             self.losses = torch.stack(list(by_step), dim=1).double()
 
     def score_exits(self, steps: Tensor) -> dict[str, float]:
-        """Return the metrics and `score` of the predictions at exit steps, int64 (M,)."""
+        """Return the metrics and `score` of the predictions at given exit steps, int64 (M,)."""
         if self.losses is None:
             return self.score_logits(self._step_logits[torch.arange(len(steps)), steps - 1])
         loss = float(_gather_steps(self.losses, steps).mean())
@@ -92,7 +92,7 @@ def find_near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
 
 
 def find_first_stable_step(holds: Tensor) -> Tensor:
-    """Return the first step such that a condition holds there and at every later step, or N if there is none.
+    """Return the first step from which a condition holds at every later step too, or N if there is none.
 
     The condition is boolean, (M, N). The result is int64, (M,).
     """

@@ -1,4 +1,4 @@
-"""Summary of a stepwise evaluation: quality of every step, and calibration of halting and confidence.
+"""Summary of an evaluation step by step: quality of every step, and calibration of halting and confidence.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -113,7 +113,7 @@ def summarise_steps(
     truncation: TruncationLike | None = None,
     kl_direction: KLDirectionLike = "posterior_prior",
 ) -> dict[str, Any]:
-    """Summarise the steps and exits of an evaluation as JSON values.
+    """Summarise the quality and the exits of every step of an evaluation as JSON values.
 
     Args:
         records: Records of the whole evaluated set.
@@ -212,7 +212,7 @@ def _describe_steps(
     prior_pmf: Tensor | None,
     missing: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Return one row for every step: share of exits, halting distribution, and quality if all examples exit there."""
+    """Return one row of statistics for every step: share of exits, halting distribution, and quality."""
     rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_updates + 1)]
 
     def put(name: str, values: Sequence[Any]) -> None:
@@ -251,7 +251,7 @@ def _describe_steps(
 def _describe_classes(
     records: StepRecords, labels: Sequence[str], posterior: HaltingDistribution | None
 ) -> dict[str, dict[str, Any]]:
-    """Return the depth statistics of each class of sequences. An empty class has only n = 0."""
+    """Return the depth statistics of each class of sequences; an empty class has only the count 0."""
     difficulty = records.difficulty
     difficulties = None if difficulty is None else difficulty[difficulty >= 0]  # negative: the example has none
     has_cells = records.logits.dim() == 3
@@ -293,7 +293,7 @@ def _describe_calibration(
 
 
 def _read_confidence(records: StepRecords) -> Tensor | None:
-    """Return the confidence of each answer, (M,), or None without halting logits.
+    """Return the model's confidence in each answer, (M,), or None if it has no halting logits.
 
     It is the highest class probability, or the judgement of the halting head for a puzzle.
     """
@@ -307,7 +307,7 @@ def _read_confidence(records: StepRecords) -> Tensor | None:
 def _correlate_depth(
     records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Correlate the depth and the expected steps with the loss at the exit, the length and the difficulty."""
+    """Return the correlations of depth and expected steps with the loss at the exit, the length and the difficulty."""
     depths = {"updates": records.depth}
     if posterior is not None:
         depths["expected_steps"] = posterior.expected_steps()
@@ -331,7 +331,7 @@ def _correlate_depth(
 
 
 def _describe_spread(values: Tensor) -> dict[str, Any]:
-    """Return n, mean, and the standard deviation over the examples.
+    """Return count, mean and standard deviation of values over the examples.
 
     The sum of squares is divided by n, because it is a spread and not an uncertainty.
     """
@@ -342,7 +342,7 @@ def _describe_spread(values: Tensor) -> dict[str, Any]:
 
 
 def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, missing: dict[str, str]) -> None:
-    """Set `target[key]` to the mean of the values, or `missing[name]` to the reason for its absence."""
+    """Set `target[key]` to the mean of values or, if it is not finite, `missing[name]` to the reason."""
     mean = float(values.double().mean())
     if math.isfinite(mean):
         target[key] = mean
@@ -359,7 +359,7 @@ def _count_exits(exit_steps: Tensor, max_updates: int) -> list[int]:
 
 
 def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Flatten the values of a summary that trackers plot as curves. Absent values are skipped.
+    """Return the values of a step summary that trackers plot as curves, under flat names. Absent values are skipped.
 
     The names are `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`,
     `halting/kl`; `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or

@@ -45,7 +45,7 @@ def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
 
 @lru_cache
 def _load(name: str, path: str) -> Any:
-    """Load a metric of the library. It fails at once if there is neither a connection nor an earlier download."""
+    """Load a metric of the ``evaluate`` library. It fails at once without a connection or an earlier download."""
     alternative = "give a local folder with evaluate:FOLDER, or a built-in metric"
     if not Path(path).expanduser().exists():
         if path.startswith((".", "/", "~")):
@@ -111,7 +111,7 @@ def normalised(text: str) -> str:
 
 
 def exact_match(prediction: str, answer: str) -> float:
-    """Return 1 if both texts are equal after `normalised`, else 0."""
+    """Return 1 if two answer texts are equal after `normalised`, else 0."""
     return float(normalised(prediction) == normalised(answer))
 
 
@@ -172,7 +172,7 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 
 
 class Metric(NamedTuple):
-    """A metric with its kind of task and a function of predictions and labels, (M,) each.
+    """Metric with the kind of task to which it belongs, and its function of predictions and labels, (M,) each.
 
     Both arrays are (M, L) for puzzles and (M, C) for multi-label tasks. The function returns NaN if the metric is
     undefined.
@@ -194,7 +194,7 @@ def _f1(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _averaged_f1(average: str, predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the F1 of classes, (M,), or of multi-label predictions, (M, C).
+    """Return the F1 averaged over classes, from predictions (M,), or over labels, from multi-label predictions (M, C).
 
     Args:
         average: `micro`, over all decisions together, or `macro`, the unweighted mean over the classes or labels that
@@ -213,7 +213,7 @@ def _all_labels(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the Matthews correlation. It is 0 for constant predictions, its limit and the value of GLUE's scorer."""
+    """Return the Matthews correlation of predictions and labels, which is set to 0 for constant predictions."""
     from sklearn.metrics import matthews_corrcoef
 
     return float(matthews_corrcoef(labels, predictions)) if _has_variation(predictions, labels) else 0.0
@@ -294,7 +294,7 @@ def is_hub_metric(name: str) -> bool:
 
 
 def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
-    """Check the names of metrics before a run. `load_metrics` checks the metrics of the hub.
+    """Check that the names of metrics are valid before a run; `load_metrics` checks the metrics of the hub.
 
     Args:
         metrics: Names of metrics. For classes and values, ``evaluate:NAME[:KEY]`` is allowed too.
@@ -340,7 +340,7 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def load_metrics(metrics: Sequence[str]) -> None:
-    """Load the metrics of the hub, so that a run fails before it trains if one is not available.
+    """Load the metrics of the hub, so that a run fails before it trains if a metric is not available.
 
     Raises:
         DataError: If a metric cannot be loaded.
@@ -351,7 +351,7 @@ def load_metrics(metrics: Sequence[str]) -> None:
 
 
 def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics and ``score``, their mean, as GLUE averages the two metrics of MRPC, QQP and STS-B.
+    """Return the metrics of predictions and ``score``, their mean, as GLUE averages two metrics of one task.
 
     A higher score is better, so errors count with a minus sign. Matthews' correlation of constant predictions is 0.
     Pearson's and Spearman's correlations of constant predictions are undefined. They are absent (``UNDEFINED`` is the

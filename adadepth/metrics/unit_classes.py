@@ -1,4 +1,4 @@
-"""Classes of units for the comparison of depths: kind of token, label, correctness, length, difficulty, attribute."""
+"""Classes of tokens and sequences, whose depths are compared: token type, label, correctness, length, difficulty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN_CLASSES: tuple[str, ...] = tuple(CLASS_DEFINITIONS)
 
 
 def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask_id: int) -> dict[str, Tensor]:
-    """Sort the tokens of a batch into (overlapping) classes. Padding belongs to no class.
+    """Return the (overlapping) classes of the tokens of a batch. Padding belongs to no class.
 
     Args:
         batch: `input_ids` and `attention_mask`, (B, T) int64. If tokens were selected for prediction, also `mask_kind`,
@@ -59,7 +59,7 @@ CHOICE_CLASSES = ("all", "correct", "wrong", "right", "other", "taken", "context
 def classify_choice_tokens(
     logits: Tensor, labels: Tensor, real: Tensor, context: Tensor, ending: Tensor
 ) -> dict[str, Tensor]:
-    """Sort the tokens of all choices into (overlapping) classes. Padding belongs to no class.
+    """Return the (overlapping) classes of the tokens of all choices. Padding belongs to no class.
 
     Args:
         logits: Logit of each choice, (B, C).
@@ -117,7 +117,7 @@ def compute_bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SequenceClasses:
-    """A sorter of sequences, or of their tokens, into (overlapping) classes with fixed names.
+    """Classifier of sequences, or of their tokens, into (overlapping) classes with fixed names.
 
     Attributes:
         labels: Class names of a classification in order. Empty for a regression, which has no class `correct` either.
@@ -152,7 +152,7 @@ class SequenceClasses:
         difficulty: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return the members of every class in a batch.
+        """Return the mask of the members of every class in a batch, by the name of the class.
 
         Args:
             logits: Logits of sequences, (B, C), or of tokens or cells, (B, T, C).
@@ -192,7 +192,7 @@ def build_sequence_classes(
     *,
     has_cells: bool = False,
 ) -> SequenceClasses:
-    """Return the classes of a whole set: labels, quartiles of length, and up to eight ranges of difficulty.
+    """Build the classes for an evaluated data set: labels, quartiles of length, and up to eight ranges of difficulty.
 
     Args:
         labels: Class names in order. Empty for a regression.
@@ -237,7 +237,7 @@ FEWEST_OF_A_PART = 10  # examples of a range; rarer values join their neighbours
 def describe_attributes(
     attributes: Mapping[str, NDArray[np.int64]], depth: NDArray[np.int64], right: NDArray[np.bool_]
 ) -> dict[str, dict[str, Any]]:
-    """Describe depth for every value of every attribute, or for ranges of values if there are many or rare ones.
+    """Return depth statistics for every value of every attribute, or for ranges of values if they are many or rare.
 
     Args:
         attributes: Whole numbers from 0, (examples,), by name. An attribute with only one value is skipped.

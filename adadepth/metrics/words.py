@@ -25,7 +25,7 @@ GOES_ON = "…"  # after the first piece of words that have more
 
 @dataclass(frozen=True)
 class Words:
-    """The words of a batch. Every attribute is (B, T).
+    """Words of a batch. Every attribute is a tensor (B, T).
 
     Attributes:
         pieces: Token ids as they were before masking, int64.
@@ -44,7 +44,7 @@ class Words:
 
 
 class SumsByKey:
-    """Sums for the means of many keys, accumulated over batches.
+    """Sums for the means of many keys, such as vocabulary entries, accumulated over batches.
 
     Their size depends only on the number of keys, not on the size of the data set.
 
@@ -75,7 +75,7 @@ class SumsByKey:
 
 
 class WordDepths:
-    """Accumulator of the mean depth over the pieces of words, by word and by tag.
+    """Accumulator of the mean depth of words, by word and by tag.
 
     A word of one piece is identified by that piece. All words of several pieces with the same first piece are combined.
     Words with a piece that is to be predicted are counted, but their depth is not measured.
@@ -112,14 +112,14 @@ class WordDepths:
             self._tags.add(tags[tagged], depths[tagged], rows[tagged])
 
     def tensors(self) -> list[Tensor]:
-        """Return the accumulators.
+        """Return the accumulated sums as tensors, which the caller sums over processes.
 
         Before `summary`, sum each over processes, in place and in this order.
         """
         return [self._words.table, self._tags.table, self._selected]
 
     def summary(self, decode: Callable[[int], str], tags: Sequence[str] = ()) -> dict[str, Any]:
-        """Return the deepest and the shallowest words, and every tag, as JSON values.
+        """Return the deepest and the shallowest words, and the mean depth of every tag, as JSON values.
 
         Args:
             decode: Function from a token id to its text.

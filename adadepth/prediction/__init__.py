@@ -1,4 +1,4 @@
-"""Prediction: pipelines that predict texts and tables with a trained model, and report the depth spent on each."""
+"""Prediction for texts and tables with a trained model, including the depth that the model spent on each text."""
 
 from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
 from adadepth.prediction.pipeline import Pipeline

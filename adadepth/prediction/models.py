@@ -1,4 +1,4 @@
-"""Models that predict texts: their classes, the tokenizers that fit them, and the layout of their input."""
+"""Loading of models that predict texts, with their tokenizers and the layout of their input."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def get_prediction_type(model: object) -> str | None:
-    """Return what a model predicts: `classes`, `tags`, `masks`, `next` or `cells`.
+    """Return what a model predicts for a text: `classes`, `tags`, `masks`, `next` (word) or `cells`.
 
     The result is None if the model predicts nothing about texts.
     """
@@ -90,7 +90,7 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
 
 
 def format_unsupported(architecture: str) -> str:
-    """Return the message that refuses an architecture, with the nearest allowed one and all allowed ones."""
+    """Return the error message for an unsupported model architecture, with the nearest supported one and all others."""
     names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
     suffixes = [
         f"transformers' own ...{_get_head_suffix(head)}" for kind in _HEADS for head in _load_generic_heads(kind)
@@ -142,7 +142,7 @@ def _get_vocabulary_size(model: Any) -> int:
 def build_layout(
     model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
-    """Return the layout of special tokens and length with which a model was trained to read texts.
+    """Return the layout of special tokens and the length with which the model was trained to read texts.
 
     Args:
         model: Model that predicts texts.
@@ -174,7 +174,7 @@ def build_layout(
 
 
 def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
-    """Return whether a model tags a fixed number of generated symbols that have no special tokens around them."""
+    """Return whether a model tags generated symbols, which have a fixed number and no special tokens around them."""
     return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
@@ -192,7 +192,7 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def get_first_tokens(model: Any) -> dict[str, Any]:
-    """Return the arguments of `Layout.from_tokenizer` that set the first special tokens of a text.
+    """Return the arguments with which `Layout.from_tokenizer` sets the first special tokens of a text.
 
     The result is empty for models with one [CLS] and for unknown families.
     """
@@ -202,7 +202,7 @@ def get_first_tokens(model: Any) -> dict[str, Any]:
 
 @cache
 def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
-    """Return the classes of all families for a kind of prediction, by class name."""
+    """Return the model classes of all families for a kind of prediction, by class name."""
     readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
     references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
     references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
@@ -212,7 +212,7 @@ def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
 
 @cache
 def _load_generic_heads(kind: str) -> Sequence[type[PreTrainedModel]]:
-    """Return the model classes that read transformers' checkpoints of any model type."""
+    """Return the model classes that read checkpoints of any model type of transformers."""
     generic = filter(_is_generic, families().values())
     return [load(family.heads[head]) for family in generic for head in _HEADS[kind] if head in family.heads]
 
@@ -222,5 +222,5 @@ def _is_generic(family: Family) -> bool:
 
 
 def _get_head_suffix(head: type) -> str:
-    """Return the end of a class name that starts at `For`, such as `ForSequenceClassification`."""
+    """Return the part of a class name from `For` on, such as `ForSequenceClassification`."""
     return head.__name__[head.__name__.index("For") :]

@@ -1,4 +1,4 @@
-"""Predictions for texts, for their tokens, and for single steps."""
+"""Results of prediction: classes for texts, tokens and single steps, with the depth of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """One iteration of a text or token, with the prediction after it.
+    """Result of one iteration for a text or token: the prediction after it.
 
     Attributes:
         halting: Halting probability, or None for models without a halting unit.
@@ -82,5 +82,5 @@ class Prediction:
     continuation: str | None = None
 
     def depths(self) -> list[float]:
-        """Return the updates of every token, or of the text if there are no tokens."""
+        """Return the number of updates of every token, or of the text if there are no tokens."""
         return [token.updates for token in self.tokens] if self.tokens else [self.updates]

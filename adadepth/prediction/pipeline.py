@@ -50,7 +50,7 @@ _CANDIDATES = 5
 
 
 class Pipeline:
-    """Pipeline of a model and its tokenizer. A call predicts texts in batches of similar length.
+    """Pipeline of a model and its tokenizer, which predicts texts in batches of similar length.
 
     It is not a subclass of transformers' `Pipeline`; docs/decisions/0019 gives the reasons.
 
@@ -126,7 +126,7 @@ class Pipeline:
         return cls(*load_parts(path), **options)
 
     def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
-        """Predict texts in batches.
+        """Predict texts in batches, and return a prediction for each text.
 
         Exit rules that sample use the same random numbers in every call.
 
@@ -143,7 +143,7 @@ class Pipeline:
         return self.priced(texts)[0]
 
     def examine(self, texts: Text | Iterable[Text]) -> tuple[list[Prediction], float]:
-        """Predict texts, and include the prediction after every step.
+        """Predict texts, and also return the prediction after every step.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
@@ -183,7 +183,7 @@ class Pipeline:
     @refuse_panics("tokenizer")
     @torch.inference_mode()
     def predict_token_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
-        """Return the predictions after every step for each token of one example.
+        """Return the predictions after every step for each token of one example, given as token ids.
 
         Taggers and language models run without halting. A masked language model applies its head to the state of each
         mask after every iteration. A halted token keeps its state.
@@ -214,7 +214,7 @@ class Pipeline:
         return {}
 
     def _decode_best(self, logits: Tensor) -> list[str]:
-        """Return the likeliest word of each row of logits (M, V). Columns beyond the vocabulary are ignored."""
+        """Return the most likely word for each row of logits (M, V). Columns beyond the vocabulary are ignored."""
         best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
         return list(map(self._decode_word, best))
 
@@ -222,14 +222,14 @@ class Pipeline:
         return str(self.tokenizer.decode([number])).strip()
 
     def _prepend_start(self, ids: Tensor) -> Tensor:
-        """Prepend the start token used in training: (1, S) to (1, S + 1)."""
+        """Prepend the start token that was used in training to token ids: (1, S) to (1, S + 1)."""
         return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
 
     @refuse_panics("tokenizer")
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
     ) -> tuple[list[Prediction], float, float]:
-        """Predict texts, and also return the multiply-accumulates of their depths and of full depth.
+        """Predict texts, and also return the compute at their depths and at full depth.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
@@ -249,7 +249,7 @@ class Pipeline:
         return [predictions[number] for number in range(len(encoded))], adaptive, full
 
     def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
-        """Tokenise texts. Texts without tokens raise an error, and truncated texts a warning."""
+        """Tokenise texts; raise an error for texts without tokens, and warn of truncated texts."""
         if self.predicts == "cells":
             texts = [self._parse_puzzle(number, text) for number, text in enumerate(texts)]
         encoded = encode_texts(self.tokenizer, self.layout, texts)
@@ -268,7 +268,7 @@ class Pipeline:
         return encoded
 
     def _warn_of_long_texts(self, encoded: Sequence[EncodedText]) -> None:
-        """Warn if texts are longer than the sequences that a language model was trained on."""
+        """Log a warning if texts are longer than the sequences on which a language model was trained."""
         length = self.trained_length
         if self.predicts != "next" or length is None or self.segment_length is not None:
             return
@@ -276,7 +276,7 @@ class Pipeline:
             logger.warning("%d of %d texts have more than the %d tokens used in training", count, len(encoded), length)
 
     def cells(self, text: str) -> str:
-        """Return a puzzle on one line, without white space that is not a symbol of the model."""
+        """Return the text of a puzzle on one line, without white space that is not a symbol of the model."""
         symbols = self._list_puzzle_symbols()
         return "".join(mark for mark in text if mark in symbols or not mark.isspace())
 
@@ -292,7 +292,7 @@ class Pipeline:
         return None if len(cells) == cell_count else f"must be a puzzle of {cell_count} cells, but has {len(cells)}"
 
     def _parse_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
-        """Return the cells of a puzzle. Any other text raises an error."""
+        """Return the cells of a puzzle from its text; raise an error for any other text."""
         text = "".join(parts)
         if (flaw := self.find_puzzle_flaw(text)) is not None:
             raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
@@ -385,7 +385,7 @@ class Pipeline:
         return EncodedText({"input_ids": np.array(prompt + written)}, spans, text.is_cut), before[len(start) :]
 
     def _build_options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
-        """Return the additional arguments of the model's forward pass."""
+        """Return the arguments of the model's forward pass besides the batch."""
         model = self.model
         if not model.exit_signals or self.predicts == "masks":
             return {}
@@ -398,7 +398,7 @@ class Pipeline:
     def _predict_tokens(
         self, texts: Sequence[EncodedText], trace: DepthTrace, answers: _Answers | None
     ) -> list[list[TokenPrediction] | None]:
-        """Return the tokens of every text with their depths and predictions.
+        """Return the tokens of every text in a batch, with their depths and predictions.
 
         An entry is None if the model has neither depths nor predictions for single tokens.
         """
@@ -435,7 +435,7 @@ class Pipeline:
         return answers
 
     def _answer_token(self, logits: Tensor, token: int | None = None) -> dict[str, Any]:
-        """Return fields of a `TokenPrediction` from the logits of a token, (V,).
+        """Return the fields of a `TokenPrediction` that follow from the logits of a token, (V,).
 
         If `token` is given, the fields include the probability of this id.
         """
@@ -450,7 +450,7 @@ class Pipeline:
         return {"label": label, "score": score, "candidates": words, **own_score}
 
     def _rank_words(self, logits: Tensor) -> dict[str, float]:
-        """Return the likeliest words in order of falling probability. Columns beyond the vocabulary are ignored."""
+        """Return the most likely words in order of falling probability. Columns beyond the vocabulary are ignored."""
         scores, best = logits[: len(self.tokenizer)].softmax(dim=-1).topk(min(_CANDIDATES, len(self.tokenizer)))
         words: dict[str, float] = {}
         for word, score in zip(best.tolist(), scores.tolist(), strict=True):
@@ -471,7 +471,7 @@ class Pipeline:
         ]
 
     def _answer_puzzle(self, outputs: Any, row: int) -> dict[str, Any]:
-        """Return the solution of a puzzle. If all steps ran, also return the solution after every step."""
+        """Return the model's solution of a puzzle and, if all steps ran, also the solution after every step."""
         right: list[Any] = [None] * self.model.max_updates
         if outputs.halting_logits is not None:
             right = outputs.halting_logits[row].sigmoid().tolist()
@@ -482,7 +482,7 @@ class Pipeline:
         return {"label": self._decode_symbols(outputs.logits[row]), "score": score, "steps": steps}
 
     def _decode_symbols(self, logits: Tensor) -> str:
-        """Return the likeliest symbol of every cell as one text, from logits (L, V)."""
+        """Return the most likely symbol of every cell as one text, from logits (L, V)."""
         symbols = self.tokenizer.convert_ids_to_tokens(logits.argmax(dim=-1).tolist())
         return "".join(NO_SYMBOL if symbol in self.tokenizer.all_special_tokens else symbol for symbol in symbols)
 
@@ -511,7 +511,7 @@ class Pipeline:
         ]
 
     def _build_steps(self, logits: Tensor, halting_logits: Tensor | None) -> list[Step]:
-        """Return the steps of a unit from its logits (N, C) and its halting logits (N,)."""
+        """Return the steps of a text or token, from its logits (N, C) and halting logits (N,)."""
         answers = [self._classify(step) for step in logits.float().cpu()]
         halting = [None] * len(answers) if halting_logits is None else halting_logits.float().sigmoid().tolist()
         return [
@@ -521,7 +521,7 @@ class Pipeline:
 
 
 def _check_logits(logits: Tensor) -> None:
-    """Raise an error if logits are NaN or positively infinite. The states of the model have then diverged.
+    """Raise an error if logits are NaN or positively infinite, which means that the model's states have diverged.
 
     The weights of such a model may still be finite.
     """
@@ -530,7 +530,7 @@ def _check_logits(logits: Tensor) -> None:
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis, bit for bit the same as in transformers' pipelines."""
+    """Return the softmax over the last axis, bit-identical to that of transformers' pipelines."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     share: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
     return share
@@ -543,7 +543,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[float]:
-    """Return the mean updates of every text.
+    """Return the mean number of updates of every text.
 
     If the unit of depth is a whole architecture, all texts have the same depth.
     """
@@ -554,7 +554,7 @@ def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[flo
 
 
 def _collect_token_halting(trace: DepthTrace, row: int) -> dict[int, list[Step]]:
-    """Return the halting probabilities of the iterations that each token of a row ran, by token position."""
+    """Return the halting probabilities of the iterations that each token of a text ran, by token position."""
     if trace.halting is None:
         return {}
     ran, probabilities = trace.iterations_run[row].tolist(), trace.halting.probabilities[row].float().tolist()

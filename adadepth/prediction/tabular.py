@@ -1,4 +1,4 @@
-"""Prediction of tables: reads the rows of a file, predicts them, and writes the rows with their predictions."""
+"""Prediction for a table: reads the rows of a file, predicts them, and writes them with their predictions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BREAKS = re.compile(r"\r\n|[\t\r\n]")  # end of a field or a line of TSV
 
 
 class TablePredictionTotals(NamedTuple):
-    """Totals over a predicted table.
+    """Totals over the rows of a table that was predicted.
 
     Attributes:
         rows: Number of rows.
@@ -60,7 +60,7 @@ def get_output_ending(source: Path) -> str:
 
 
 def resolve_input_file(value: str) -> Path:
-    """Return the file that the setting `input` names.
+    """Return the path of the file that the setting `input` names, after a check.
 
     Raises:
         DataError: If the setting names no file or several files.
@@ -72,7 +72,7 @@ def resolve_input_file(value: str) -> Path:
 
 
 def check_output_file(value: str, source: Path) -> Path:
-    """Return the file that the setting `output` names.
+    """Return the path of the file that the setting `output` names, after a check.
 
     Raises:
         ConfigError: If the file cannot be written, or if it is the input file.
@@ -131,7 +131,7 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
 
 
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> TablePredictionTotals:
-    """Predict the rows of a file, and write the rows with their predictions.
+    """Predict the rows of a file, and write them with their predictions to an output file.
 
     Args:
         pipeline: Pipeline of the model.
@@ -202,7 +202,7 @@ def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
 
 
 def _read_text_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    """Yield a row for every line: a text, or the texts of two columns with a tab between."""
+    """Yield a row for every line of a text file: a text, or the texts of two columns with a tab between."""
     for number, line in enumerate(read_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
@@ -217,7 +217,7 @@ def _check_column(source: Path, name: str, columns: Sequence[str], where: str = 
 
 
 def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
-    """Return the text or the pair of texts of a row. A missing text is read as an empty one, as in training."""
+    """Return the text or the pair of texts in a table row. A missing text is read as an empty one, as in training."""
     parts = []
     for name in columns:
         _check_column(source, name, list(row), f"row {number}")
@@ -239,7 +239,7 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
 
 
 def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _Row:
-    """Return the columns that a prediction adds to a row."""
+    """Return the columns that are added to a row for its prediction."""
     predicts = pipeline.predicts
     updates = {"updates": round(prediction.updates, _DIGITS)}
     if predicts == "classes" and prediction.value is not None:
@@ -261,7 +261,7 @@ def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _R
 
 
 def _build_token_columns(prediction: Prediction, words: int | None) -> _Row:
-    """Return columns with a list over words or masks. Words that were truncated get None."""
+    """Return columns that hold a list over words or masks. Words that were truncated get None."""
     tokens: list[Any] = [token for token in prediction.tokens or [] if token.label is not None]
     if words is not None:
         first = {token.part: token for token in reversed(tokens)}
@@ -281,12 +281,12 @@ def _round(value: Any) -> Any:
 
 
 def _choose_delimiter(source: Path) -> str:
-    """Return the delimiter of an output CSV file: that of an input CSV file, or otherwise the usual one."""
+    """Return the delimiter of an output CSV file: that of an input CSV file, otherwise the usual one."""
     return detect_csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
 def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
-    """Return a function that writes a row with a given number. `delimiter` separates the columns of a CSV file."""
+    """Return a function that writes a row of a given number. `delimiter` separates the columns of a CSV file."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
@@ -313,7 +313,7 @@ def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
 
 
 def _flatten(added: Mapping[str, Any]) -> _Row:
-    """Replace the mapping of probabilities by one column for each class. The column `updates` stays last."""
+    """Replace the mapping of class probabilities by one column for each class. The column `updates` stays last."""
     row = {key: value for key, value in added.items() if key not in ("probabilities", "updates")}
     classes = {f"probability_{name}": score for name, score in added.get("probabilities", {}).items()}
     return {**row, **classes, "updates": added["updates"]}

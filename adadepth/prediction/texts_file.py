@@ -1,4 +1,4 @@
-"""Content of texts.json: predictions of texts, and the depth spent on each."""
+"""Content of the file texts.json: predictions for texts, and the depth spent on each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | l
 def describe_predictions(
     pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
 ) -> dict[str, Any]:
-    """Return the content of the file texts.json.
+    """Return the content of the file texts.json for predictions that were made before.
 
     Args:
         pipeline: Pipeline that made the predictions.

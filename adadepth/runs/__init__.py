@@ -1,1 +1,1 @@
-"""Run directories: records, checkpoints, locks, inheritance of settings, and upload of models."""
+"""Run directories: records, checkpoints, locks, inheritance of settings from earlier runs, and upload of models."""

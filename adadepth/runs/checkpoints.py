@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, rotation and checks. Incomplete checkpoints are ignored.
+"""Checkpoints of a run: writing, deletion of old ones, and checks. Incomplete checkpoints are ignored.
 
 The manifest of a checkpoint lists its files and is written last; see `adadepth.runtime.files`. While a checkpoint is
 being written, its manifest lists no files. A folder without a manifest was written by an older version. The newest
@@ -34,7 +34,7 @@ _PARTS = (
 
 
 class _File(TypedDict):
-    """Size and checksum of a file. Manifests of older versions have a SHA-256."""
+    """Size and checksum of a file in a checkpoint. Manifests of older versions have a SHA-256."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -48,7 +48,7 @@ class _Manifest(TypedDict):
 
 
 class _CallbackState(TypedDict):
-    """Stored state of a callback of transformers."""
+    """Stored state of a callback of transformers' trainer in a checkpoint."""
 
     args: dict[str, Any]
     attributes: dict[str, Any]
@@ -90,7 +90,7 @@ def read_trainer_state(checkpoint: Path) -> dict[str, Any]:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """Return the folders `checkpoint-<step>`, complete or not, oldest first.
+    """Return the checkpoint folders `checkpoint-<step>` of a run, complete or not, oldest first.
 
     Folders with other names, such as `checkpoint-60.bak`, belong to the user and are skipped.
     """
@@ -119,7 +119,7 @@ def describe_last_checkpoint(directory: Path) -> str:
 
 @contextmanager
 def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
-    """Remove the checkpoint that the block writes if the disk becomes full.
+    """Delete the checkpoint that the block writes if the disk becomes full.
 
     Args:
         checkpoint: Folder of a checkpoint that is begun but not yet sealed.
@@ -150,7 +150,7 @@ def seal_checkpoint(checkpoint: Path) -> None:
 
 
 def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
-    """Delete the oldest checkpoints beyond a limit.
+    """Delete the oldest checkpoints of a run beyond a limit on their number.
 
     Args:
         directory: Folder of the checkpoints.
@@ -166,14 +166,14 @@ def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
 
 
 def remove_incomplete(directory: Path) -> None:
-    """Remove the checkpoints that a killed process was writing or deleting."""
+    """Delete the checkpoints that a killed process was writing or deleting."""
     for path in checkpoints(directory):
         if (path / MANIFEST).is_file() and _is_incomplete(path):
             shutil.rmtree(path)
 
 
 def _delete(checkpoint: Path) -> None:
-    """Mark a checkpoint as incomplete, in case the process is killed meanwhile, and delete it."""
+    """Delete a checkpoint after marking it as incomplete, in case the process is killed meanwhile."""
     if checkpoint.is_symlink():
         checkpoint.unlink()
     elif checkpoint.is_dir():
@@ -190,7 +190,7 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 
 
 def find_checkpoint_error(checkpoint: Path) -> str | None:
-    """Describe the error of a checkpoint, or return None if it is complete and undamaged.
+    """Return what is wrong with a checkpoint, or None if it is complete and undamaged.
 
     The text continues a sentence that names the checkpoint.
     """
@@ -208,7 +208,7 @@ def find_checkpoint_error(checkpoint: Path) -> str | None:
 
 
 def _find_missing_part(checkpoint: Path) -> str | None:
-    """Describe the error of a checkpoint without a manifest, or return None.
+    """Return what is wrong with a checkpoint without a manifest, or None.
 
     The trainer state is the last file of such a checkpoint.
     """
@@ -221,7 +221,7 @@ def _find_missing_part(checkpoint: Path) -> str | None:
 
 
 def _find_state_error(checkpoint: Path) -> str | None:
-    """Describe the error of a checkpoint's trainer state, or return None.
+    """Return what is wrong with a checkpoint's trainer state, or None.
 
     Its step must be the one in the name of the folder.
     """

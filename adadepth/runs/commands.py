@@ -1,4 +1,4 @@
-"""Command lines that a user can copy: the current one, and those that resume or evaluate a run."""
+"""Command lines that a user can copy: the current command, and commands that resume or evaluate a run."""
 
 import shlex
 import shutil
@@ -24,7 +24,7 @@ _CHOICES: list[str] = []
 
 
 def note_choices(lines: Iterable[str]) -> None:
-    """Store the lines that describe automatic settings, replacing any lines stored earlier in this process."""
+    """Store the lines that describe automatic settings, and forget those of an earlier run of this process."""
     _CHOICES[:] = lines
 
 
@@ -56,7 +56,7 @@ def format_command() -> str:
 
 
 def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
-    """Return the words of a command that reads the best checkpoint of a run.
+    """Return the words of a command that uses the best checkpoint of a run.
 
     The command must be started in the same working directory.
 
@@ -118,7 +118,7 @@ def format_resume_command(run: Path) -> str:
 
 
 def _read_overrides(hydra: Any = None) -> list[str]:
-    """Return the overrides of a job, by default this one, with unresolved references to the environment."""
+    """Return the overrides of a job, with references to the environment left unresolved."""
     overrides: Any = OmegaConf.to_container((hydra or HydraConfig.get()).overrides.task, resolve=False)
     return list(map(str, overrides))
 
@@ -132,7 +132,7 @@ def _get_key(override: str) -> str:
 
 
 def _start_command(name: str) -> list[str]:
-    """Return the start of a command: the program, the user's folder of YAML files if any, and the configuration."""
+    """Return the start of a command: program, user's configuration folder if any, and configuration name."""
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     folders = [source.path for source in sources if source.provider == "command-line"]
     return [*program(), *(word for folder in folders for word in ("--config-dir", folder)), "--config-name", name]

@@ -31,7 +31,7 @@ _SAMPLE = (
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """Identity of the training data of a model. The classes are stored separately, in `id2label` of the configuration.
+    """Identity of the data on which a model was trained. Its classes are stored separately, in `id2label`.
 
     Attributes:
         dataset: Name of the data set.
@@ -51,7 +51,7 @@ class DataIdentity:
 
     @classmethod
     def from_data(cls, dataset: DatasetConfig, data: Any) -> DataIdentity:
-        """Return the identity of loaded data.
+        """Return the identity of data that have been loaded.
 
         Args:
             dataset: Settings of the data.
@@ -90,12 +90,12 @@ class DataIdentity:
         return cls(**{name: value for name, value in stored.items() if name in fields})
 
     def write_to(self, config: PreTrainedConfig) -> None:
-        """Store this identity in a model's configuration, so that it is saved whenever the model is saved."""
+        """Store this identity in a model's configuration, with which it is saved."""
         setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:
-    """Describe the first field with a value of a wrong type, or return None if all types are right."""
+    """Return which stored field of an identity has a value of a wrong type, or None if all types are right."""
     texts, digests = stored.get("columns", ()), stored.get("sources", {})
     length = stored.get("sequence_length")
     is_length = length is None or (isinstance(length, int) and not isinstance(length, bool) and length > 0)
@@ -113,7 +113,7 @@ def _find_fault(stored: Mapping[str, Any]) -> str | None:
 
 
 def get_text_length(dataset: DatasetConfig) -> int | None:
-    """Return the maximum number of tokens per text.
+    """Return the maximum number of tokens per text of a data set.
 
     The result is None for generated tasks and puzzles, because the task determines their size.
     """

@@ -63,14 +63,14 @@ _SHARDING = frozenset({"trainer.fsdp", "trainer.fsdp_config"})
 
 @dataclass
 class Run:
-    """Open run: its directory and the record that is written to ``run.json``."""
+    """Run that is in progress: its directory and the record that is written to ``run.json``."""
 
     directory: Path
     is_main: bool = True
     record: dict[str, Any] = field(default_factory=dict)
 
     def update(self, **fields: Any) -> None:
-        """Set fields of the record and write the record, e.g. ``update(final_metrics=..., best_checkpoint=...)``."""
+        """Set fields of the run's record, e.g. ``update(final_metrics=..., ...)``, and write ``run.json``."""
         self.record |= redact_record(fields)
         if self.is_main:
             write_jsonable(self.directory / RECORD, self.record)
@@ -78,7 +78,7 @@ class Run:
 
 @contextmanager
 def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) -> Iterator[Run]:
-    """Lock the directory and record the status of the run: running, then finished, failed or interrupted.
+    """Lock a run directory and record the status of the run: running, then finished, failed or interrupted.
 
     Fields that an earlier start recorded stay until they are recorded again. Half-written files of a killed process are
     removed. A status that ``run.update(status=...)`` has set is kept. If a new run cannot be recorded, its directory is
@@ -128,7 +128,7 @@ def _remove_without_record(directory: Path) -> Iterator[None]:
 
 
 def run_directory(config: ExperimentConfig) -> Path:
-    """Return the directory of this run.
+    """Return the directory of the run that a configuration starts or resumes.
 
     It is the directory of the run to resume, after a check of its settings, or a new empty directory.
     """
@@ -141,7 +141,7 @@ def run_directory(config: ExperimentConfig) -> Path:
 
 
 def find_run_of_launch(config: ExperimentConfig) -> Path | None:
-    """Return the newest run with these settings from an earlier start of this launch, or None on its first start."""
+    """Return the newest run with these settings that an earlier start by the same launcher made, or None."""
     names, expected_hash = set(list_restartable_launches()), hash_result_settings(config)
     if config.resume is not None or not names:
         return None
@@ -237,7 +237,7 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Read ``run.json``, or return an empty record if there is none.
+    """Return the record ``run.json`` of a run, or an empty record if there is none.
 
     Raises:
         CheckpointError: If it is damaged.
@@ -253,7 +253,7 @@ def read_record(directory: Path) -> dict[str, Any]:
 
 
 def read_settings(directory: Path) -> Any:
-    """Read ``config.yaml``, the settings of a run, as Hydra wrote them.
+    """Return the settings of a run from its ``config.yaml``, as Hydra wrote them.
 
     Raises:
         CheckpointError: If the file is missing or damaged.
@@ -271,7 +271,7 @@ def read_settings(directory: Path) -> Any:
 
 
 def write_jsonable(path: Path, value: Any) -> None:
-    """Write readable JSON atomically; see ``jsonable``."""
+    """Write a value as indented JSON atomically; see ``jsonable``."""
     write_atomic(path, json.dumps(jsonable(value), indent=2, allow_nan=False) + "\n")
 
 
@@ -325,7 +325,7 @@ def _find_parent(config: ExperimentConfig) -> Path:
 
 
 def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the settings as plain values, for ``config.yaml`` and for trackers.
+    """Return the settings of a run as plain values, for ``config.yaml`` and for trackers.
 
     Groups that the model family never reads are omitted if they have their default values.
     """
@@ -338,7 +338,7 @@ def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _to_yaml_values(value: Any) -> Any:
-    """Convert settings to YAML values, with the members of enumerations as names."""
+    """Convert settings to YAML values; members of enumerations become their names."""
     if isinstance(value, Mapping):
         return {_to_yaml_values(name): _to_yaml_values(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -347,7 +347,7 @@ def _to_yaml_values(value: Any) -> Any:
 
 
 def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
-    """Return one line for every changed setting that has influenced the training so far."""
+    """Return one line for every changed setting that has already influenced the training of a resumed run."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = (
         flat(select_result_settings(stored)),
@@ -371,7 +371,7 @@ def read_run_world_size(directory: Path) -> int:
 
 
 def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_processes: int) -> Iterator[str]:
-    """Yield an error if the new world size changes the number of examples per optimiser step.
+    """Yield an error line if the new world size changes the number of examples per optimiser step.
 
     The line suggests settings that keep the number.
     """
@@ -403,7 +403,7 @@ def _find_length_dependence(config: ExperimentConfig) -> str | None:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dictionaries into one, with names joined by dots."""
+    """Flatten nested dictionaries into one, with keys joined by dots."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
     return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}

@@ -42,7 +42,7 @@ def open_repository(config: ExperimentConfig) -> str | None:
 
 
 def push(folder: Path, repository: str, message: str) -> str | None:
-    """Upload a model folder and return its address.
+    """Upload a model folder to the Hugging Face hub, and return its address.
 
     If the upload fails, log a warning and return None, so that a finished training run does not fail.
     """

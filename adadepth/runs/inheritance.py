@@ -38,7 +38,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
-    """Return a composed configuration that inherits groups from the run that wrote its `checkpoint`.
+    """Return a configuration with the groups of settings that it inherits from the run that wrote `checkpoint`.
 
     Groups and keys that the command line sets keep their values.
 
@@ -78,7 +78,7 @@ def _format_exceptions(keys: Iterable[str]) -> str:
 
 
 def _find_run(composed: Any) -> Path | None:
-    """Return the directory of the run from which the checkpoint is used.
+    """Return the directory of the run that wrote the configured checkpoint.
 
     The result is None if no checkpoint is used, or if no run wrote it.
 
@@ -93,7 +93,7 @@ def _find_run(composed: Any) -> Path | None:
 
 
 def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
-    """Return the groups to inherit from a run.
+    """Return the names of the groups of settings that are inherited from a run.
 
     The model is inherited only if it was chosen automatically from the run's data.
     """
@@ -108,12 +108,12 @@ def _find_group_schema(group: str, run: Path, values: Any) -> type:
 
 
 def _select_keys(group: str, overridden: Set[str]) -> list[str]:
-    """Return the keys within a group that the command line sets."""
+    """Return those keys of a group that the command line sets."""
     return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
 
 
 def find_data_schema(run: Path, keys: Set[str]) -> type:
-    """Return the settings dataclass of a run's data.
+    """Return the settings dataclass of the data on which a run was trained.
 
     The record of the run names it; for older runs it is found by its keys.
     """
@@ -175,7 +175,7 @@ def describe_resumption(config: ExperimentConfig, composed: DictConfig, overridd
 
 
 def load_run_settings(run: Path, key: str) -> ExperimentConfig:
-    """Load the settings of a run from its ``config.yaml``.
+    """Load the settings of a run from its ``config.yaml`` as a configuration.
 
     Args:
         run: Run directory.
@@ -194,7 +194,7 @@ def _to_experiment(settings: Any) -> ExperimentConfig:
 
 
 def _load_settings(run: Path, key: str) -> Any:
-    """Load the settings file of a run and merge it into the schema, because older files lack newer settings."""
+    """Load the settings file of a run, and fill in settings that are newer than the file from the schema."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"{key}={run}: model.name={name}: this model family is not installed")
@@ -215,7 +215,7 @@ def _load_settings(run: Path, key: str) -> Any:
 
 
 def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]:
-    """Yield the keys and groups of the configuration that the command line sets, directly or through an option."""
+    """Yield the keys and groups that the command line sets, directly or through an option such as `debug=default`."""
     fields = {field.name for field in dataclasses.fields(experiment_schema())}
     for key in sorted(overridden, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
         root = key.partition(".")[0].partition("/")[0]

@@ -21,7 +21,7 @@ _WORKER_TIMEOUT_S = 10.0  # loader workers inherit their process's lock, and not
 
 
 class _Owner(TypedDict):
-    """Process that holds a lock."""
+    """Process and host that hold a lock."""
 
     pid: int | str
     host: int | str

@@ -50,7 +50,7 @@ _DEPTHS = {
 
 
 def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any], model: Any, first_set: str) -> Path:
-    """Write README.md into a model folder and return its path.
+    """Write the model card README.md into a model folder, and return its path.
 
     Args:
         folder: Folder of the saved model.
@@ -102,7 +102,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
 def _list_results(
     config: ExperimentConfig, record: Mapping[str, Any], task: str, first_set: str
 ) -> Iterator[EvalResult]:
-    """Yield every metric of every evaluation set.
+    """Yield the metrics of every evaluation set as rows of the model card.
 
     `eval/` is the first set, which selected the model.
     """
@@ -123,7 +123,7 @@ def _list_results(
 
 
 def _is_model_cost(key: str, value: Any) -> bool:
-    """Return whether a metric is a cost of the model, and not of how its evaluation was executed."""
+    """Return whether a metric measures the model's own cost, not how its evaluation was executed."""
     is_execution = key.startswith(("cost/executed_", "cost/dense_"))
     return key.startswith("cost/") and not is_execution and isinstance(value, int | float)
 
@@ -154,7 +154,7 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
 
 @cache
 def _read_citation() -> dict[str, Any]:
-    """Read CITATION.cff from the repository or from the installed wheel."""
+    """Return the citation of this package, from CITATION.cff in the repository or in the installed wheel."""
     paths = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
     citation: dict[str, Any] = parse_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
     return citation

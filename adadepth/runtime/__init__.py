@@ -1,1 +1,1 @@
-"""Runtime environment: files, console, processes, signals, timing, and sources of models and data."""
+"""Environment of a run: files, console, processes, signals, timing, and access to models and data."""

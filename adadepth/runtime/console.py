@@ -1,4 +1,4 @@
-"""Console output: a logger that writes to standard output, and progress bars.
+"""Console output: messages for the user on standard output, and progress bars.
 
 A terminal and a log file get the same text. A terminal shows numbers and warnings in colour, unless NO_COLOR is set.
 """
@@ -28,7 +28,7 @@ _LOG_INTERVAL_S = 30.0  # in a log
 
 
 def visible(text: str) -> str:
-    """Escape control characters as Python does, except for tabs and line ends.
+    """Escape control characters in a text as Python does, except for tabs and line ends.
 
     Names of classes, files and metrics come from outside. An escape sequence in them could move the cursor of a
     terminal, change its title or hide lines.
@@ -43,7 +43,7 @@ def say(text: str) -> None:
 
 @cache
 def _logger() -> logging.Logger:
-    """Return the logger of the console.
+    """Return the logger that prints messages for the user.
 
     It is not below the logger `adadepth`, because Hydra replaces the handlers of that logger for every job.
     """
@@ -58,7 +58,7 @@ class _Handler(logging.Handler):
     """Log handler that writes above progress bars with rich in a terminal, and plain lines elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write a message.
+        """Print a log record on the console.
 
         If the reader of a pipe has exited (`| head`), discard this message and all later ones.
         """
@@ -94,7 +94,7 @@ def discard_terminal_output() -> None:
 
 
 def _discard(number: int) -> None:
-    """Redirect a file descriptor to the null device."""
+    """Redirect a file descriptor to the null device, so that writes to it succeed and are lost."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)

@@ -1,4 +1,4 @@
-"""Small trained models in the package. A setting that names a checkpoint can name them as `demo:NAME`.
+"""Small trained models that are part of the package; settings name them as `demo:NAME`.
 
 A demo is the directory of a finished run, reduced to the files that evaluations, predictions and the demo page read.
 Demos are read-only; `make demos` trains them.

@@ -35,7 +35,7 @@ def is_distributed() -> bool:
 
 
 def get_world_size() -> int:
-    """Return the world size."""
+    """Return the world size, which is the number of processes of a distributed run."""
     size = os.environ.get("WORLD_SIZE", "1")
     return int(size) if size.isdecimal() else 1
 
@@ -65,7 +65,7 @@ def reinit_process_group(backend: str | None, timeout_seconds: int) -> None:
 
 
 def check_launcher() -> None:
-    """Refuse incomplete environment variables of a launcher.
+    """Raise an error if only some of a launcher's environment variables are set.
 
     With them the run would wait for processes that never start.
 
@@ -77,7 +77,7 @@ def check_launcher() -> None:
 
 
 def _check_launcher_variables() -> str | None:
-    """Describe an environment variable of a launcher that is set without the others.
+    """Return which environment variable of a launcher is set without the others, or None.
 
     The result is None if all variables are set, or if none is needed.
     """
@@ -130,7 +130,7 @@ _T = TypeVar("_T")
 
 
 def run_main_process_first(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process first, and then on the others, which read the cached results."""
+    """Run `work` on the main process first, and then on the others, which can read the cache that it has filled."""
     if args.world_size == 1:
         return work()
     result, failure = _attempt(work) if args.process_index == 0 else (None, None)

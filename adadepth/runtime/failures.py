@@ -1,4 +1,4 @@
-"""Unexpected failures: records the activity that failed, and writes the traceback to a file."""
+"""Unexpected failures: the activity during which they occurred, and a file with the traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACTIVITY, _RUN, _OUTPUT = "adadepth_activity", "adadepth_run", "adadepth_output
 
 @contextmanager
 def activity(words: str, output: Path | None = None) -> Iterator[None]:
-    """Store the name of an activity in any error that the block raises.
+    """Add the name of an activity to any error that the block raises, for the error message.
 
     If blocks are nested, the innermost name is kept.
 
@@ -37,7 +37,7 @@ def activity(words: str, output: Path | None = None) -> Iterator[None]:
 
 
 def attach_run(error: BaseException, folder: Path) -> None:
-    """Store the directory of the run in an error."""
+    """Add the directory of the run to an error, for the error message."""
     _set_attribute(error, _RUN, str(folder))
 
 

@@ -26,12 +26,12 @@ _MESSAGES = (*_REMEDIES, "iostream error", "PytorchStreamWriter failed writing",
 
 
 class DiskFullError(UserError):
-    """Error that the disk has no space for a file."""
+    """Error for a file that cannot be written because the disk is full."""
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Raise `DiskFullError` if the block fails because the disk is full.
+    """Convert an error of a full disk within the block to `DiskFullError`.
 
     Args:
         folder: Folder to name in the message if the error names no file.
@@ -62,7 +62,7 @@ def format_full_disk_error(error: BaseException, folder: Path | None = None) -> 
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error itself reports a full disk or quota; its causes are not examined."""
+    """Return whether an error reports a full disk or quota; the errors that caused it are not examined."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL_DISK_ERRORS
     return any(message in str(error) for message in _MESSAGES)
@@ -82,7 +82,7 @@ def _format_line(error: BaseException, folder: Path | None) -> str:
 
 
 def format_free_space(folder: Path) -> str:
-    """Format the free disk space at a folder, or at its nearest existing parent."""
+    """Return a text with the free disk space at a folder, or at its nearest existing parent."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     return f"{shutil.disk_usage(existing).free / 2**20:,.1f} MiB are free"
 
@@ -119,7 +119,7 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary path, which replaces `path` when the block ends.
+    """Yield a temporary path; what is written there replaces `path` when the block ends.
 
     Temporary files that killed processes have left are removed.
     """
@@ -200,7 +200,7 @@ def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, 
 
 
 def damage(folder: Path, record: Record) -> str | None:
-    """Describe the first file of a folder that is missing or differs from its record, or return None.
+    """Return which file of a folder is missing or differs from its record, or None if all files are intact.
 
     Raises:
         LookupError, TypeError, AttributeError: If the record is malformed.

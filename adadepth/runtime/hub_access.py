@@ -1,4 +1,4 @@
-"""Sources of models and data: path resolution, access to the hub, remote code, and logs of transformers."""
+"""Access to models and data: paths, the Hugging Face hub, remote code, and log messages of transformers."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ _TIMEOUT_S = 5.0
 
 
 def get_first_line(error: object) -> str:
-    """Return the first line of an error message, or the name of its type."""
+    """Return the first line of an error's message, or the name of its type if the message is empty."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def check_hub(what: str, alternative: str, kind: type[DataError] = DataError) -> None:
-    """Check in a single attempt, which respects proxy settings, that the hub can be reached.
+    """Check that the Hugging Face hub can be reached, in a single attempt that respects proxy settings.
 
     ``HF_HUB_OFFLINE=1`` skips the check: the libraries then read their cache only.
 

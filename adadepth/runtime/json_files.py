@@ -63,7 +63,7 @@ def read_json_lines(path: Path, kind: Any) -> list[Any]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Read a regular file; refuse a pipe or a device, because reading from it may never end.
+    """Return the text of a regular file; refuse a pipe or a device, because reading from it may never end.
 
     Raises:
         CheckpointError: If the path is missing, is not a regular file or cannot be read.
@@ -94,7 +94,7 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
 
 
 def find_type_problem(value: Any, kind: Any, name: str = "") -> str | None:
-    """Describe the first field of a value that does not match its type, or return None.
+    """Return what field of a value does not match its type, or None if all match.
 
     Args:
         value: Parsed JSON.
@@ -161,7 +161,7 @@ def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | None:
-    """Return the first type problem of the children of a mapping or list; problems of keys come first.
+    """Return the first mismatch of the children of a mapping or list with their types; those of keys come first.
 
     Each child is a tuple of key or index, value and type.
     """
@@ -171,7 +171,7 @@ def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | No
 
 
 def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    """Return the first type problem of a list that has one type per member."""
+    """Return the first mismatch of a list that has one type per member."""
     if not isinstance(value, list) or len(value) != len(kinds):
         return _format_problem(name, f"a list of {len(kinds)}", value)
     return _check_children([(number, *pair) for number, pair in enumerate(zip(value, kinds, strict=True))], name)

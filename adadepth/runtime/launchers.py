@@ -16,7 +16,7 @@ _START_FIELD = 19  # index of the start time of a process after its name, in /pr
 
 
 def launches() -> list[str]:
-    """Return the identifiers of the launches (by torchrun or Slurm) to which this run belongs."""
+    """Return the identifiers of the torchrun or Slurm launches to which this process belongs."""
     numbered = (f"{kind} {os.environ[number]}" for kind, (number, _) in _VARIABLES.items() if _is_set(number))
     return [*numbered, *_name_parent()]
 
@@ -39,7 +39,7 @@ def _is_set(number: str) -> bool:
 
 
 def _name_parent() -> list[str]:
-    """Return an identifier of the parent process, from its id and start time, if it is a launcher."""
+    """Return an identifier of the parent process, from its id and start time, if the parent is a launcher."""
     if not any(name in os.environ for name in _PARENTS):
         return []
     parent = os.getppid()

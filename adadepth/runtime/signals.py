@@ -1,4 +1,4 @@
-"""Signal handling: signals that stop a run, and an immediate exit while Hydra composes a configuration.
+"""Handling of signals that stop a run, and immediate exit after a signal during start-up.
 
 The exit must be immediate because composition loses the exception of a signal handler. A `finally:` of OmegaConf reads
 a variable that the interrupted statement would have set, and so raises another error. Hydra also drops any error while
@@ -34,7 +34,7 @@ def list_stop_signals() -> list[signal.Signals]:
 
 
 def may_repeat(number: int) -> bool:
-    """Return whether the system or a scheduler may send this signal twice.
+    """Return whether the system or a scheduler may send the same signal twice.
 
     A repeated signal is then not a request by the user to stop at once.
     """
