@@ -16,7 +16,7 @@ _SHARED = {
 
 
 def public_names() -> Mapping[str, str]:
-    """Return every public name -> `"module:name"`: configurations, models, conversions, and names of other packages.
+    """Return the import path `"module:name"` of every public name, such as models and configurations.
 
     If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """

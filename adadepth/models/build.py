@@ -42,7 +42,7 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
 
 
 def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
-    """Return the class of a family's pretraining model."""
+    """Return the class of a family's model for pretraining."""
     return family(settings.name).head("pretraining")
 
 
@@ -141,7 +141,7 @@ def check_on_meta_device(settings: ModelConfig, head: str) -> None:
 
 @contextmanager
 def _prefix_setting(key: str) -> Iterator[None]:
-    """Add the name of the setting to errors that are raised within the context."""
+    """Prefix errors within the block with the name of the setting that caused them."""
     try:
         yield
     except ConfigError as error:
@@ -172,7 +172,7 @@ def _build(
 
 @contextmanager
 def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
-    """Add the name of the setting to errors about an unknown name or a missing package within the context."""
+    """Add the name of the setting to errors about an unknown name or a missing package within the block."""
     try:
         yield
     except (ImportError, KeyError) as error:

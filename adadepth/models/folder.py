@@ -47,7 +47,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 @contextmanager
 def skip_weight_loading() -> Iterator[None]:
-    """Build models from their configurations within the context, without reading or initialising weights."""
+    """Build models within the block from their configurations, without reading or initialising weights."""
     token = _is_weightless.set(True)
     try:
         with no_init_weights():
@@ -57,7 +57,7 @@ def skip_weight_loading() -> Iterator[None]:
 
 
 def is_weightless() -> bool:
-    """Return whether `skip_weight_loading` is active."""
+    """Return whether models are built without weights at present; see `skip_weight_loading`."""
     return _is_weightless.get()
 
 

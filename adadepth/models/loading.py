@@ -39,7 +39,7 @@ _allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
 
 @contextmanager
 def name_setting(key: str, path: str) -> Iterator[None]:
-    """Add the name of the setting to messages about a path, within the context."""
+    """Name a setting in error messages about a path within the block."""
     token = _setting.set((key, path))
     try:
         yield
@@ -48,14 +48,14 @@ def name_setting(key: str, path: str) -> Iterator[None]:
 
 
 def describe_place(path: Any) -> str:
-    """Return `KEY=PATH` if `name_setting` is active for the path, else the path."""
+    """Return `KEY=PATH` for an error message, or the path if no setting is known for it."""
     key, value = _setting.get()
     return f"{key}={path}" if key and value == str(path) else str(path)
 
 
 @contextmanager
 def allow_new_weights() -> Iterator[None]:
-    """Allow loading from a state dict with missing weights within the context.
+    """Allow within the block that a checkpoint lacks weights of the model, which are then initialised.
 
     Missing weights are newly initialised.
     """

@@ -38,7 +38,7 @@ _AUTO = {
 
 @dataclass(frozen=True)
 class Budgeting:
-    """Depth budgets that a family supports.
+    """Description of the depth budgets that a model family supports.
 
     Attributes:
         trained: Units of depth (`BudgetUnit`) for which training can keep the mean depth at a target.
@@ -69,7 +69,7 @@ class Budgeting:
 
 @dataclass(frozen=True)
 class Searching:
-    """Architecture search of a family. An architecture is a string with one letter per block.
+    """Description of a model family's architecture search.
 
     Functions are given as `"module:function"`. Each takes the arguments of the function of `adadepth.models.par_xl`
     that is named below. A shape is the length, the number of memory positions and the batch size of a segment of text.
@@ -202,7 +202,7 @@ class Family:
         return self.reads | {"budget"} if holds_budget else self.reads
 
     def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
-        """Return the names of the losses that an evaluation reports besides the task loss."""
+        """Return the names of the losses that an evaluation of the family reports besides the task loss."""
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )

@@ -118,7 +118,7 @@ def _refuse(name: str, head: type, mistakes: Sequence[str]) -> None:
 
 
 def _find_mistakes(head: type, spec: Family) -> Iterator[str]:
-    """Yield the errors that can be found in a class without building a model."""
+    """Yield the errors in a model class that can be found without building a model."""
     yield from _check_members(head)
     if not issubclass(head, DepthModel):
         return
@@ -163,7 +163,7 @@ def _check_value(name: str, value: Any) -> Iterator[str]:
 
 
 def _check_forward(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
-    """Yield the arguments that the forward pass lacks although members or mixins of the class require them."""
+    """Yield the arguments that the forward pass of a model class lacks."""
     if head.forward is nn.Module.forward:
         if DepthModel in promises:
             yield "forward is missing; it must be a method: from a batch to outputs, see adadepth.models.head_outputs"

@@ -1,1 +1,1 @@
-"""Reports: read the files of runs, build sections with tables and figures, and write them as HTML pages."""
+"""Reports of runs: HTML pages with tables and figures, made from the files of run directories."""

@@ -1,4 +1,4 @@
-"""Tables and sections about architectures: operations, gates, evaluations, and comparisons of networks."""
+"""Tables and sections about searched architectures: operations, gates, evaluations, and comparisons of networks."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ OPERATION_TITLES = ("attention", "feed-forward", "identity")
 
 
 def build_third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
-    """Build the table of the number of occurrences of each operation in every third of the depth, and in total."""
+    """Build the table of how often each operation occurs in every third of the depth, and in total."""
     operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
         Column("third", "third of the blocks", text, "text"),
@@ -79,7 +79,7 @@ def _format_percent(share: float) -> str:
 
 
 def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
-    """Build the table of the quality of every evaluation, with one column per measured metric."""
+    """Build the table of quality in every kind of evaluation, with one column per metric."""
     names = measured_qualities([{"quality": qualities} for qualities in evaluations.values()])
     columns = [
         Column("evaluation", "evaluation", text, "text", remark="definition"),
@@ -93,7 +93,7 @@ def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Ta
 
 
 def build_history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
-    """Build the table of the architecture at every evaluation, with the perplexity of the first type of evaluation."""
+    """Build the table of the architecture at every evaluation, with the perplexity."""
     columns = [
         Column("step"),
         Column("string", "most probable operations", text, "code"),
@@ -228,7 +228,7 @@ def get_search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
 
 
 def build_architecture_tiles(files: RunFiles) -> Section | None:
-    """Build the summary figures on the architecture that a search chose, or explain their absence."""
+    """Build the summary figures about the architecture that a search chose, or explain why they are missing."""
     described = files.halting.get("architecture")
     if described is None:
         return _explain_missing_architecture(files, "", "overview")
@@ -241,7 +241,7 @@ def build_architecture_tiles(files: RunFiles) -> Section | None:
 
 
 def architecture(files: RunFiles) -> Section | None:
-    """Build the section on the operations of every block and the quality of the evaluations."""
+    """Build the report section on the operations of every block and the quality of the architecture."""
     described = files.halting.get("architecture")
     if described is None:
         return _explain_missing_architecture(files, "Architecture", "architecture")
@@ -268,7 +268,7 @@ def architecture(files: RunFiles) -> Section | None:
 
 
 def _explain_missing_architecture(files: RunFiles, title: str, name: str) -> Section | None:
-    """Return a section that explains why the architecture is missing, or None if the run searched none."""
+    """Return a report section that explains why no architecture is shown, or None if the run searched none."""
     if get_run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
@@ -282,7 +282,7 @@ def token_unit(files: RunFiles) -> str:
 
 
 def letters(architecture: str) -> list[tuple[str, str, str]]:
-    """Return (letter, background colour, text colour) of every block."""
+    """Return the letter of every block's operation, with background and text colour."""
     colors = dict(zip(LETTERS, OPERATION_COLORS, strict=True))
     return [(letter, colors[letter], get_text_color(colors[letter])) for letter in architecture]
 
@@ -298,7 +298,7 @@ def build_stack_panel(title: str, described: Mapping[str, Any], description: str
 
 
 def build_frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
-    """Build the panel of the gates at one evaluation. It is one frame of the animation of a search."""
+    """Build the panel of gate probabilities at one evaluation, which is one frame of an animation of the search."""
     temperature = described["temperature"]
     remark = "" if temperature is None else f", temperature {temperature:.3f}"
     return build_stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
@@ -308,7 +308,7 @@ def build_frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
 
 
 def search(files: RunFiles) -> Section | None:
-    """Build the section on the operation probabilities of every block over training."""
+    """Build the report section on the operation probabilities of every block over training."""
     described = files.halting.get("architecture")
     if described is None or is_fixed(described):
         return None
@@ -356,7 +356,7 @@ def build_heat_panels(history: History) -> list[Panel]:
 
 
 def _build_perplexity_panels(files: RunFiles, names: Sequence[str]) -> list[Panel]:
-    """Build the panel of perplexities over training. Only the metric of the first evaluation has no prefix."""
+    """Build the panel of perplexity over training, with one curve for each kind of evaluation."""
     lines = [
         (name, series(files.metrics, f"eval/{name}/perplexity" if number else "eval/perplexity"))
         for number, name in enumerate(names)
@@ -372,7 +372,7 @@ def _build_perplexity_panels(files: RunFiles, names: Sequence[str]) -> list[Pane
 
 
 def comparison(files: RunFiles) -> Section | None:
-    """Build the section that compares networks of several architectures."""
+    """Build the report section that compares networks of several architectures."""
     title, compared = "Architectures compared", files.of(ARCHITECTURES)
     if not compared.get("rows"):
         return explain_damage(title, "comparison", "The comparison is", files, ARCHITECTURES)

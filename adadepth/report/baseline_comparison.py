@@ -1,4 +1,4 @@
-"""Comparison of an adaptive run with its baselines, and the `Finding` type for the answers of a verdict."""
+"""Comparison of an adaptive run with its baselines, and the class of answers in the verdict of a run."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ QUESTIONS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """An answer to a question of the verdict, with its supporting sentences and numbers.
+    """Answer to one question of a run's verdict, with the sentences and numbers that support it.
 
     Attributes:
         answer: Answer in a word, or None for the cost.
@@ -61,13 +61,13 @@ Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
 
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
-    """Return the value of `verdict` in run.json."""
+    """Return the answer as it is stored under `verdict` in run.json."""
     fields = {name: asdict(finding) for name, finding in verdict.items()}
     return {name: {key: value for key, value in values.items() if key != "brief"} for name, values in fields.items()}
 
 
 def format_whole_percent(share: float) -> str:
-    """Format a share in percent for a sentence."""
+    """Format a share as a whole percentage for a sentence."""
     value = 100 * share
     return f"{value:.0f} %" if 1 <= value <= 99 or share in (0, 1) else f"{value:.1f} %"
 
@@ -79,7 +79,7 @@ _NORMAL_QUANTILE = 1.96  # two-sided 95 %
 
 @dataclass(frozen=True)
 class QualityPair:
-    """Quality of the adaptive model and of a baseline.
+    """Quality of the adaptive model and of one baseline, in the same metric.
 
     Attributes:
         key: Name of the comparison in files.
@@ -104,7 +104,7 @@ class QualityPair:
 
     @property
     def gain(self) -> float:
-        """Advantage of the adaptive model, in the unit of the metric."""
+        """Advantage of the adaptive model over the baseline, in the unit of the metric."""
         return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
 
     @property
@@ -114,7 +114,7 @@ class QualityPair:
 
     @property
     def sentence(self) -> str:
-        """The result of the comparison as a sentence with its numbers."""
+        """Sentence that states the result of the comparison with its numbers."""
         outcomes = {1: f"better by {self.gain:.3f}", -1: f"worse by {-self.gain:.3f}", 0: "no clear difference"}
         return (
             f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
@@ -123,7 +123,7 @@ class QualityPair:
 
 
 def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return the difference of two scores of n predictions that can arise by chance, and a remark.
+    """Return the difference of two scores of n predictions that can arise by chance, and a remark on it.
 
     The margin is the normal 95 % interval of a difference of two independent shares. It is too wide for models that
     answer the same questions, and too narrow if predictions depend on each other.
@@ -135,7 +135,7 @@ def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tup
 
 
 def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return the noise of a metric and a remark: `estimate_score_noise` for scores, a fixed fraction for losses."""
+    """Return the noise of a metric and a remark: see `estimate_score_noise`; a fixed fraction for losses."""
     if is_loss(measure):
         noise = LOSS_TOLERANCE * max(abs(adaptive), abs(baseline))
         return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as equal"
@@ -143,7 +143,7 @@ def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None
 
 
 def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> float | None:
-    """Interpolate the quality of a fixed depth between two known depths. Return None outside their range."""
+    """Return the quality of a fixed depth, interpolated between two known depths, or None outside their range."""
     ordered = sorted(points)
     for (low, below), (high, above) in pairwise(ordered):
         if low <= depth <= high:
@@ -154,7 +154,7 @@ def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> 
 def select_compared_metric(
     metrics: Mapping[str, float], other_metrics: Mapping[str, float], endings: Sequence[str]
 ) -> str | None:
-    """Return the first quality metric in order of preference that both runs have.
+    """Return the first quality metric, in order of preference, that both runs have.
 
     If it exists for several sets, the first set is used.
     """
@@ -169,7 +169,7 @@ SURE = 0.9
 
 
 def assess_layer_choice(layers: Mapping[str, Any]) -> Finding:
-    """Decide whether a task learned which hidden states of its base to use.
+    """Decide whether a task learned which hidden states of its base model to use, for the verdict.
 
     Args:
         layers: Result of `describe_layers`.
@@ -190,7 +190,7 @@ def assess_layer_choice(layers: Mapping[str, Any]) -> Finding:
 
 
 def assess_operation_choice(described: Mapping[str, Any]) -> Finding:
-    """Decide whether the gates of an architecture have settled on operations.
+    """Decide whether the gates of an architecture search have settled on operations, for the verdict.
 
     Args:
         described: Result of `describe_architecture`.
@@ -235,7 +235,7 @@ _NOT_RETRAINED = "not retrained"
 
 
 def compare_with_baselines(files: RunFiles) -> Finding:
-    """Compare a run with every baseline in its files."""
+    """Compare an adaptive run with every baseline in its files, for the verdict."""
     # A reading of an exit study replaces that of the matched baseline: it covers all examples.
     readings = {pair.key: pair for pair in (*_compare_matched(files), *_compare_steps(files))}
     pairs = [
@@ -262,7 +262,7 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 
 
 def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
-    """Return the numbers of the comparison that decides the answer, and the number of comparisons about depth won."""
+    """Return the numbers of the decisive comparison, and how many comparisons with baselines the adaptive run won."""
     about_depth = [pair for pair in pairs if pair.is_about_depth]
     lost = [pair for pair in pairs if pair.result <= 0]
     if answer == "no":
@@ -278,19 +278,19 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
-    """Return the sentence that explains why depth was not compared with a baseline."""
+    """Return the sentence that explains why adaptive depth was not compared with a baseline."""
     if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
         return f"{_NOTHING}: the matched baseline was skipped, {reason}."
     return _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
 
 
 def has_one_depth(files: RunFiles) -> bool:
-    """Return whether all units of a model that learned to halt had the same depth on the compared set."""
+    """Return whether a model that can halt gave all tokens or sequences of the evaluated set the same depth."""
     return any(entry["std"] == 0 for entry in files.of(MATCHED_BASELINE).get("sets", {}).values())
 
 
 def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
-    """Return the finding for equal depths of all units. A fixed depth then gives the same network."""
+    """Return the verdict's answer for a model that gives all tokens or sequences the same depth."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
@@ -362,7 +362,7 @@ def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
-    """Return the answer that follows from the comparisons.
+    """Return the verdict's answer that follows from the comparisons with baselines.
 
     The answer is no if the model does not beat every baseline that ignores its input. Otherwise the comparisons about
     depth decide.
@@ -433,7 +433,7 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def qualities(files: RunFiles) -> list[str]:
-    """Return quality metrics without the name of a set.
+    """Return the quality metrics of a run, with the name of the set removed from their names.
 
     The metrics that the run optimises or uses for model selection come first.
     """
@@ -444,7 +444,7 @@ def qualities(files: RunFiles) -> list[str]:
 
 
 def _select_score(files: RunFiles, measured: Mapping[str, float]) -> str:
-    """Return the score of a step or a rule that is used for the comparison."""
+    """Return the score of an exit step or rule that comparisons use."""
     return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
 
 
@@ -526,7 +526,7 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:
-    """Yield the multiply-accumulates of a network as a share of those of another network, for every input shape."""
+    """Yield the compute of a network as a share of another network's, for every input shape."""
     for shape in adaptive:
         if baseline.get(shape):
             yield f"{format_whole_percent(adaptive[shape] / baseline[shape])} of its multiply-accumulates at {shape}"

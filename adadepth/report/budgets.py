@@ -1,4 +1,4 @@
-"""Sections on budgets: one checkpoint at several depths, compute-matched baselines, and the budget controller."""
+"""Report sections on depth budgets: one checkpoint at several depths, matched baselines, and the budget controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_budget_row(
     target: float | None,
     fit: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Build the record of a checkpoint evaluated at one depth.
+    """Build the row of a table for a checkpoint that was evaluated at one depth.
 
     Args:
         metrics: Metrics of the evaluation.
@@ -41,19 +41,19 @@ def build_budget_row(
 
 
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
-    """Return the name of the quality metric in the curve, or None if the rows have none."""
+    """Return the quality metric that the figure of several depths shows, or None if no row has one."""
     metrics = budgets["rows"][0]["metrics"]
     return next((name for name in _QUALITIES if name in metrics), None)
 
 
 def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return (mean depth, quality) of every row, sorted by depth."""
+    """Return the points (mean depth, quality) of a checkpoint at several depths, sorted by depth."""
     name = select_drawn_quality(budgets)
     return sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
-    """Return the label of a row: its target depth, or `as trained`."""
+    """Return the label of a row in the table of depths: its target depth, or `as trained`."""
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
@@ -119,7 +119,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
 
 
 def _get_macs(row: Mapping[str, Any]) -> float:
-    """Return the multiply-accumulates that the depths need, or for older files those that the evaluation executed."""
+    """Return the compute that the depths need or, for older files, the compute that the evaluation executed."""
     macs: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
     return macs
 
@@ -154,7 +154,7 @@ _CURVES = {
 
 
 def budget(files: RunFiles) -> Section | None:
-    """Build the section on target depth, measured depth and multiplier over training."""
+    """Build the report section on target depth, measured depth and multiplier over training."""
     panels = []
     for title, (names, unit) in _CURVES.items():
         lines = [(name, series(files.metrics, f"budget/{name}")) for name in names]
@@ -169,7 +169,7 @@ def budget(files: RunFiles) -> Section | None:
 
 
 def targets(files: RunFiles) -> Section | None:
-    """Build the section on one checkpoint that was evaluated at several target depths."""
+    """Build the report section on a checkpoint that was evaluated at several target depths."""
     budgets = files.of(BUDGETS)
     if not budgets:
         return None
@@ -185,7 +185,7 @@ def targets(files: RunFiles) -> Section | None:
 
 
 def rivals(files: RunFiles) -> Section | None:
-    """Build the section on compute-matched networks of fixed depth."""
+    """Build the report section on compute-matched baselines of fixed depth."""
     if not files.of(RIVALS):
         return None
     table = build_rival_table(files.of(RIVALS))

@@ -1,4 +1,4 @@
-"""Sections of a comparison of runs. Each section compares what all runs have, and names what only some runs have."""
+"""Report sections that compare runs by what all of them have, and name what only some of them have."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ Build = Callable[[Comparison, Path], Section | None]
 
 
 def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
-    """Build all sections of a comparison of runs.
+    """Build all report sections that compare runs.
 
     Args:
         comparison: Compared runs.
@@ -84,7 +84,7 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
 
 
 def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
-    """Build the sections of a comparison that are added to a summary over seeds."""
+    """Build the report sections that compare runs below a summary over seeds."""
     return _build_sections((verdicts, over_training, compare_tradeoffs, compare_classes, runs), comparison, folder)
 
 
@@ -106,7 +106,7 @@ def count_runs(comparison: Comparison) -> str:
 
 
 def settings(comparison: Comparison, folder: Path) -> Section:
-    """Build the section on the settings that differ, and on excluded runs."""
+    """Build the report section on settings that differ between runs, and on excluded runs."""
     group_settings = [group.settings for group in comparison.groups]
     keys = get_differing_keys(group_settings)
     table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
@@ -116,7 +116,7 @@ def settings(comparison: Comparison, folder: Path) -> Section:
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on the verdicts of the runs and their supporting sentences."""
+    """Build the report section on the verdicts of runs and the sentences that support them."""
     run_verdicts = [
         (format_run_name(entry, run), get_verdict(run)) for entry in comparison.entries for run in entry.runs
     ]
@@ -139,7 +139,7 @@ _PANELS = (
 
 
 def over_training(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section of curves over training: loss, quality, depth and budget, one panel each for all groups."""
+    """Build the report section of training curves of all runs: loss, quality, depth and budget."""
     quality = get_compared_quality(comparison)
     entries = _select_groups(comparison, quality)
     specs = list(_PANELS)
@@ -159,7 +159,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Group | None]:
-    """Return the groups with curves. None keeps the colour of an excluded group unused."""
+    """Return the groups of runs that have curves, and None for each other group, so that it keeps its colour."""
     entries = comparison.entries
     if len(entries) <= MAX_CURVES:
         return list(entries)
@@ -169,7 +169,7 @@ def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Grou
 
 
 def _get_incomparable_metrics(comparison: Comparison) -> Iterator[str]:
-    """Yield the metrics that cannot be compared between these runs."""
+    """Yield the metrics whose values cannot be compared between these runs."""
     if comparison.unit is None:
         yield DEPTH
     if len(_get_budget_units(comparison)) > 1:
@@ -208,7 +208,7 @@ def _build_curve_panel(entries: Sequence[Group | None], title: str, name: str, y
 
 
 def figures(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on final metrics. For a single group, it has the final metrics over its seeds."""
+    """Build the report section on final metrics of groups of runs."""
     shared = get_shared_metrics(comparison.groups)
     names = [name for name in get_headline_metrics(comparison.groups) if name in shared]
     if comparison.unit is None:
@@ -228,7 +228,7 @@ _COSTS = ((WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (up
 
 
 def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on quality against compute, and against depth if all runs measure depth in the same unit."""
+    """Build the report section on quality against compute and, in a common unit, against depth."""
     quality = get_compared_quality(comparison)
     if quality is None:
         return None
@@ -247,7 +247,7 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _is_ranked(comparison: Comparison) -> bool:
-    """Return whether one run can be better than another one.
+    """Return whether one of the compared runs can be called better than another.
 
     Runs on different data, or with different seeds only, are not ranked.
     """
@@ -295,7 +295,7 @@ def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list
 
 
 def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on the mean depth of the classes that all runs have."""
+    """Build the report section on the mean depth of the classes that all runs have."""
     depths, unshared_classes = compute_class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None
@@ -312,7 +312,7 @@ def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str, Spread]]) -> Figure:
-    """Draw a row per class with one point per group. The points of a row are offset vertically."""
+    """Draw a figure with a row per class and a point per group of runs."""
     halting = [run.halting for run in comparison.runs if run.halting.get("classes")]
     first, last = (
         min(map(find_first_depth, halting)),
@@ -330,7 +330,7 @@ def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str,
 
 
 def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
-    """Return the points of a group in the order of the rows."""
+    """Return the points of a group of runs, in the order of the figure's rows."""
     rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
         Dot(depth["mean"], row + offset, f"{label}, {name}: {format_spread(depth)}", spread_x=depth.get("std", 0.0))

@@ -1,4 +1,4 @@
-"""Tables of a comparison: settings, verdicts, metrics and depths of groups of runs."""
+"""Tables that compare groups of runs: settings, verdicts, metrics and depths."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Cells = Mapping[str, Mapping[str, Any]]  # by row and column
 
 
 def build_settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
-    """Build the table of the differing settings of the groups, and of the number of runs in each group."""
+    """Build the table of settings that differ between groups of runs, and of the number of runs in each group."""
     cells = {
         group.label: {**{key: format_setting(group.settings[key]) for key in keys}, "runs": str(len(group.runs))}
         for group in comparison.groups
@@ -48,7 +48,7 @@ def build_figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
 
 
 def _build_side_by_side(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
-    """Build a table with one row per group, or with one column per group if there are more metrics than groups."""
+    """Build a table with one row per group of runs, or one column per group if there are more metrics than groups."""
     headings = list(next(iter(cells.values())))
     if len(headings) > len(cells):
         cells = {heading: {label: cells[label][heading] for label in cells} for heading in headings}
@@ -67,7 +67,7 @@ def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str
 
 
 def _build_spread_columns(heading: str) -> list[Column]:
-    """Return the columns of a metric of several runs: one column for readers and three for programs."""
+    """Return the table columns for a metric of several runs: one column for readers and three for programs."""
     parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
     return [Column(heading, heading, format_spread, where="view"), *parts]
 
@@ -76,7 +76,7 @@ _SPREAD_KEYS = ("mean", "std", "n")
 
 
 def _add_spread_parts(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the cells of a row, with mean, std and n of every spread as separate cells for programs."""
+    """Return a row's cells, with mean, standard deviation and n of a metric as separate cells for programs."""
     spreads = ((heading, spread) for heading, spread in cells.items() if isinstance(spread, Mapping))
     return {**cells, **{f"{heading}/{part}": spread.get(part) for heading, spread in spreads for part in _SPREAD_KEYS}}
 
@@ -91,7 +91,7 @@ def format_spread(spread: Spread) -> str:
 
 
 def build_verdict_table(comparison: Comparison) -> Table:
-    """Build the table of the answers of every group, with the number of runs behind each."""
+    """Build the table of verdicts of every group of runs, with the number of runs behind each answer."""
     questions = [
         name
         for name in ("target", "adapts", "worth")
@@ -117,7 +117,7 @@ def build_verdict_table(comparison: Comparison) -> Table:
 
 
 def _compute_work_share(entry: Group) -> Spread | None:
-    """Return the spread of the share of compute that the depths need, and the reference of that share."""
+    """Return mean and spread of the compute that the depths need, as a share, and what it is a share of."""
     shares = {str(seed(run)): get_verdict(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
     values = {name: value for name, value in shares.items() if value is not None}
     return {**describe_seeds(values), "of": get_unit_wording(get_run_unit(entry.runs[0])).of_full} if values else None
@@ -128,13 +128,13 @@ def _format_work_share(share: Spread) -> str:
 
 
 def get_verdict(run: RunFiles) -> Mapping[str, Any]:
-    """Return the verdict that the files of a run support, or the one recorded in run.json if there is none."""
+    """Return the verdict of a run from its files or, if they do not suffice, the one recorded in run.json."""
     recorded = run.run.get("verdict")
     return to_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
 
 
 def _join_answers(entry: Group, name: str) -> str | None:
-    """Return the answers to a question, the most frequent first, with the number of runs if there are several."""
+    """Return the answers of several runs to a question, the most frequent first, with their counts."""
     answers = [get_verdict(run).get(name, {}).get("answer") for run in entry.runs]
     counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:
@@ -167,7 +167,7 @@ def _compute_class_depths(entry: Group) -> dict[str, Spread]:
 
 
 def build_class_depth_table(depths: Cells) -> Table:
-    """Build the table of mean depth by class and group, from `compute_class_depths`."""
+    """Build the table of mean depth by class and group of runs, from the result of `compute_class_depths`."""
     return _build_table("depth_by_class", "class", depths, _build_spread_columns)
 
 
@@ -199,7 +199,7 @@ _MAX_GROUPS = 5
 
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on the best groups by the metric `optimise`, each with the best run among its seeds."""
+    """Build the report section on the best groups of runs by the metric `optimise`."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     table = build_best_table(comparison, quality)
@@ -208,7 +208,7 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def format_best_line(comparison: Comparison) -> str | None:
-    """Return a line on the best group with the directory of its best run, or None if groups cannot be ranked."""
+    """Return a line that names the best group and the directory of its best run, or None if groups cannot be ranked."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     first = quality.best_first(comparison.groups)[0]
@@ -218,7 +218,7 @@ def format_best_line(comparison: Comparison) -> str | None:
 
 
 def get_optimised_quality(comparison: Comparison) -> Quality | None:
-    """Return the metric that all runs optimise and its direction, or None if the groups cannot be ranked by it.
+    """Return the metric that all runs optimise and its direction, or None if it cannot rank the groups of runs.
 
     Groups cannot be ranked if they differ only in the seed or have different data. The name of an evaluation metric
     determines its direction. For other metrics, such as a depth, the search defines it.
@@ -235,7 +235,7 @@ def get_optimised_quality(comparison: Comparison) -> Quality | None:
 
 
 def build_best_table(comparison: Comparison, quality: Quality) -> Table:
-    """Build the table of the best groups, with the best first."""
+    """Build the table of groups of runs in order of the optimised metric, the best first."""
     columns = [
         Column("run", "run", text, "text"),
         Column("value", quality.name, text),
@@ -261,7 +261,7 @@ _MIN_TRIALS = 4  # trials, below which a picture of them says nothing
 
 
 def build_search_section(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the section on parameter importances and trials of a search, or return None if there are too few trials."""
+    """Build the report section on a hyperparameter search, or return None if there are too few trials."""
     search = comparison.search
     if search is None or len(search.trials) < _MIN_TRIALS:
         return None
@@ -304,7 +304,7 @@ def _draw_importances(search: Search) -> list[Figure]:
 
 
 def _draw_coordinates(search: Search) -> Figure:
-    """Draw one line per trial over the parameters and the metric. The best quarter has its own colour."""
+    """Draw a figure with one line per trial of a search over the parameters and the metric."""
     values = [value for _, value in search.trials]
     result = Parameter(search.metric, min(values), max(values))
     axes = [*search.parameters, result]

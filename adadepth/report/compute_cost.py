@@ -1,4 +1,4 @@
-"""Compute cost of a run: multiply-accumulates, measured speed-ups, and summary figures of depth."""
+"""Report section and sentences on a run's compute: multiply-accumulates, measured speed-ups and summary figures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def get_speedups(files: RunFiles) -> dict[str, float]:
 
 
 def describe_speeds(executions: Mapping[str, Any]) -> str:
-    """Return the sentence on the measured speed-ups of ragged execution.
+    """Return a sentence on the measured speed-ups of ragged execution.
 
     Args:
         executions: The value of `executions` in run.json: `machine`, `width`, and for each timed task `speedup`,
@@ -36,7 +36,7 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
 
 
 def describe_measured(files: RunFiles) -> str | None:
-    """Return the sentence on the measured speed-ups of a run, or None without any.
+    """Return a sentence on a run's measured speed-ups, or None if none were measured.
 
     Older records have only the metrics, without the machine.
     """
@@ -67,7 +67,7 @@ def _list_timed_sections(files: RunFiles) -> Iterator[str]:
 
 
 def work(files: RunFiles) -> Section | None:
-    """Build the section on the compute cost of the model, and on the compute of the evaluation that measured it."""
+    """Build the report section on the compute of the model, and of the evaluation that measured it."""
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
@@ -121,7 +121,7 @@ def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def overview(files: RunFiles) -> Section | None:
-    """Build the summary figures for units that halt."""
+    """Build the summary figures of a run whose tokens or sequences halt."""
     if not halts(files):
         return None
     halting = files.halting

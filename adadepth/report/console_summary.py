@@ -1,4 +1,4 @@
-"""Console summary at the end of a run: verdict, table, path of the report and next commands, in 24 lines of 80 columns.
+"""Summary on the console at the end of a run: verdict, table, report and next commands, in 24 lines of 80 columns.
 
 The report has all sentences of the verdict, with intervals and n, and all rows of the table.
 """
@@ -31,7 +31,7 @@ _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
 
 @dataclass(frozen=True)
 class ReferenceDepth:
-    """Published mean updates of each class, for comparison.
+    """Published mean number of updates of each class of tokens, for comparison with a run.
 
     Attributes:
         means: Mean updates by class name.
@@ -50,7 +50,7 @@ def format_screen(
     commands: Sequence[Sequence[str]] = (),
     reference: ReferenceDepth | None = None,
 ) -> str:
-    """Return the console summary of a run.
+    """Return the lines that the console shows at the end of a run.
 
     Args:
         files: Files of the run.
@@ -71,7 +71,7 @@ def format_screen(
 
 
 def _format_interruption(files: RunFiles) -> list[str]:
-    """Return a line with the evaluation step of an interrupted run, or an empty list for other runs."""
+    """Return a line with the step at which an interrupted run was evaluated, or an empty list for other runs."""
     step = get_evaluation_step(files)
     if files.run.get("status") != "interrupted" or step is None:
         return []
@@ -128,7 +128,7 @@ def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> lis
 
 
 def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
-    """Return a heading and the rows with the highest priorities, in their original order.
+    """Return a heading and the rows of a table with the highest priorities, in their original order.
 
     Lines are cut at the width of the screen.
     """
@@ -153,7 +153,7 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
 
 
 def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return a sort key for classes: all units, then published classes, then difficulties, then the largest classes."""
+    """Return a sort key for classes in the console table: all units, published classes, difficulties, then by size."""
     name = row["class"]
     return (name == "all", name in means, name.startswith("difficulty"), row["n"])
 
@@ -163,7 +163,7 @@ def _shorten_name(name: str) -> str:
 
 
 def _drop_optional_columns(table: Table) -> Table:
-    """Remove optional columns from a table until it fits the width of the screen."""
+    """Remove optional columns from a table until the table fits the width of the screen."""
     for key in _OPTIONAL:
         if max(map(len, to_text(table).splitlines())) <= _WIDTH:
             break

@@ -1,4 +1,4 @@
-"""Depth by class of tokens or sequences, and by word and tag: tables, console text, figures and halting.json."""
+"""Report sections and files on depth by class of tokens or sequences, and by word and tag."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _build_row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, 
 
 
 def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """Format a halting summary as text: a header, a line per class, and absent values with the reason.
+    """Format the content of halting.json as text: a header, a line per class, and absent values with the reason.
 
     Args:
         summary: Result of `HaltingStatistics.summary`.
@@ -143,7 +143,7 @@ def list_unavailable(summary: Mapping[str, Any]) -> list[str]:
 
 
 def format_at_step(step: int | None) -> str:
-    """Return the part of a header that names the optimiser step, or an empty string for None."""
+    """Return the part of a header that names the optimiser step, or an empty text if there is none."""
     return "" if step is None else f" at step {step:,}"
 
 
@@ -192,7 +192,7 @@ def write_halting_files(
     name: str | None = None,
     further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write halting.json and, if units have depths, depth_by_class.csv and sentences.jsonl.
+    """Write the file halting.json and, if tokens or sequences have depths, depth_by_class.csv and sentences.jsonl.
 
     Args:
         directory: Run directory.
@@ -220,7 +220,7 @@ def write_halting_files(
 
 
 def classes(files: RunFiles) -> Section | None:
-    """Build the section on depth by class of units."""
+    """Build the report section on depth by class of tokens or sequences."""
     if not halts(files):
         return None
     unit, title = get_run_unit(files), f"Depth by {get_run_unit(files)} class"
@@ -285,7 +285,7 @@ def ranked_words(files: RunFiles) -> Section | None:
 
 
 def draw_words_figure(words: Mapping[str, Any]) -> Figure:
-    """Draw mean depths with their intervals on a shared axis.
+    """Draw the mean depths of words, with their intervals, on a shared axis.
 
     There is one panel each for the deepest words, the shallowest words and the tags.
     """

@@ -1,4 +1,4 @@
-"""Depth and accuracy by difficulty, for data sets that define the difficulty of a unit, or by other attributes.
+"""Report section on depth and accuracy by difficulty or by another attribute of the data.
 
 Puzzles have attributes instead. Difficulty is one of them or follows from one, so it is not reported separately.
 """
@@ -18,7 +18,7 @@ DIFFICULTY = "difficulty"
 
 
 def difficulty(files: RunFiles) -> Section | None:
-    """Build the section with curves, correlations and tables of every evaluated set."""
+    """Build the report section on depth by difficulty, with curves, correlations and tables of every evaluated set."""
     by_attribute = get_attribute_statistics(files.halting)
     if not by_attribute:
         return None
@@ -54,7 +54,7 @@ def difficulty(files: RunFiles) -> Section | None:
 
 
 def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the statistics of every evaluated set by attribute name.
+    """Return the depth statistics of every evaluated set by attribute.
 
     If the data have no attributes, `difficulty` is the only one.
     """
@@ -66,7 +66,7 @@ def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def get_difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the statistics by difficulty of every evaluated set that has any.
+    """Return the depth statistics by difficulty of every evaluated set that has a difficulty.
 
     The set that selects the model comes first.
     """
@@ -79,7 +79,7 @@ def _get_sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]
 
 
 def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
-    """Return a curve of `mean` or `accuracy` over difficulty or an attribute, for every set that has one."""
+    """Return a curve of mean depth or accuracy over difficulty or an attribute, for every set that has one."""
     curves = [
         (name, [(_get_x(row), row[key]) for row in statistics["rows"] if key in row])
         for name, statistics in sets.items()
@@ -100,7 +100,7 @@ def _get_rival_accuracies(files: RunFiles) -> Curves:
 
 
 def _get_x(row: Mapping[str, Any]) -> float:
-    """Return the x value of a row: the value of its attribute, or its difficulty."""
+    """Return the position of a table row on the horizontal axis: its attribute value or its difficulty."""
     value: float = row["value"] if "value" in row else row[DIFFICULTY]
     return value
 

@@ -1,4 +1,4 @@
-"""Example grids: the difficulty of every cell, and the depth that the model used for it."""
+"""Report section on example grids: the difficulty of every cell, and the depth that the model used for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BOARDS_PER_ROW = 2  # boards of a puzzle that are legible beside each other
 
 
 def examples(files: RunFiles) -> Section | None:
-    """Build the section on the example grids of every evaluated set."""
+    """Build the report section on the example grids of every evaluated set."""
     max_updates = int(files.of(GRIDS).get("max_depth", 1))
     figures = {
         name: Figure(f"grids_{name}", [_build_panel(grid, max_updates) for grid in grids])

@@ -1,4 +1,4 @@
-"""Example sentences with the depth of every token: the report section, and the table for trackers."""
+"""Report section on example sentences with the depth of every token, and their table for trackers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from adadepth.report.table import number
 
 
 def build_sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows for trackers, with one row per sentence and the depth of every token.
+    """Return the columns and rows of a table for trackers, with one row per sentence and the depth of every token.
 
     Args:
         sentences: Lines of sentences.jsonl. A sentence is skipped if some of its tokens have no depth.
@@ -38,7 +38,7 @@ _MAX_TOKENS, _MAX_SENTENCES = 128, 12
 
 
 def sentences(files: RunFiles) -> Section | None:
-    """Build the section on example sentences, limited to what a page can show.
+    """Build the report section on example sentences, as many as a page can show.
 
     It is None if the report draws example grids instead.
     """
@@ -58,7 +58,7 @@ def sentences(files: RunFiles) -> Section | None:
 
 
 def _has_notes(sentences: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a token or a sentence has an annotation."""
+    """Return whether a token or a sentence has an annotation to show."""
     return any(sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in sentences)
 
 
@@ -77,7 +77,7 @@ def _build_sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
-    """Return one token, with its text but without the mark for the start of a word."""
+    """Return a token for the report page, with its text but without the mark for the start of a word."""
 
     def entry(key: str) -> Any:
         values = sentence.get(key) or []

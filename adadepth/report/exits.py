@@ -1,4 +1,4 @@
-"""Tables and sections about exits: steps of an evaluation, and quality of exit rules against compute."""
+"""Report sections on early exits: statistics of every step, and quality of exit rules against compute."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NOT_MEASURED = "not measured"
 
 
 def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of every measured value of a set that is a single number."""
+    """Return (name, text) of every value of a step summary that is a single number."""
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
     facts = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
     if "loss" in at_exit:
@@ -103,7 +103,7 @@ def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
 
 
 def format_exits(summary: Mapping[str, Any]) -> str:
-    """Format the step summary of a set as text: facts, a line per step, and absent values with the reason.
+    """Format a step summary as text: single values, a line per step, and absent values with the reason.
 
     Args:
         summary: Result of `summarise_steps`.
@@ -118,7 +118,7 @@ def format_exits(summary: Mapping[str, Any]) -> str:
 
 
 def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the table of studied exit rules: quality, and the ratios of layers, compute and time."""
+    """Build the table of exit rules: quality, and the shares of layers, compute and time."""
     rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
@@ -198,7 +198,7 @@ def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) ->
 
 
 def format_exit_study(study: Mapping[str, Any]) -> str:
-    """Format exit rules on one set as text. Rules in a Pareto set are marked.
+    """Format a comparison of exit rules on one data set as text. Rules in a Pareto set are marked.
 
     Args:
         study: Result of `study` or of `add_timings`.
@@ -220,7 +220,7 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
 
 
 def count_examples(study: Mapping[str, Any]) -> str:
-    """Return the number of examples or tokens in the study, in words."""
+    """Return the number of compared examples or tokens in words."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
     return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}"
@@ -246,7 +246,7 @@ def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
 
 
 def describe_overthinking(study: Mapping[str, Any]) -> str:
-    """Return a sentence on the quality lost by updates after the best step, or an empty string if unmeasured."""
+    """Return a sentence on the quality that updates after the best step lose, or an empty text if it is unknown."""
     overthinking = study.get("overthinking")
     if not overthinking:
         return ""
@@ -262,7 +262,7 @@ def describe_overthinking(study: Mapping[str, Any]) -> str:
 
 
 def format_advice(study: Mapping[str, Any]) -> str:
-    """Return sentences on the recommended setting and its savings, or an empty string without a recommendation."""
+    """Return sentences on the recommended exit rule and its savings, or an empty text without a recommendation."""
     advice = study.get("advice")
     if not advice:
         return ""
@@ -284,7 +284,7 @@ def format_advice(study: Mapping[str, Any]) -> str:
 
 
 def _format_setting(rule: str, study: Mapping[str, Any]) -> str:
-    """Format a rule as a command-line setting.
+    """Format an exit rule as a command-line setting.
 
     If the model has no setting for it, the result is the setting that evaluates the rule.
     """
@@ -296,7 +296,7 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write exit_rules.json, with the studies of every evaluated set by name, and pareto.csv, with their rows."""
+    """Write the comparisons of exit rules to exit_rules.json and, as rows of all data sets, to pareto.csv."""
     write_json(directory / EXIT_RULES, {"sets": studies})
     write_atomic(directory / PARETO, to_csv(build_study_table(studies)))
 
@@ -308,7 +308,7 @@ _SHARE = "share or probability"
 
 
 def exits(files: RunFiles) -> Section | None:
-    """Build the section on the quality of every step and exit on the evaluated sets."""
+    """Build the report section on quality and exits at every step of the evaluated sets."""
     title, sets = "Steps and exits", files.of(EXITS).get("sets", {})
     if not sets:
         return explain_damage(title, "exits", "Steps and exits are", files, EXITS)
@@ -329,7 +329,7 @@ def _count_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _build_figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
-    """Return a figure with the panels of all sets. If there are several sets, the title of each panel names its set."""
+    """Return a figure with the panels of all data sets; with several sets, each panel's title names its set."""
     titled_panels = [
         panel if len(panels) == 1 else replace(panel, title=f"{set_name}: {panel.title}")
         for set_name, set_panels in panels.items()
@@ -353,7 +353,7 @@ def _build_step_tables(name: str, summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) -> list[Panel]:
-    """Build the panels of exit shares, score and loss by step, and the reliability of confidence.
+    """Build the panels of exit shares, score and loss by step, and of the reliability of confidence.
 
     The panel of exit shares includes the halting distribution.
 
@@ -379,7 +379,7 @@ def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) ->
 
 
 def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
-    """Return title, axis title and curves over steps of every chart that has data."""
+    """Return titles and curves over steps of every chart for which there are data."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
     mass: Curves = [
@@ -403,7 +403,7 @@ def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[
 
 
 def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
-    """Split a curve over steps at the last step of training. The steps beyond it become a separate curve."""
+    """Split a curve over steps at the last step used in training. Later steps become a separate curve."""
     if trained is None or not any(step > trained for step, _ in points):
         return [(name, points)]
     inside = [point for point in points if point[0] <= trained]
@@ -415,7 +415,7 @@ def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> l
 
 
 def build_exit_rules_section(files: RunFiles) -> Section | None:
-    """Build the section on quality against compute of exit rules. Sets after the first one have one panel."""
+    """Build the report section on quality against compute of exit rules."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
         return explain_damage(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
@@ -443,7 +443,7 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build a scatter panel of the score against each cost that has data."""
+    """Build the scatter panels of score against each cost that was measured."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
     panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
     return [*panels, *_build_stop_panels(study)]
@@ -500,7 +500,7 @@ def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
 
 
 def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
-    """Return (cost, score) of the permuted controls, or nothing for times, which are not measured for controls."""
+    """Return (cost, score) of the permuted controls, or no points for time, which is not measured for controls."""
     if axis.startswith("seconds"):
         return []
     points = []

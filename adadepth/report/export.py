@@ -1,4 +1,4 @@
-"""Figures as PNG, PDF and GIF files, converted from SVG. Only this module imports typst."""
+"""Export of figures from SVG to PNG, PDF and GIF files. Only this module imports typst."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def save_film(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a whole file or nothing, and create its folder if necessary."""
+    """Write a file completely or not at all, and create its folder if necessary."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
 def _convert(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
-    """Return a figure in another format, with the fonts that are part of typst."""
+    """Return an SVG figure converted to another format, with the fonts that are part of typst."""
     import typst
 
     inputs = {"figure": document(figure)}

@@ -1,4 +1,4 @@
-"""Figures as plain data, drawn as SVG by `svg` and converted to PNG and PDF by `export`.
+"""Descriptions of figures as plain data, which `svg` draws and `export` converts to PNG and PDF.
 
 A figure has panels, and a panel has one mark and two axes. A mark defines what is drawn. The backends define colours,
 strokes and fonts.
@@ -21,7 +21,7 @@ SEPARATOR = " · "  # between the title of an axis and a remark
 
 @dataclass(frozen=True)
 class Axis:
-    """One axis of a panel.
+    """Description of one axis of a panel.
 
     Attributes:
         title: Quantity and unit.
@@ -46,7 +46,7 @@ class Axis:
 
     @property
     def label(self) -> str:
-        """The title, with a remark if the axis is cut."""
+        """Title of the axis, with a remark if the axis is cut."""
         begin = self._written(float(f"{min(self.span):.3g}"))
         return f"{self.title}{SEPARATOR}cut below {begin}" if self.is_cut else self.title
 
@@ -54,7 +54,7 @@ class Axis:
         return f"{100 * value:g}%" if self.percent else short(value)
 
     def labels(self) -> list[tuple[float, str]]:
-        """Return (value, text) of every tick."""
+        """Return (value, text) of every tick on the axis."""
         positions = ticks(min(self.span), max(self.span)) if self.ticks is None else self.ticks
         if self.names is not None:
             return list(zip(positions, self.names, strict=True))
@@ -63,7 +63,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Lines:
-    """Curves by name, distinguished by dashes and colours. Curves with few points have markers.
+    """Description of curves by name, which differ in dashes and colours. Curves with few points have markers.
 
     Attributes:
         curves: Name and points of each curve. A curve without points has no name in the legend, but keeps its colour.
@@ -76,14 +76,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """One bar for every whole x."""
+    """Description of a bar chart with one bar for every whole x."""
 
     points: Points
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """Stacked bars of shares, the first share at the bottom, with one bar for every whole x from 1.
+    """Description of stacked bars of shares, with one bar for every whole x from 1.
 
     Attributes:
         bars: Shares of every bar.
@@ -98,7 +98,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Heat:
-    """Heat map of shares.
+    """Description of a heat map of shares.
 
     Attributes:
         columns: Shares of every column, starting at y = `bottom`.
@@ -114,7 +114,7 @@ class Heat:
 
 
 class Dot(NamedTuple):
-    """A point of a scatter plot: position, text on hover, and whether it is highlighted.
+    """Description of a point in a scatter plot: position, text on hover, and whether it is highlighted.
 
     A spread is half the length of the bar through the point in that direction.
     """
@@ -129,7 +129,7 @@ class Dot(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatter:
-    """Groups of points, distinguished by shape and colour.
+    """Description of a scatter plot of groups of points, which differ in shape and colour.
 
     Attributes:
         groups: Name and points of each group. A marked point has a ring around it.
@@ -144,13 +144,13 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Horizontal ranges with a marked middle: (low, middle, high) for every whole y from 0."""
+    """Description of horizontal ranges with a marked middle: (low, middle, high) for every whole y from 0."""
 
     rows: Sequence[tuple[float, float, float]]
 
 
 class Cell(NamedTuple):
-    """A cell of a board: position, text, fill colour, text colour, and whether it is marked as a mistake."""
+    """Description of a cell of a board: position, text, colours, and whether it is marked as a mistake."""
 
     row: int
     column: int
@@ -162,7 +162,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Boards:
-    """Boards of squares in a row, each with a title above it. They have no axes.
+    """Description of boards of squares in a row, such as Sudoku grids, each with a title above it.
 
     Attributes:
         boards: Title and cells of each board.
@@ -200,7 +200,7 @@ Mark = Lines | Bars | Stacks | Heat | Scatter | Ranges | Boards
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing with a title and axes.
+    """Description of one drawing with a title and axes.
 
     Attributes:
         title: Heading of the drawing.
@@ -221,7 +221,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels that are shown and saved together.
+    """Description of a figure: panels that are shown and saved together.
 
     Attributes:
         name: Stem of the file names.
@@ -240,14 +240,14 @@ class Figure:
 
 
 def subsample(items: Sequence[_T], limit: int) -> list[_T]:
-    """Return at most `limit` items, evenly spaced, including the first and the last."""
+    """Return at most `limit` items of a list, evenly spaced, including the first and the last."""
     if len(items) <= limit:
         return list(items)
     return [items[round(index * (len(items) - 1) / (limit - 1))] for index in range(limit)]
 
 
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
-    """Return about `count` round numbers in [low, high]."""
+    """Return about `count` round numbers in [low, high], for the ticks of an axis."""
     rough = (high - low) / count or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
@@ -291,7 +291,7 @@ def build_step_axis(steps: Sequence[int]) -> Axis:
 
 
 def is_followed(curves: Curves) -> bool:
-    """Return whether a curve has at least two points. A single point cannot be drawn as a curve."""
+    """Return whether a curve has at least two points, without which it cannot be drawn as a curve."""
     return any(len(points) > 1 for _, points in curves)
 
 

@@ -1,4 +1,4 @@
-"""Fields and types of the JSON files of a run, for validation by `adadepth.runtime.json_files`.
+"""Types of the JSON files of a run, with which `adadepth.runtime.json_files` validates them.
 
 The types cover the record of a run, which every command reads, and the fields of other files that a page reads before
 its sections do. Fields that only one section reads are not checked. If they are invalid, that section is skipped.
@@ -23,7 +23,7 @@ class StepsFields(TypedDict):
 
 
 class AnswerFields(TypedDict, total=False):
-    """Answer of a verdict to one of its questions."""
+    """Answer to one question of a run's verdict, as stored."""
 
     answer: str | None
     sentences: list[str]
@@ -31,7 +31,7 @@ class AnswerFields(TypedDict, total=False):
 
 
 class WrittenFileFields(TypedDict):
-    """Size and digest of a file."""
+    """Size and digest of a file, as stored."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -39,7 +39,7 @@ class WrittenFileFields(TypedDict):
 
 
 class HardwareFields(TypedDict, total=False):
-    """Hardware of a run."""
+    """Description of a run's hardware, as stored."""
 
     platform: str
     machine: str
@@ -59,7 +59,7 @@ class ExecutionSpeedFields(TypedDict):
 
 
 class ExecutionsFields(TypedDict):
-    """Speed-ups of ragged execution in evaluation and training, and the conditions of the measurement."""
+    """Speed-ups of ragged execution in evaluation and training, and how they were measured."""
 
     machine: str
     width: Count | None
@@ -118,13 +118,13 @@ class ConfigurationFields(TypedDict, total=False):
 
 
 class MetricLineFields(TypedDict):
-    """A line of `metrics.jsonl`. All fields except `step` are values of metrics by name."""
+    """Line of `metrics.jsonl`. All fields except `step` are values of metrics by name."""
 
     step: Count
 
 
 class SentenceFields(TypedDict, total=False):
-    """A line of `sentences.jsonl`: an example with the depths of its tokens."""
+    """Line of `sentences.jsonl`: an example with the depths of its tokens."""
 
     rule: Required[str]
     tokens: Required[list[str]]
@@ -132,7 +132,7 @@ class SentenceFields(TypedDict, total=False):
 
 
 class ClassFields(TypedDict, total=False):
-    """Depth statistics of a class of units."""
+    """Depth statistics of a class of tokens or sequences, as stored."""
 
     n: Required[Count]
     mean: float
@@ -172,13 +172,13 @@ class SeedsFields(TypedDict, total=False):
 
 
 class OfSets(TypedDict):
-    """A file with one entry per evaluated set."""
+    """Content of a file with one entry per evaluated set."""
 
     sets: dict[str, dict[str, Any]]
 
 
 class OfRows(TypedDict):
-    """A file with a list of comparable rows."""
+    """Content of a file with a list of comparable rows."""
 
     rows: list[dict[str, Any]]
 

@@ -1,4 +1,4 @@
-"""Guard of the parts of a report: if the files of a part are contradictory, it is skipped with a warning."""
+"""Guard for parts of a report: a part whose files contradict each other is skipped with a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sections on the halting distribution, the loss by depth, and the states between iterations."""
+"""Report sections on the halting distribution, the loss by depth, and the states between iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.report.table import Column, Table, make_number_format, percent, te
 
 
 def halting(files: RunFiles) -> Section | None:
-    """Build the section on share, survival, halting probability and loss for every depth."""
+    """Build the report section on share, survival, halting probability and loss for every depth."""
     if not halts(files):
         return None
     title, steps = "Halting distribution", files.halting.get("steps", [])
@@ -45,7 +45,7 @@ def _build_panels(steps: Sequence[Mapping[str, Any]], unit: str) -> list[Panel]:
 
 
 def get_loss_axis_title(unit: str) -> str:
-    """Return the title of a loss axis.
+    """Return the title of an axis that shows a loss.
 
     The loss of a sequence has no unit, because it may be the squared error of a value.
     """
@@ -68,7 +68,7 @@ def build_depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def correlation(files: RunFiles) -> Section | None:
-    """Build the section on the rank correlation of depth with loss."""
+    """Build the report section on the rank correlation of depth with loss."""
     if not halts(files):
         return None
     title, correlations = "Depth and loss", files.halting.get("spearman")
@@ -83,7 +83,7 @@ def correlation(files: RunFiles) -> Section | None:
 
 
 def curve(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[int, float]]:
-    """Return the points (x, y) of the rows that have both values."""
+    """Return the points (x, y) of the table rows that have both values."""
     return [(row[x], row[y]) for row in rows if y in row and x in row]
 
 
@@ -91,7 +91,7 @@ _VERSIONS = {"running": "Over units that run the iteration", "all": "Over all un
 
 
 def cosines(files: RunFiles) -> Section | None:
-    """Build the section on the similarity of states before and after each iteration.
+    """Build the report section on the similarity of hidden states before and after each iteration.
 
     It has two versions, over the units that run the iteration and over all units.
     """

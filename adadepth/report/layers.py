@@ -1,4 +1,4 @@
-"""The learned distribution over layers of a task: summary figures, section and text."""
+"""Report section, summary figures and text on the distribution over layers that a task has learned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
 
 
 def build_layer_tiles(files: RunFiles) -> Section | None:
-    """Build the summary figures of the distribution over layers."""
+    """Build the summary figures on the distribution over layers."""
     layers, halting = files.halting.get("layers"), files.halting
     if layers is None:
         return None
@@ -37,7 +37,7 @@ def build_layer_tiles(files: RunFiles) -> Section | None:
 
 
 def build_layers_section(files: RunFiles) -> Section | None:
-    """Build the section on the distribution over layers after the last evaluation, and over training."""
+    """Build the report section on the distribution over layers after the last evaluation, and over training."""
     if get_run_unit(files) != "task":
         return None
     title, layers = "Layer distribution", files.halting.get("layers")
@@ -59,7 +59,7 @@ def build_layers_section(files: RunFiles) -> Section | None:
 
 
 def describe_needed_blocks(deepest: int, blocks: int) -> str:
-    """Return a sentence on the number of blocks of the base that a distribution needs."""
+    """Return a sentence on how many blocks of the base model the distribution over layers needs."""
     if deepest == blocks:
         return f"The deepest state with a weight is the last one, so all {blocks} blocks of the base must run."
     return (
@@ -77,7 +77,7 @@ def _build_bars_panel(weights: Sequence[float]) -> Panel:
 
 
 def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
-    """Build panels of weights, entropy and depths over evaluations, on axes that depend only on the base."""
+    """Build panels of layer weights, entropy and depths over evaluations. Their axes depend only on the base model."""
     if len(history) < 2:  # measured once, there is nothing to follow
         return []
     shares = [(step, described["weights"]) for step, described in history]
@@ -98,12 +98,12 @@ def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> l
 
 
 def _format_weight(weight: float, digits: int) -> str:
-    """Format a weight in percent, or as 0 if it is exactly 0."""
+    """Format a layer's weight in percent, or as 0 if it is exactly 0."""
     return make_number_format(digits)(100 * weight) + "%" if weight else "0"
 
 
 def build_weight_table(weights: Sequence[float]) -> Table:
-    """Build the table of the weight of every state."""
+    """Build the table of the weight of every hidden state."""
     columns = [Column("state", "state n"), Column("weight", "weight", lambda weight: _format_weight(weight, 2))]
     return Table("layers", columns, [{"state": state, "weight": weight} for state, weight in enumerate(weights)])
 
@@ -160,7 +160,7 @@ def format_weight_lines(weights: Sequence[float]) -> list[str]:
 
 
 def get_layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, statistics) of every evaluation in the lines of metrics.jsonl."""
+    """Return (step, statistics of the layer distribution) of every evaluation in the lines of metrics.jsonl."""
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
 
 

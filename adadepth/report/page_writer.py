@@ -1,4 +1,4 @@
-"""Writer of report pages and their downloads: figures as SVG, tables as CSV and LaTeX."""
+"""Writing of report pages with their downloads: figures as SVG, tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIGURES, TABLES = "figures", "tables"
 
 
 class Link(NamedTuple):
-    """A file to download: its type, its address, and the file name for saving."""
+    """File that a page offers for download: its type, its address, and its name for saving."""
 
     kind: str
     href: str
@@ -27,7 +27,7 @@ class Link(NamedTuple):
 
 
 def list_downloads(section: Section) -> Iterator[tuple[str, list[Link]]]:
-    """Yield the downloadable files of each figure and table.
+    """Yield the files that a page offers for download with each figure and table.
 
     Text formats (SVG, CSV, LaTeX) are embedded in the page, so they can be downloaded from a copy of the page alone.
     PDF and PNG files are in `figures/`, next to the page.
@@ -49,7 +49,7 @@ def _encode_text(kind: str, content: str) -> str:
 
 
 def sanitise_file_name(name: str) -> str:
-    """Replace characters that are not allowed in a file name."""
+    """Replace characters that file names must not have."""
     return re.sub(r"[^\w.-]+", "_", name)
 
 
@@ -67,7 +67,7 @@ def write_page(
     error: str | None = None,
     max_updates: int = 0,
 ) -> Path:
-    """Write report.html, its tables as CSV and LaTeX into `tables/`, and its figures as SVG into `figures/`.
+    """Write a report page report.html, its tables as CSV and LaTeX, and its figures as SVG.
 
     Args:
         directory: Folder of the page.
@@ -105,6 +105,6 @@ def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
 
 
 def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """Return (depth, background colour, text colour) for depths 0..L."""
+    """Return (depth, background colour, text colour) for the depths 0..L."""
     colors = [(value, get_depth_color(value, depth)) for value in range(depth + 1)]
     return [(value, color, get_text_color(color)) for value, color in colors]

@@ -1,4 +1,4 @@
-"""Report pages of runs and comparisons: report.html, `figures/` and `tables/`, made only from the files of runs.
+"""Report pages of runs and of comparisons, made only from the files of runs.
 
 The page is a list of sections. Each section is built from the files, and is skipped if they have no data for it. The
 figures and tables of a section are also written as separate files.
@@ -50,14 +50,14 @@ EXTRA_ORDER = 120  # where sections stand that are functions of another package,
 
 @cache
 def collect_sections() -> tuple[SectionEntry, ...]:
-    """Return the sections of all modules of this package, in order."""
+    """Return the report sections that the modules of this package declare, in order."""
     modules = (import_module(f"{report.__name__}.{module.name}") for module in iter_modules(report.__path__))
     registered = (placed for module in modules for placed in getattr(module, "SECTIONS", ()))
     return tuple(sorted(registered, key=lambda placed: placed.order))
 
 
 def build_sections(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Section]:
-    """Build the sections of a run's page, in order."""
+    """Build the sections of a run's report page, in order."""
     if is_summary_of_seeds(files):
         return _build_seed_sections(files)
     extra_entries = [entry if isinstance(entry, SectionEntry) else SectionEntry(EXTRA_ORDER, entry) for entry in extra]
@@ -76,12 +76,12 @@ def _build_section(placed: SectionEntry, files: RunFiles) -> Section | None:
 
 
 def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> SectionEntry | None:
-    """Return the section that has a page of its own because its file exists, or None without such a file."""
+    """Return the section that has a page of its own because its file exists, or None if there is no such file."""
     return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
 
 def _build_seed_sections(summary: RunFiles) -> list[Section]:
-    """Build the sections on several seeds and, if the summary names the runs, on their comparison."""
+    """Build the sections on several seeds and, if the summary names the runs, those that compare them."""
     sections = [
         section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
     ]
@@ -91,13 +91,13 @@ def _build_seed_sections(summary: RunFiles) -> list[Section]:
 
 
 def _add_sample_size(section: Section, files: RunFiles) -> Section:
-    """Add the sample size of a section, such as its n, to the section and to its figures."""
+    """Add the sample size, such as n, to a section and its figures."""
     sample = evaluated(files) if section.of == "" else section.of or ""
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
 def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> Path:
-    """Write report.html, its tables as CSV and LaTeX into `tables/`, and its figures as SVG into `figures/`.
+    """Write the report page of a run, its tables as CSV and LaTeX, and its figures as SVG.
 
     Any file of the run may be missing or damaged, and its section then says so. Sections about exits, exit rules,
     compared architectures and seeds exist only if the run has such files. A directory with seeds.json but without
@@ -118,7 +118,7 @@ def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
 
 
 def _format_subtitle(files: RunFiles) -> str:
-    """Return the subtitle of a run's page."""
+    """Return the subtitle of a run's report page."""
     if is_summary_of_seeds(files):
         n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
@@ -138,7 +138,7 @@ def _describe_ending(files: RunFiles) -> str:
 
 
 def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Path]:
-    """Draw every figure of the report into `figures/`, as PNG and PDF, and an architecture search also as an animation.
+    """Draw every figure of a run's report as PNG and PDF and, for an architecture search, as an animation.
 
     Args:
         run_directory: Run directory.
@@ -158,7 +158,7 @@ def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
 
 
 def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
-    """Draw the figures of the given sections into `figures/` of a folder, as PNG and PDF, and return their paths."""
+    """Draw the figures of given report sections as PNG and PDF, and return their paths."""
     figures = [figure for section in sections for figure in section.figures]
     named_figures = [replace(figure, name=sanitise_file_name(figure.name)) for figure in figures]
     return [path for figure in named_figures for path in export.save_figure(figure, directory / FIGURES)]
@@ -169,7 +169,7 @@ _SOURCES = (RUN, CONFIG, METRICS, HALTING)
 
 
 def write_comparison(folder: Path, comparison: Comparison) -> Path:
-    """Write report.html of a comparison, its tables and its figures as SVG, and return the path of the page.
+    """Write the report page of a comparison of runs, with its tables and figures, and return its path.
 
     `draw_comparison` writes the figures as PNG and PDF.
     """
@@ -182,5 +182,5 @@ def write_comparison(folder: Path, comparison: Comparison) -> Path:
 
 
 def draw_comparison(folder: Path, comparison: Comparison) -> list[Path]:
-    """Draw the figures of the page as PNG and PDF and return their paths."""
+    """Draw the figures of a comparison of runs as PNG and PDF, and return their paths."""
     return draw(build_comparison_sections(comparison, folder), folder)

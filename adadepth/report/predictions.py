@@ -1,4 +1,4 @@
-"""Predictions of a model on the texts of a user (texts.json): console output and report section."""
+"""Console output and report section for predictions on a user's texts (texts.json)."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def format_prediction(record: Mapping[str, Any]) -> str:
 
 
 def board(cells: str) -> list[str]:
-    """Return the cells of a puzzle as the rows of a square, or as one row if they do not fill a square."""
+    """Return the cells of a puzzle as rows of a square, or as one row if they do not fill a square."""
     size = math.isqrt(len(cells))
     return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
 
 
 def changed(cells: str, before: str) -> int:
-    """Count the cells of an answer that differ from the answer before it, or from the puzzle."""
+    """Return the number of cells in which an answer to a puzzle differs from the answer before, or from the puzzle."""
     return sum(cell != other for cell, other in zip(cells, before, strict=True))
 
 
@@ -72,7 +72,7 @@ def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any
 
 
 def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) -> None:
-    """Print the contents of texts.json.
+    """Print the predictions in texts.json on the console.
 
     Args:
         predictions: Contents of texts.json; see `adadepth.tasks.predict`.
@@ -135,7 +135,7 @@ def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
 
 
 def _format_details(row: Mapping[str, Any]) -> list[str]:
-    """Return lines with the mask candidates, steps and layer weights of a text."""
+    """Return lines with the candidates for masks, the steps and the layer weights of a text."""
     lines = [
         f"{token['piece']}: {', '.join(f'{word} {score:.2f}' for word, score in token['candidates'].items())}"
         for token in row.get("tokens") or []
@@ -152,7 +152,7 @@ def _format_details(row: Mapping[str, Any]) -> list[str]:
 
 
 def texts(files: RunFiles) -> Section | None:
-    """Build the section with every text, its prediction and the depth of its tokens."""
+    """Build the report section with every text, its prediction and the depth of its tokens."""
     if not files.of(TEXTS_FILE):
         return None
     predictions = files.of(TEXTS_FILE)
@@ -167,7 +167,7 @@ def texts(files: RunFiles) -> Section | None:
 
 
 def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
-    """Return the template values of one text of texts.json. `predicts` is the field of that name in the file."""
+    """Return the values with which a page template shows one text of texts.json."""
     depth = round(row["updates"])
     if predicts == "cells":
         return _build_puzzle(row, depth)
@@ -218,7 +218,7 @@ def _build_token(token: RenderedToken, predicts: str) -> Token:
 
 
 def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
-    """Return the annotations of a token: its prediction, probability, iterations and candidates."""
+    """Return the annotations of a token on the page: its prediction, probability, iterations and candidates."""
     notes = [Note(format_prediction(record))] if predicts != "next" and format_prediction(record) else []
     if record.get("own_score") is not None:
         notes.append(Note("its probability", share=record["own_score"]))

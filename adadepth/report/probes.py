@@ -17,7 +17,7 @@ _READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 
 
 def format_state_name(row: Mapping[str, Any]) -> str:
-    """Return the name of the hidden state of a row."""
+    """Return the display name of the hidden state in a row of probe results."""
     if row["update"] is None:
         return "final state"
     return f"update {row['update']}" if row["update"] else "before all"
@@ -138,7 +138,7 @@ def write_probes(directory: Path, results: Mapping[str, Any]) -> None:
 
 
 def probes(files: RunFiles) -> Section | None:
-    """Build the section on the accuracy of linear probes after every update.
+    """Build the report section on the accuracy of linear probes after every update.
 
     It has every set that was not used for selection.
     """

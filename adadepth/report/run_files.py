@@ -1,4 +1,4 @@
-"""Files of a run directory with statistics of depth: writers, and a reader for a whole run.
+"""Reading and writing of the files of a run directory that hold depth statistics.
 
 Figures and reports are always made from the JSON and CSV files.
 """
@@ -33,24 +33,24 @@ SPLITS = ("train", "eval")
 
 
 def write_grids(directory: Path, grids: Mapping[str, Sequence[Mapping[str, Any]]], max_updates: int, step: int) -> None:
-    """Write grids.json: the example grids of every evaluated set by name, after `step` optimiser steps."""
+    """Write the example grids of every evaluated set to grids.json."""
     directory.mkdir(parents=True, exist_ok=True)
     text = json.dumps({"step": step, "max_depth": max_updates, "sets": grids}, allow_nan=False)
     write_atomic(directory / GRIDS, text + "\n")
 
 
 def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], step: int) -> None:
-    """Write exits.json: the step summary of every evaluated set by name, after `step` optimiser steps."""
+    """Write the step summary of every evaluated set to exits.json."""
     write_json(directory / EXITS, {"step": step, "sets": summaries})
 
 
 def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
-    """Write predictions/NAME.json, the predicted texts of a set by id, in the format of the official SQuAD script."""
+    """Write the predicted answers of a set by question id to predictions/NAME.json, as the SQuAD script reads them."""
     write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
 def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write predictions/NAME.jsonl, with one line per example of a set; see `adadepth.evaluation.predictions`."""
+    """Write one line of results per example to predictions/NAME.jsonl; see `adadepth.evaluation.predictions`."""
     folder = directory / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -67,7 +67,7 @@ def write_json(path: Path, value: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Contents of the files of a run directory. An unreadable file is empty, and `missing` gives the reason.
+    """Content of the files of a run directory. An unreadable file is empty, and `missing` gives the reason.
 
     Files that only some runs have are read on demand. `missing` lists such a file only if it is damaged.
     """
@@ -82,7 +82,7 @@ class RunFiles:
     others: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def of(self, name: str, kind: Any = None) -> dict[str, Any]:
-        """Return the contents of an optional JSON file, or an empty dictionary if it is missing or damaged.
+        """Return the content of an optional JSON file, or an empty dictionary if it is missing or damaged.
 
         Args:
             name: File name.
@@ -95,7 +95,7 @@ class RunFiles:
 
 
 def read_run(directory: Path) -> RunFiles:
-    """Read a run directory even if some of its files are missing or damaged.
+    """Read the files of a run directory, even if some of them are missing or damaged.
 
     A resumed run writes some metric lines again. If several lines have the same step, the values of the last line are
     used.
@@ -114,7 +114,7 @@ def read_run(directory: Path) -> RunFiles:
 
 
 def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any = None) -> dict[str, Any]:
-    """Read a file of a run. If it cannot be read, return an empty dictionary and store the reason in `missing`."""
+    """Return the content of a run's file, or an empty dictionary with a reason in `missing` if it cannot be read."""
     kind = FILE_TYPES.get(name, dict[str, Any]) if kind is None else kind
     with _record_failure(missing, name):
         text = read_regular_file(directory / name).decode("utf-8")
@@ -124,7 +124,7 @@ def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any =
 
 
 def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
-    """Read the objects of a JSON-lines file. Lines that are cut short by a kill, or have other types, are skipped."""
+    """Return the objects of a JSON-lines file, without lines that are incomplete or of other types."""
     records = []
     with _record_failure(missing, name):
         for line in read_regular_file(directory / name).decode("utf-8").split("\n"):
@@ -135,7 +135,7 @@ def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[di
 
 @contextmanager
 def _record_failure(missing: dict[str, str], name: str) -> Iterator[None]:
-    """Record in `missing` why a file cannot be read."""
+    """Record in `missing` the reason why a file cannot be read."""
     try:
         yield
     except CheckpointError as error:
@@ -161,7 +161,7 @@ def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
 
 
 def evaluated(files: RunFiles) -> str:
-    """Return the number of units of the last evaluation, with its set and step, in words.
+    """Return the number of units, the data set and the step of the last evaluation, in words.
 
     The text is empty if the number is unknown.
     """
@@ -176,7 +176,7 @@ def evaluated(files: RunFiles) -> str:
 
 
 def describe_set_and_step(files: RunFiles) -> str:
-    """Return the set and the step of the last evaluation in words that follow a count."""
+    """Return the data set and the step of the last evaluation in words that follow a count."""
     where = f" of {files.halting['set']}" if "set" in files.halting else ""
     step = get_evaluation_step(files)
     return where + ("" if step is None else f", step {step:,}")
@@ -197,12 +197,12 @@ def get_run_unit(files: RunFiles) -> str:
 
 
 def halts(files: RunFiles) -> bool:
-    """Return whether the units of a run halt one by one, such as tokens and sequences. A task has one depth."""
+    """Return whether the tokens or sequences of a run halt one by one."""
     return get_unit_wording(get_run_unit(files)).halts
 
 
 def get_early_stop_reason(files: RunFiles) -> str:
-    """Return why and at which step training ended early, or an empty string if it did not."""
+    """Return why and when training ended early in words, or an empty text if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
     if not reason or (steps and steps["done"] >= steps["planned"]):
         return ""
@@ -215,7 +215,7 @@ def is_summary_of_seeds(files: RunFiles) -> bool:
 
 
 def max_updates(files: RunFiles) -> int:
-    """Return the maximum depth L of a run.
+    """Return the maximum depth L of a run's model.
 
     It comes from the statistics or from the predictions. Otherwise it is the depth of the deepest token of the
     sentences.
@@ -231,7 +231,7 @@ def sources(files: RunFiles) -> list[str]:
 
 
 def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Merge the metric lines of the same step, in order of the steps."""
+    """Merge the lines of metrics.jsonl that belong to the same step, in order of the steps."""
     merged: dict[int, dict[str, Any]] = {}
     for line in lines:
         merged.setdefault(line["step"], {}).update(line)
@@ -239,12 +239,12 @@ def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return (step, value) of one metric for every line that has a number for it."""
+    """Return (step, value) of a metric for every line that has a number for it."""
     return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
 
 
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
-    """Return (step, counts or weights) of every line with the list `name` that has the length of the last list."""
+    """Return (step, values) of every line whose list `name` is as long as the last such list."""
     pairs = [(line["step"], line.get(name)) for line in metrics]
     valid = [(step, counts) for step, counts in pairs if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]

@@ -1,4 +1,4 @@
-"""Groups of runs that differ only in the seed, comparisons of groups, and the trials of a search."""
+"""Groups of runs that differ only in the seed, comparisons of groups, and the trials of a hyperparameter search."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from adadepth.report.table import number
 
 @dataclass(frozen=True)
 class Parameter:
-    """A dimension of a search space.
+    """Hyperparameter of a search, with its range.
 
     Attributes:
         key: Configuration key.
@@ -53,7 +53,7 @@ class Parameter:
     choices: Sequence[Any] = ()
 
     def place(self, value: Any) -> float:
-        """Return the position of a value on a scale from lowest (0) to highest (1)."""
+        """Return the position of a hyperparameter's value on a scale from lowest (0) to highest (1)."""
         if self.choices:
             return self.choices.index(value) / max(len(self.choices) - 1, 1)
         low, high, scaled = (
@@ -63,13 +63,13 @@ class Parameter:
 
     @property
     def name(self) -> str:
-        """Last part of the configuration key."""
+        """Last part of the hyperparameter's configuration key."""
         return self.key.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class Search:
-    """Finished trials of a hyperparameter search.
+    """Hyperparameter search with its finished trials.
 
     Attributes:
         metric: Optimised metric.
@@ -88,7 +88,7 @@ class Search:
 
     @property
     def best_first(self) -> list[tuple[Mapping[str, Any], float]]:
-        """Trials from best to worst."""
+        """Trials of the search from best to worst."""
         return sorted(self.trials, key=lambda trial: trial[1] if self.less_is_better else -trial[1])
 
 
@@ -96,7 +96,7 @@ _RUN_FILE_NAMES = frozenset({RUN, CONFIG, METRICS})
 
 
 def find_runs(folder: Path) -> list[RunFiles]:
-    """Return all runs below a folder, or the folder itself if it is a run.
+    """Return the directories of all runs below a folder, or the folder itself if it is a run.
 
     Subfolders of a run, such as its evaluations, are not searched. A summary of seeds is replaced by its runs. If there
     are training runs, evaluations next to them are skipped.
@@ -107,7 +107,7 @@ def find_runs(folder: Path) -> list[RunFiles]:
 
 
 def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
-    """Return the runs below the given folders that belong to one sweep.
+    """Return the directories of the runs below some folders that belong to one sweep.
 
     Evaluations are included, summaries over seeds are not.
 
@@ -121,12 +121,12 @@ def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
 
 
 def deduplicate_runs(runs: Iterable[RunFiles]) -> list[RunFiles]:
-    """Remove duplicate runs and keep the order."""
+    """Remove repeated runs from a list without changing its order."""
     return list({run.directory.resolve(): run for run in runs}.values())
 
 
 def _iterate_run_folders(folder: Path) -> Iterator[Path]:
-    """Yield the folders of runs, oldest first, because their names begin with the time."""
+    """Yield the run directories in a folder, oldest first."""
     for path, below, files in os.walk(folder):
         below.sort()
         if _RUN_FILE_NAMES.intersection(files):
@@ -135,7 +135,7 @@ def _iterate_run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _expand_seeds(run: RunFiles) -> list[RunFiles]:
-    """Return the run, or the runs behind a summary of seeds.
+    """Return a run as a list, or the runs that a summary over seeds names.
 
     The list is empty for an older summary that does not name its runs.
     """
@@ -143,7 +143,7 @@ def _expand_seeds(run: RunFiles) -> list[RunFiles]:
 
 
 def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
-    """Return the runs behind a summary of seeds if it names their folders, else an empty list."""
+    """Return the runs that a summary over seeds names, or an empty list for any other file."""
     return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
 
 
@@ -155,7 +155,7 @@ _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 @dataclass(frozen=True)
 class Group:
-    """A group of runs that differ only in the seed.
+    """Group of runs that differ only in the seed.
 
     Attributes:
         label: Display name.
@@ -170,14 +170,14 @@ class Group:
     summary: Mapping[str, Any]
 
     def figure(self, name: str) -> Mapping[str, Any] | None:
-        """Return `n`, `mean` and, for several values, `std` of a final metric, or None if no run has it."""
+        """Return `n`, `mean` and, for several values, `std` of a final metric in the group, or None without a value."""
         spread: Mapping[str, Any] | None = self.summary["metrics"].get(name)
         return spread
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison of groups of runs.
+    """Comparison of groups of runs.
 
     Attributes:
         groups: Groups in the order of their first runs.
@@ -196,7 +196,7 @@ class Comparison:
 
     @property
     def entries(self) -> Sequence[Group]:
-        """The entries with a colour of their own: the groups or, if there is only one group, its runs."""
+        """Entries that have a colour of their own: the groups or, for a single group, its runs."""
         if len(self.groups) > 1:
             return self.groups
         return [
@@ -207,7 +207,7 @@ class Comparison:
 
     @property
     def other_data(self) -> list[str]:
-        """Data settings that differ between the runs. If there are any, losses and scores cannot be compared."""
+        """Settings of data that differ between the runs, which make losses and scores incomparable."""
         is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
         data_keys = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
         return [key for key in get_differing_keys([group.settings for group in self.groups]) if key in data_keys]
@@ -220,7 +220,7 @@ class Comparison:
 
 
 def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
-    """Group runs by settings. Unreadable runs and repeated seeds are excluded and named.
+    """Group runs by their settings. Unreadable runs and repeated seeds are excluded and named.
 
     Args:
         runs: The runs to compare.
@@ -254,7 +254,7 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
-    """Return sentences about the missing parts of a readable but incomplete run."""
+    """Return sentences about the files that a readable run lacks."""
     remarks = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
     if reason := get_early_stop_reason(run):
         remarks.append(f"{run.directory}: ended early, {reason}; its figures come from an unfinished training.")
@@ -288,7 +288,7 @@ def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
 
 
 def get_run_settings(run: RunFiles) -> Settings:
-    """Return all settings that may change a result, by dotted key and without the seed.
+    """Return all settings of a run that may change a result, by dotted key and without the seed.
 
     For an evaluation they include the checkpoint.
     """
@@ -305,12 +305,12 @@ def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that are in all settings but have different values."""
+    """Return the keys that all settings have with different values."""
     return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
 
 
 def unshared(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that only some of the settings have."""
+    """Return the keys that only some of several settings have."""
     every = dict.fromkeys(key for group_settings in settings for key in group_settings)
     return [key for key in every if any(key not in group_settings for group_settings in settings)]
 
@@ -320,7 +320,7 @@ def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
 
 
 def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """Return a name for every group: the name of its configuration, and the settings that differ within that name.
+    """Return a name for every group of runs: its configuration, and the settings in which it differs.
 
     A letter replaces settings that are too long, and distinguishes equal names.
     """
@@ -353,14 +353,14 @@ def _get_letter(index: int) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Format the value of a setting for the command line."""
+    """Format a setting's value as on the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Join names on one line. If there are too many, list the first ones and the number of the rest."""
+    """Join names on one line. A long list shows its first names and the number of the others."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {number(rest)} more" if rest > 0 else "")
 
@@ -373,18 +373,18 @@ _COST_METRICS = (WORK, *SPEEDUPS.values())
 
 
 class Quality(NamedTuple):
-    """A metric of quality, and whether less of it is better."""
+    """Quality metric, and whether less of it is better."""
 
     name: str
     less_is_better: bool
 
     def best_first(self, entries: Sequence[Group]) -> list[Group]:
-        """Return the groups that have the metric, with the best first."""
+        """Return the groups of runs that have the metric, with the best first."""
         sign = 1 if self.less_is_better else -1
         return sorted((entry for entry in entries if entry.figure(self.name)), key=lambda entry: sign * self.of(entry))
 
     def of(self, entry: Group) -> float:
-        """Return the mean of the metric in a group. The group must have the metric."""
+        """Return the mean of the metric in a group of runs, which must have it."""
         spread = entry.figure(self.name)
         assert spread is not None
         return float(spread["mean"])
@@ -410,25 +410,25 @@ def get_compared_quality(comparison: Comparison) -> Quality | None:
 
 
 def _get_common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:
-    """Return the value if it is the same in all runs, otherwise None."""
+    """Return a value if it is the same in all runs, otherwise None."""
     values = {read(run) for run in comparison.runs}
     return values.pop() if len(values) == 1 else None
 
 
 def get_shared_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the final metrics that are shared by all groups with final metrics."""
+    """Return the final metrics that all groups of runs have."""
     able = [group for group in groups if group.summary["metrics"]]
     return [name for name in _get_metric_names(able) if all(group.figure(name) for group in able)]
 
 
 def get_unshared_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the headline metrics that only some of the groups have."""
+    """Return the headline metrics that only some of the groups of runs have."""
     shared = set(get_shared_metrics(groups))
     return [name for name in get_headline_metrics(groups) if name not in shared]
 
 
 def get_headline_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the final metrics that belong in a table, over all groups."""
+    """Return the final metrics of groups of runs that a table shows."""
     names = [name for group in groups for name in select_headline_metrics(group.summary)]
     return list(dict.fromkeys([*names, *(name for name in _COST_METRICS if name in _get_metric_names(groups))]))
 
@@ -438,7 +438,7 @@ def _get_metric_names(groups: Sequence[Group]) -> dict[str, None]:
 
 
 def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) -> list[bool]:
-    """Return for each group whether no other group has both a lower mean cost and a better mean quality."""
+    """Return for each group of runs whether no other group has both a lower mean cost and a better mean quality."""
     sign = -1 if quality.less_is_better else 1
     points = [
         (spread["mean"], sign * quality.of(entry))
@@ -450,7 +450,7 @@ def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) ->
 
 
 def curves(entry: Group, name: str) -> tuple[Points, list[Points]]:
-    """Return the mean curve of a metric over the runs of a group, and the curves of the runs.
+    """Return the mean curve of a metric over the runs of a group, and the curve of every run.
 
     The mean curve has only the steps that all runs have.
     """

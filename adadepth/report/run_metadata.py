@@ -1,4 +1,4 @@
-"""Sections on the metadata of a run: settings, data, hardware and final metrics."""
+"""Report sections on a run's metadata: settings, data, hardware and final metrics."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adadepth.report.table import Column, Table, format_duration, is_number, mak
 
 
 def build_facts_section(files: RunFiles) -> Section:
-    """Build the section with facts, final metrics, and the configuration file."""
+    """Build the report section with facts about a run, its final metrics and its configuration file."""
     missing = [
         absent(what, files, name)
         for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
@@ -57,7 +57,7 @@ def title(files: RunFiles) -> str:
 
 
 def facts(files: RunFiles) -> list[tuple[str, str]]:
-    """Return (name, value) of every fact about the run in its files."""
+    """Return (name, value) of every fact about a run that a report lists."""
     run, config = files.run, files.config
     data = config.get("dataset") or {}
     values = {
@@ -94,13 +94,13 @@ _SETTING_TITLES = {
 
 
 def _get_settings(files: RunFiles) -> dict[str, str]:
-    """Return the settings of a run by title. Older records have only the settings of the model."""
+    """Return the settings of a run that a report lists, by title."""
     settings = files.run.get("settings") or {"model": files.config.get("model")}
     return {title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()}
 
 
 def tokenizer(files: RunFiles) -> str:
-    """Return a description of the tokenizer. Perplexities per token of different tokenizers cannot be compared."""
+    """Return a description of a run's tokenizer, without which perplexities per token cannot be compared."""
     settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
     trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
     name = settings.get("path") or settings.get("kind")
@@ -145,7 +145,7 @@ def read_config_text(files: RunFiles) -> str:
 
 
 def definitions(files: RunFiles) -> Section:
-    """Build the section that defines terms and explains why some values are absent."""
+    """Build the report section that defines terms and explains why some values are absent."""
     unit, has_exits = get_run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     shares = {
         "decided": format_whole_percent(DECIDED),

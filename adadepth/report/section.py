@@ -1,4 +1,4 @@
-"""Sections of a report: data structures, template rendering, and tokens annotated with their depth."""
+"""Sections of a report page: data structures, templates, and tokens annotated with their depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.report.table import Table, number, percent, to_html
 
 
 class Note(NamedTuple):
-    """A line of an annotation: a name, a text, and a share that is drawn as a bar with its value."""
+    """Line of an annotation on a page: a name, a text, and a share that is drawn as a bar."""
 
     name: str
     text: str = ""
@@ -27,7 +27,7 @@ class Note(NamedTuple):
 
 @dataclass(frozen=True)
 class Token:
-    """A token of a displayed text.
+    """Token of a text on a report page, with its depth and annotations.
 
     Attributes:
         text: Text as displayed.
@@ -47,7 +47,7 @@ class Token:
 
 
 def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()) -> list[Note]:
-    """Return one note per iteration, counted from 1, with its halting probability and the prediction after it."""
+    """Return one annotation per iteration of a token, with halting probability and prediction."""
     return [
         Note(str(step), text or "", share)
         for step, (share, text) in enumerate(zip_longest(probabilities, predictions), start=1)
@@ -55,7 +55,7 @@ def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()
 
 
 def join_notes(notes: Sequence[Note]) -> str:
-    """Join notes on one line, for pages that run without scripts."""
+    """Join annotations on one line, for pages without scripts."""
     words = []
     for name, text, share in notes:
         content = " ".join(filter(None, ["" if share is None else f"{share:.3f}", text]))
@@ -64,13 +64,13 @@ def join_notes(notes: Sequence[Note]) -> str:
 
 
 def as_lists(notes: Sequence[Note]) -> list[list[Any]]:
-    """Return notes as lists without empty parts, for the script of a page."""
+    """Return annotations as lists without empty parts, for the script of a page."""
     return [[part for part in note if part not in (None, "")] for note in notes]
 
 
 @dataclass(frozen=True)
 class Section:
-    """One section of a page.
+    """Section of a report page.
 
     Attributes:
         title: Heading. A section without a heading is placed above the first heading.
@@ -95,7 +95,7 @@ SectionOf = Callable[[RunFiles], Section | None]
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """A section of a run's page with its position. Modules of this package list their entries in a tuple `SECTIONS`.
+    """Section of a run's report page with its position. Modules of this package list theirs in a tuple `SECTIONS`.
 
     Attributes:
         order: Position on the page; smaller numbers come first.
@@ -123,7 +123,7 @@ def fill(template: str, *packages: str, **content: Any) -> Markup:
 
 @cache
 def load_templates(*packages: str) -> Environment:
-    """Return the templates of other packages, by name, and of this package. All templates escape text."""
+    """Load the page templates of this package and, by name, of other packages. All templates escape text."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package) for package in (*packages, "adadepth.report")]),
         autoescape=True,
@@ -143,11 +143,11 @@ def load_templates(*packages: str) -> Environment:
 
 
 def explain_damage(title: str, anchor: str, what: str, files: RunFiles, name: str) -> Section | None:
-    """Return a section that reports a damaged optional file, or None if the file does not exist."""
+    """Return a report section that names a damaged optional file, or None if the file does not exist."""
     return Section(title, anchor, absent(what, files, name)) if name in files.missing else None
 
 
 def absent(what: str, files: RunFiles, name: str, otherwise: str = "") -> Markup:
-    """Return a sentence that something is not available because its file is missing, damaged or lacks it."""
+    """Return a sentence that a value is not available because its file is missing, damaged or lacks it."""
     reason = files.missing.get(name, otherwise)
     return Markup('<p class="absent">{} not available{}.</p>\n').format(what, f": {reason}" if reason else "")

@@ -1,4 +1,4 @@
-"""Runs that differ only in the seed: mean and standard deviation of every metric, as tables, text and section."""
+"""Summary of runs that differ only in the seed: mean and standard deviation of metrics, as tables, text and section."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.report.table import Column, Table, is_number, make_number_format, 
 
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Compute mean, sample standard deviation (divided by n - 1), n and values of every metric.
+    """Compute mean, sample standard deviation, count and values of every metric over seeds.
 
     Args:
         runs: Seed and final metrics of each run. Values that are not finite numbers are skipped.
@@ -46,7 +46,7 @@ def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, 
 
 
 def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
-    """Return `n`, `mean`, the values by seed and, for several values, the sample standard deviation `std`."""
+    """Return statistics of one metric over seeds: `n`, `mean`, values by seed and, for several values, `std`."""
     numbers = list(values.values())
     described: dict[str, Any] = {"n": len(numbers), "mean": fmean(numbers)}
     if len(numbers) > 1:
@@ -127,12 +127,12 @@ def format_seeds(summary: Mapping[str, Any]) -> str:
 
 
 def seeds(files: RunFiles) -> Section | None:
-    """Build the section on metrics over seeds, with the agreement of learned layers and searched architectures."""
+    """Build the report section on metrics over seeds, with the agreement of learned layers and architectures."""
     return build_seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
 
 
 def build_seeds_section(summary: Mapping[str, Any]) -> Section:
-    """Build the section on seeds from a summary of `summarise_seeds`."""
+    """Build the report section on seeds from a summary that `summarise_seeds` made."""
     table, layer_table = build_seed_table(summary), build_layer_seed_table(summary)
     agreement = summary.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []

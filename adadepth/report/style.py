@@ -18,7 +18,7 @@ MARKER_SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
-    """Return the colour at `position` of the colour ramp, 0 (lightest) to 1 (darkest), as #rrggbb."""
+    """Return a colour of the colour ramp, from position 0 (lightest) to 1 (darkest), as #rrggbb."""
     scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
     lower = min(int(scaled), len(_RAMP_ENDS) - 2)
     share = scaled - lower
@@ -35,12 +35,12 @@ def get_share_color(share: float) -> str:
 
 
 def get_dash(index: int, dashes: int) -> int:
-    """Return the dash style of a line. Lines of the same colour have different dashes in the first `dashes` rounds."""
+    """Return the dash style of a curve by its number."""
     return (index + index // len(LINES)) % dashes
 
 
 def get_shape_style(index: int) -> tuple[str, str]:
-    """Return colour and shape of a group. All of the first thirty groups have different combinations."""
+    """Return colour and shape of a group of points by its number."""
     return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 

@@ -1,4 +1,4 @@
-"""Panels as SVG text for the report, without scripts or external resources. All text is escaped.
+"""Drawing of panels as SVG text, without scripts or external resources. All text is escaped.
 
 Coordinates are pixels of a drawing with a width of 440, which the page scales to its column.
 """
@@ -55,7 +55,7 @@ _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of the
 
 @dataclass(frozen=True)
 class Area:
-    """The drawing area of a panel: the values at its borders, and the pixels of its borders."""
+    """Drawing area of a panel: the values and the pixels of its borders."""
 
     x: Span
     y: Span
@@ -65,11 +65,11 @@ class Area:
     bottom: float
 
     def across(self, value: float) -> float:
-        """Return the pixel position of an x value."""
+        """Return the horizontal pixel position of an x value."""
         return self.left + _scale(value, self.x) * (self.right - self.left)
 
     def up(self, value: float) -> float:
-        """Return the pixel position of a y value."""
+        """Return the vertical pixel position of a y value."""
         return self.bottom - _scale(value, self.y) * (self.bottom - self.top)
 
 
@@ -91,7 +91,7 @@ def render_chart(panel: Panel) -> Markup:
 
 
 def _compute_height(panel: Panel) -> int:
-    """Return the height of a drawing without its legend, in pixels."""
+    """Return the height of a panel without its legend, in pixels."""
     if isinstance(panel.mark, Boards):
         return panel.mark.lines * (_compute_board_height(panel.mark) + _LINE_GAP) - _LINE_GAP
     return round(HEIGHT * panel.tall)
@@ -152,7 +152,7 @@ def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
 
 
 def _split_title(y: Axis, height: int) -> list[str]:
-    """Split the title of a vertical axis into lines. A remark that does not fit has its own line."""
+    """Split the title of a vertical axis into lines that fit."""
     lines = [y.label] if y.label else []
     is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
     return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
@@ -187,7 +187,7 @@ def _scale(value: float, interval: Span) -> float:
 
 
 def _paint(mark: Mark, area: Area) -> Iterator[str]:
-    """Return the drawing commands of a mark."""
+    """Return the drawing commands of a panel's content, such as curves or bars."""
     return _PAINTERS[type(mark)](mark, area)
 
 
@@ -269,7 +269,7 @@ def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
 
 
 def _draw_spread(dot: Dot, area: Area) -> str:
-    """Return the path of the spread bars through a point."""
+    """Return the SVG path of the spread bars through a point."""
     across = f"M{area.across(dot.x - dot.spread_x):.1f} {area.up(dot.y):.1f}H{area.across(dot.x + dot.spread_x):.1f}"
     up = f"M{area.across(dot.x):.1f} {area.up(dot.y - dot.spread_y):.1f}V{area.up(dot.y + dot.spread_y):.1f}"
     return (across if dot.spread_x else "") + (up if dot.spread_y else "")
@@ -354,7 +354,7 @@ def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, si
 
 
 class _Entry(NamedTuple):
-    """An entry of a legend: a name, and the drawing before it with its size."""
+    """Entry of a legend: a name and the drawing before it."""
 
     name: str
     drawing: str
@@ -363,7 +363,7 @@ class _Entry(NamedTuple):
 
 
 def _build_legend_entries(mark: Mark) -> list[_Entry]:
-    """Return the legend entries of a mark, or an empty list if there is nothing to distinguish."""
+    """Return the legend entries of a panel's content, or an empty list if there is nothing to distinguish."""
     match mark:
         case Lines():
             styled = _style_curves(mark)
@@ -397,7 +397,7 @@ def _build_shape_entry(name: str, color: str, path: str) -> _Entry:
 
 
 def _render_legend(mark: Mark) -> Markup:
-    """Render the legend of a mark."""
+    """Render the legend of a panel."""
     return _render_entries(
         _build_legend_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "", isinstance(mark, Heat)
     )
@@ -422,7 +422,7 @@ _MARGIN, _TITLE, _LINE, _LETTER = 20, 26, 20, 6.6  # of a file, in pixels; the l
 
 
 def document(figure: Figure) -> str:
-    """Return a figure as a stand-alone SVG file: panels in rows with title and legend, and the sample size below."""
+    """Return a figure as a stand-alone SVG file, with title, panels, legend and sample size."""
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
@@ -446,7 +446,7 @@ def document(figure: Figure) -> str:
 
 
 def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
-    """Return a panel with title and legend at the position (x, y), and the y coordinate of its lower end."""
+    """Return a panel at the position (x, y) of a figure, and the y coordinate of its lower end."""
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []

@@ -1,4 +1,4 @@
-"""Tables that are defined once and written as HTML, text, CSV and LaTeX, and the formats of their numbers."""
+"""Tables that are described once and written as HTML, text, CSV and LaTeX, with formats for their numbers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def make_number_format(digits: int) -> Callable[[Any], str]:
-    """Return a function that formats with `number` and a fixed number of decimals."""
+    """Return a function that formats numbers with `number` and a fixed number of decimals."""
     return lambda value: number(value, digits)
 
 
@@ -81,7 +81,7 @@ Where = Literal["everywhere", "view", "file", "page"]
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table.
+    """Description of a column of a table.
 
     Attributes:
         key: Key of the value in a row, and heading in CSV.
@@ -113,7 +113,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values by key. A value that is absent or None is shown as missing.
+    """Table: columns, and rows of values by key. A value that is absent or None is shown as missing.
 
     The first column names the row.
     """
@@ -123,12 +123,12 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
     def of(self, *where: str) -> list[Column]:
-        """Return the columns for all outputs and for the given outputs."""
+        """Return the columns that belong to all outputs and to the given ones."""
         return [column for column in self.columns if column.where in ("everywhere", *where)]
 
 
 def text(value: Any) -> str:
-    """Format a value that is not a number."""
+    """Format a cell's value that is not a number."""
     return str(value)
 
 
@@ -136,7 +136,7 @@ def text(value: Any) -> str:
 
 
 def to_html(table: Table, wide: bool = False) -> Markup:
-    """Render a table that scrolls sideways if the page is too narrow for it."""
+    """Render a table as HTML, which scrolls sideways if the page is too narrow for it."""
     columns = table.of("view", "page")
     head = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(
@@ -227,7 +227,7 @@ def _format_value(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def format_sparkline(shares: Sequence[float]) -> str:
-    """Format a distribution with one character per depth, relative to the highest share.
+    """Format a distribution over depths with one character per depth, relative to the highest share.
 
     Every positive share is visible.
     """
@@ -248,13 +248,13 @@ _NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNOREC
 
 
 def to_records(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Return columns and rows of unformatted values, with None for missing ones."""
+    """Return a table's columns and rows of unformatted values, with None for missing ones."""
     keys = [column.key for column in table.of("file")]
     return keys, [[row.get(key) for key in keys] for row in table.rows]
 
 
 def to_csv(table: Table) -> str:
-    """Format unformatted values as CSV with one line per row. The field of a missing value is empty."""
+    """Format a table's unformatted values as CSV with one line per row. A missing value is empty."""
     keys, rows = to_records(table)
     return format_csv([keys, *rows])
 
@@ -271,10 +271,10 @@ _RETURN = "\r\n"
 
 
 class _LineReturner:
-    """A file object for the CSV writer that returns each line instead of storing it."""
+    """File object that returns every line that the CSV writer passes to it."""
 
     def write(self, line: str) -> str:
-        """Return the line."""
+        """Return the line instead of storing it."""
         return line
 
 

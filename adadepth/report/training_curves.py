@@ -1,4 +1,4 @@
-"""Sections on depth and losses over training."""
+"""Report sections on depth and losses over training."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Shares = Sequence[tuple[int, Sequence[float]]]
 
 
 def training(files: RunFiles) -> Section | None:
-    """Build the section on depth shares at every evaluation, mean depths of classes, and a table of evaluations.
+    """Build the report section on depth shares and mean depths over training.
 
     The result is None if nothing halts, or if the run only evaluated a trained model.
     """
@@ -70,7 +70,7 @@ def _build_panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
 
 
 def _means(files: RunFiles) -> Curves:
-    """Return the mean depth over training for at most six classes."""
+    """Return the curves of mean depth over training, for at most six classes."""
     classes = files.halting.get("classes", {})
     by_label = [name for name in classes if name.startswith("label: ")]
     names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
@@ -102,7 +102,7 @@ def _build_table(files: RunFiles, shares: Shares, first: int) -> Table:
 
 
 def losses(files: RunFiles) -> Section | None:
-    """Build the section on losses over training, with one panel per loss. Losses without a panel are named.
+    """Build the report section on losses over training, with one panel per loss.
 
     The result is None if the run only evaluated a trained model.
     """

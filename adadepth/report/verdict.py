@@ -1,4 +1,4 @@
-"""The verdict of a run: whether depth reached its target, adapts and improves quality, and its cost."""
+"""Verdict of a run: whether depth reached its target, adapts to the input and improves quality, and what it saves."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _CLASS_KINDS |= {"length": "lengths", "difficulty": "difficulties"}
 
 
 def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
-    """Decide whether the depths of tokens or sequences vary, and what explains the variation.
+    """Decide whether the depths of tokens or sequences vary, and what explains the variation, for the verdict.
 
     Args:
         halting: Contents of halting.json.
@@ -71,7 +71,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
 
 
 def _format_brief_depth(halting: Mapping[str, Any]) -> str:
-    """Return the mean depth, its standard deviation, and the most important rank correlation, in a few words."""
+    """Return mean depth, its standard deviation and its most important rank correlation, in a few words."""
     everyone = halting["classes"]["all"]
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
@@ -104,7 +104,7 @@ def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator
 
 
 def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
-    """Yield sentences on the rank correlations of depth with difficulty and with the loss."""
+    """Yield sentences on the rank correlations of depth with difficulty and with loss."""
     for other, units, correlation in _get_correlations(halting):
         interval = (
             f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
@@ -130,7 +130,7 @@ def _get_direction(correlation: Mapping[str, float] | None) -> int:
 
 
 def _get_correlations(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield the variable that depth is correlated with, the units, and the correlation with its interval.
+    """Yield each variable with which depth is correlated, the units, and the correlation with its interval.
 
     The correlation with the loss is over masked tokens if there are any. Over all tokens, differences between classes
     alone would cause a correlation.
@@ -148,7 +148,7 @@ NEEDED = WORK.removeprefix("cost/")
 
 
 def cost(files: RunFiles) -> Finding:
-    """Report updates, the compute that they need as a share of full depth's, and the measured speed-up.
+    """Report the updates, the compute that they need as a share of full depth's, and the measured speed-up.
 
     The compute that the evaluation itself used is not a cost of the model. The section Compute reports it.
     """
@@ -191,14 +191,14 @@ def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
 
 
 class Depth(NamedTuple):
-    """The measured depth in the unit of a budget, and the format of its value."""
+    """Measured depth in the unit of a budget, and the format of its value."""
 
     written: str
     measured: float | None
 
 
 def target(files: RunFiles) -> Finding | None:
-    """Report the target, the depth in evaluation, their difference and advice, or return None without a target."""
+    """Report target depth, measured depth, their difference and advice, or return None without a target."""
     settings = files.config.get("budget") or {}
     target_value = settings.get("target")
     if not target_value or files.run.get("mode", "train") != "train":
@@ -246,7 +246,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
 
 
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
-    """Yield changes that help if depth misses its target, with the most likely reason first."""
+    """Yield advice on how to reach the target depth, with the most likely reason for the miss first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
     if reason := get_early_stop_reason(files):
         yield f"let the run finish, because it ended early ({reason})"
@@ -263,7 +263,7 @@ _INHERITED_KEYS = ("model", "task", "debug", "small", "output_dir", "trainer.use
 
 
 def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> str:
-    """Format the command that fits a trained model to its target depth.
+    """Return the command that fits a trained model to its target depth.
 
     The command must run in the working directory of the training run.
     """
@@ -281,7 +281,7 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """Return the answers that the files of a run support, or an empty mapping if they contain no depths."""
+    """Return the answers of a run's verdict, or an empty mapping if the run's files contain no depths."""
     depth = _assess_depth(files)
     if depth is None:
         return {}
@@ -312,7 +312,7 @@ def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
 
 
 def build_verdict_section(files: RunFiles) -> Section | None:
-    """Build the section with the questions of the verdict and their answers in words."""
+    """Build the report section with the questions of the verdict and their answers in words."""
     findings = verdict(files)
     if not findings:
         return None

@@ -1,4 +1,4 @@
-"""Tasks of a run. Each task combines data, model, trainer and report."""
+"""Tasks of a run, such as pretraining and fine-tuning. Each task combines data, model, trainer and report."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.models.registry import family
 
 
 def run(config: ExperimentConfig) -> float | None:
-    """Run a validated experiment.
+    """Run an experiment whose configuration has been validated.
 
     Return the metric that `optimise` names, or None if the mode has no metrics.
     """

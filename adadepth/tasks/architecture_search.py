@@ -41,7 +41,7 @@ from adadepth.training.tracking import finish_tracker_afterwards, measure_log_si
 
 
 def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
-    """Refuse a latency target that is slower than every network of the supernet.
+    """Refuse a latency target that even the slowest network of the supernet meets.
 
     Raises:
         ConfigError: If the target exceeds the latency of the slowest network.
@@ -64,7 +64,7 @@ def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) 
 
 
 def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
-    """Return the field `latency` of run.json; values are the milliseconds of all blocks together.
+    """Return the field `latency` of run.json, with the milliseconds of all blocks together.
 
     Args:
         supernet: Supernet with the operation costs of the search.
@@ -103,7 +103,7 @@ _SEARCH_METRICS = "search_metrics"  # in the record of a run whose supernet is t
 
 @dataclass(frozen=True)
 class SearchRun:
-    """Experiment, training arguments and run directory, which all stages of a search share."""
+    """State that all stages of an architecture search share: experiment, training arguments and run directory."""
 
     config: ExperimentConfig
     args: TrainingArguments
@@ -111,7 +111,7 @@ class SearchRun:
 
     @cached_property
     def data(self) -> LanguageData:
-        """Data in which all training text is used for weights, for networks of a fixed architecture."""
+        """Data for training networks of a fixed architecture, with all of the training text."""
         return load_data(self.config, self.args, choose_training_tokenizer(self.config, self.args), searches=False)
 
     @property
@@ -121,7 +121,7 @@ class SearchRun:
 
 
 def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
-    """Return [length, memory, batch size] of every shape for which costs are compared.
+    """Return [length, memory, batch size] of every input shape for which costs are compared.
 
     Networks of equal compute are those with equal costs at the first shape.
     """
@@ -130,14 +130,14 @@ def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
 
 
 def _get_search_space(config: ExperimentConfig) -> Searching:
-    """Return the search functions of the experiment's model family."""
+    """Return the search functions of the run's model family."""
     space = family(config.model.name).search
     assert space is not None, "validated"
     return space
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Run all unfinished stages of the search.
+    """Run all unfinished stages of the architecture search.
 
     Return the metrics of the derived network and of the search, and the run directory.
     """
@@ -173,7 +173,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _is_searched(search: SearchRun) -> bool:
-    """Return whether the supernet is trained; only the main process reads the files."""
+    """Return whether the supernet has been trained."""
     return decide(search.args, lambda: _SEARCH_METRICS in read_record(search.directory))
 
 
@@ -246,7 +246,7 @@ def _rename_supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _set_costs(
     config: ExperimentConfig, args: TrainingArguments, supernet: Any, costs: list[float] | None = None
 ) -> None:
-    """Set the operation costs of a supernet if the search uses them.
+    """Give a supernet the costs of its operations, if the search uses them.
 
     If `costs` is None, the main process measures them.
 
@@ -260,7 +260,7 @@ def _set_costs(
 
 
 def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, supernet: Any) -> list[float]:
-    """Measure the cost of each operation at the first shape.
+    """Measure the cost of each operation at the first input shape.
 
     The cost is in seconds if the run has a latency budget.
     """
@@ -273,7 +273,7 @@ def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, 
 
 
 def _derive(search: SearchRun, run: Run) -> None:
-    """Derive a network from the supernet, evaluate it, and choose its baselines of equal compute."""
+    """Derive a network from the trained supernet, evaluate it, and choose baselines of equal compute."""
     if "architectures" in run.record:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
@@ -292,7 +292,7 @@ def _derive(search: SearchRun, run: Run) -> None:
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
-    """Return the configured baselines with the compute of the derived network at the first shape.
+    """Return baselines with the compute of the derived network at the first input shape.
 
     The result is empty if the derived network has no operations.
     """
@@ -318,7 +318,7 @@ def _evaluate_derived(search: SearchRun, derived: PreTrainedModel, architecture:
 
 
 def _retrain(search: SearchRun, name: str, architecture: str) -> None:
-    """Train one network of a fixed architecture, or resume its training."""
+    """Train a network of a fixed architecture, or resume its training."""
     folder = _get_model_folder(search, name).parent
     if read_record(folder).get("status") == "finished":
         return
@@ -364,7 +364,7 @@ def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
-    """Write, print and return the table of quality, multiply-accumulates and measured time of every network."""
+    """Compare quality, compute and measured time of all networks; write, print and return the table."""
     _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
@@ -425,18 +425,18 @@ def _compare(
 
 
 def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
-    """Return the compared metrics, or None if one of them is not finite."""
+    """Return the metrics for the comparison of networks, or None if one of them is not finite."""
     scores = {key: float(metrics[prefix + key]) for key in _QUALITY}
     return scores if all(map(math.isfinite, scores.values())) else None
 
 
 def _get_model_folder(search: SearchRun, name: str) -> Path:
-    """Return the folder of a network's trained weights."""
+    """Return the folder with the trained weights of a network."""
     return search.directory / RETRAINED / name / MODEL
 
 
 def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
-    """Send the table and figures of the comparison to the trackers, at the last step of the search."""
+    """Send the table and figures that compare networks to the trackers."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with finish_tracker_afterwards(tracker):

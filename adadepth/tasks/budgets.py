@@ -1,4 +1,4 @@
-"""Depth budgets of a trained model: fit its depth to each target, and measure quality and compute.
+"""Fitting of a trained model's depth to targets, with measured quality and compute.
 
 The fit uses one half of the first evaluation set; the reported figures are measured on the other half.
 """
@@ -63,7 +63,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
 
 def settle(settings: BudgetConfig, session: Session) -> None:
-    """Fit a trained model to its target, and log its depth or compute on examples that the fit did not use."""
+    """Fit a trained model to its target depth, and log its depth or compute on other examples."""
     assert settings.target is not None
     comparison = compare_budgets(replace(settings, targets=[settings.target]), session)
     row = comparison["rows"][-1]
@@ -80,7 +80,7 @@ def settle(settings: BudgetConfig, session: Session) -> None:
 
 
 def correct_depth(settings: BudgetConfig, session: Session) -> bool:
-    """Shift the halting bias of a trained model that missed its depth target until the model meets the target.
+    """Shift the halting bias of a trained model until it meets the target depth that it missed.
 
     In a short run the controller leaves an error. The fit removes it on held-out examples; it uses their depths but not
     their labels. The order of units by depth does not change.
@@ -139,7 +139,7 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
 
 
 def _evaluate_row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
-    """Evaluate quality, depth and compute of the model at its current depth setting."""
+    """Evaluate quality, depth and compute of the model at its current depth."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget needs the halting statistics"
@@ -147,7 +147,7 @@ def _evaluate_row(session: Session, name: str, examples: Any, target: float | No
 
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
-    """Measure the mean depth of examples over all processes, at the current depth setting of the model."""
+    """Measure the mean depth of the model over examples of all processes."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
     options = trainer.model_inputs({"logits_to_keep": 1})  # predictions of language models are not needed
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):

@@ -1,4 +1,4 @@
-"""Checks of batch size, memory, positions and depth before a run is opened."""
+"""Checks of batch size, memory, sequence positions and depth that precede the start of a run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadepth.training.depth_budget import full_depth
 
 
 def check_batches(train: Any, args: TrainingArguments) -> None:
-    """Refuse training data that are smaller than one batch if only full batches are read.
+    """Refuse training data that do not fill one batch if only full batches are used.
 
     Raises:
         ConfigError: If they are smaller; the message has both numbers.
@@ -58,7 +58,7 @@ def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, 
 
 
 def _advise_batch_size(config: ExperimentConfig) -> str:
-    """Return advice about the largest batch of the longest examples that fits, if an installed mode estimates it."""
+    """Return advice on a batch size that fits into memory, if an installed mode can estimate it."""
     advisers = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
         arguments = (config, total_memory(), choose_precision(config.trainer))
@@ -89,7 +89,7 @@ def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
-    """Refuse sequences that are longer than the number of positions of a model.
+    """Refuse data with longer sequences than the model has positions.
 
     Raises:
         CheckpointError: If they are longer; the message has both numbers.
@@ -101,7 +101,7 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
 
 
 def check_depth(config: ExperimentConfig, model: Any) -> None:
-    """Refuse a depth budget beyond the full depth of a model.
+    """Refuse a depth budget above the full depth of the model.
 
     The full depth may not be known before the model is built.
 

@@ -39,7 +39,7 @@ WARM_UP = 1
 
 
 def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
-    """Parse `exit_rules`; expand `all` to a small grid of settings of every exit rule that the model supports.
+    """Parse the setting `exit_rules`; `all` stands for a small grid of every exit rule that the model supports.
 
     Raises:
         ConfigError: If a rule does not exist or is not supported by the model.
@@ -65,7 +65,7 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
 
 
 def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Compare exit rules on every evaluation set.
+    """Compare exit rules on every evaluation set of labelled data.
 
     Write exit_rules.json and pareto.csv, and print tables and the recommended rule.
 
@@ -89,7 +89,7 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
 
 
 def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
-    """Compare exit rules by their loss on a random sample of the tokens of every text; see `compare_exit_rules`.
+    """Compare exit rules on texts by their loss on a random sample of tokens; see `compare_exit_rules`.
 
     Without a key-value cache, the exit of a token does not change the states that other tokens attend to. A replay of
     recorded outputs is therefore exact.
@@ -99,7 +99,7 @@ def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
 
 
 def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
-    """Write and print the comparisons of all sets.
+    """Write and print the comparisons of exit rules on all data sets.
 
     With `adopt_rule`, save the model with the rule that is recommended for the first set.
     """
@@ -114,7 +114,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
 
 
 def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
-    """Save the model with the recommended exit rule as its default.
+    """Save the model with the recommended exit rule as its default rule.
 
     Raises:
         ConfigError: If no rule is recommended.
@@ -134,7 +134,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
 
 
 def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
-    """Return the problem type and the metrics of single units.
+    """Return the problem type and the metrics that apply to single tokens or sequences.
 
     These are the metrics of the task, or accuracy for labelled tokens.
     """
@@ -181,7 +181,7 @@ def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session)
 def _build_advice(
     records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the recommended operating point together with all operating points."""
+    """Return the recommended operating point, together with all operating points of the exit rules."""
     return {
         "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
         "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
@@ -189,7 +189,7 @@ def _build_advice(
 
 
 def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
-    """Return the conditions under which times were measured."""
+    """Return the conditions under which the times of exit rules were measured."""
     return {
         "device": name_device(session.trainer.args.device),
         "torch": torch.__version__,
@@ -201,7 +201,7 @@ def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
 
 
 def _run_rules(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
-    """Evaluate a set with every rule, and return the records by the name of the rule."""
+    """Evaluate a data set with every exit rule, and return the records by the name of the rule."""
     records = {}
     trainer = session.trainer
     with progress(f"running {len(rules)} exit rules", len(rules), shown=trainer.is_world_process_zero()) as advance:
@@ -218,7 +218,7 @@ def measure(
     first: int = TIMED_EXAMPLES,
     sizes: Sequence[int] = BATCHES,
 ) -> dict[str, dict[int, float]]:
-    """Return the median seconds per example by rule and batch size.
+    """Return the median seconds per example by exit rule and batch size.
 
     The median is over repetitions in which the rules take turns.
 

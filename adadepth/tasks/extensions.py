@@ -1,4 +1,4 @@
-"""Extensions of the training loop, collected from the dataset type, the model family and the settings."""
+"""Choice of the extensions of the training loop that data, model family and settings require."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning: train and evaluate classifiers, taggers and question-answering models on labelled data."""
+"""Fine-tuning and evaluation of classifiers, taggers and question-answering models on labelled data."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ from adadepth.training.arguments import training_arguments
 
 
 def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
-    """Freeze all weights of a pretrained model except its halting head.
+    """Freeze all weights of a pretrained model except those of its halting head.
 
     Raises:
         CheckpointError: If the weights are of another family, in which intermediate steps were not trained to predict.
@@ -67,7 +67,7 @@ def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, save the model, and write submissions and report; see `Session.train`."""
+    """Train a model on labelled data, evaluate the best checkpoint, and write model, submissions and report."""
     started, args = time.monotonic(), training_arguments(config)
     tokenizer, classes = choose_training_tokenizer(config, args), choose_training_classes(config, args)
     options = cls_options(config.model.name, config.model)
@@ -96,7 +96,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
-    """Build a model with a head for the data, and load the weights of `model.pretrained` if that is set."""
+    """Build a model with a head for the data, with the weights of `model.pretrained` if that is set."""
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
     model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
@@ -129,7 +129,7 @@ def _log_baselines(session: Session) -> None:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint with its own exit rule, and then with `exit_rules` and `budget.targets`.
+    """Evaluate a checkpoint on labelled data, and then with every rule of `exit_rules` and depth of `budget.targets`.
 
     Return the metrics with its own exit rule.
     """
@@ -203,7 +203,7 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
 
 
 def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
-    """Set the class weights of the loss from the data or the configuration, and ignore those of an earlier run."""
+    """Set the class weights of the loss from the data or the settings, in place of those of an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
@@ -241,7 +241,7 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
 
 
 def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
-    """Predict every test set.
+    """Write the predictions for every test set.
 
     Write a submission for the GLUE server, or a file with one line per example.
     """

@@ -1,4 +1,4 @@
-"""Grid search over settings and seeds: lists missing and finished runs, their scores, and the best cell.
+"""Grid search over settings and seeds: missing and finished runs, their scores, and the best combination.
 
 A run belongs to a cell and a seed if the hash of its settings is the same. A repeated command therefore finds its
 finished runs, and ignores runs with other settings in the same folder.
@@ -28,19 +28,19 @@ _EPOCH = "train/epoch"
 
 
 class Job(NamedTuple):
-    """Job of a sweep: its overrides, and the seeds of its runs."""
+    """Job of a sweep: the overrides that it sets, and the seeds of its runs."""
 
     overrides: list[str]
     seeds: range
 
     def only(self, seed: int) -> list[str]:
-        """Return the overrides of the run with a seed."""
+        """Return the overrides of the job's run with one seed."""
         return [*self.overrides, f"seed={seed}", "seeds=1"]
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """Cell of the grid: one combination of the swept values.
+    """Cell of a grid search, which is one combination of the swept values.
 
     Attributes:
         settings: Values of the swept keys, without the seed.
@@ -53,7 +53,7 @@ class GridCell:
     hashes: dict[int, str] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> list[str]:
-        """Return the overrides of the run with a seed."""
+        """Return the overrides of the cell's run with one seed."""
         return next(job for job in self.jobs if seed in job.seeds).only(seed)
 
 
@@ -76,7 +76,7 @@ def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: 
 
 
 def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
-    """Refuse a configuration that does not evaluate and save after every epoch.
+    """Refuse a configuration that does not evaluate and save a checkpoint after every epoch.
 
     Raises:
         ConfigError: If it does not; the message names the setting.
@@ -122,7 +122,7 @@ def find_finished_runs(folder: Path) -> dict[str, Path]:
 
 
 def read_sound_record(run: Path) -> dict[str, Any]:
-    """Read the record of a run; if it is damaged, warn once and return an empty one."""
+    """Read the record of a run, or return an empty record with one warning if it is damaged."""
     try:
         return read_record(run)
     except CheckpointError as error:
@@ -154,7 +154,7 @@ def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
 def choose(
     cells: Sequence[GridCell], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
 ) -> dict[str, Any]:
-    """Summarise a grid with `summarise_grid`, to which the `options` are passed.
+    """Choose the best cell and epoch of a grid; see `summarise_grid`, which gets the `options`.
 
     In the summary, the field `chosen` also has `run` and `checkpoint`.
     """
@@ -190,7 +190,7 @@ def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
 
 
 def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[Path]) -> Path:
-    """Write a report page with the summary of a grid and the comparison of its runs, and return its path."""
+    """Write a report page on a grid search and the comparison of its runs, and return its path."""
     from adadepth.report.comparison import build_comparison_sections
     from adadepth.report.pages import draw
     from adadepth.report.run_files import read_run

@@ -1,4 +1,4 @@
-"""Comparison of data and tokenizer with those of a model's training; see `runs.data_identity`.
+"""Comparison of a run's data and tokenizer with those on which its model was trained; see `runs.data_identity`.
 
 A difference that invalidates the predictions of a model is an error unless `allow_changed_data` is set. Other
 differences are logged. The record of the run lists both under `data.changed`.
@@ -28,7 +28,7 @@ from adadepth.tasks.stored_models import find_resumable_checkpoint
 
 
 def get_class_names(config: Any) -> list[str] | None:
-    """Return the names of a model's classes in order, or None if it has no classes or they have no names."""
+    """Return the names of a model's classes in order, or None if it has no named classes."""
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
     return None if not ordered or are_numbered(ordered) else ordered
@@ -81,7 +81,7 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
 
 
 def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
-    """Store the identity of the training data in a model, after comparing them with the checkpoint to resume.
+    """Store the identity of the training data in a model, after a comparison with a checkpoint that is resumed.
 
     Returns:
         The data, with a summary that lists the differences.
@@ -102,7 +102,7 @@ def _log_unknown_data(config: ExperimentConfig) -> None:
 
 
 def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
-    """Refuse a rival (a baseline of equal compute) with other training data than the run that `rival_of` names.
+    """Refuse training data for a baseline of equal compute that differ from those of the run in `rival_of`.
 
     Raises:
         CheckpointError: If sources, tokenizer or classes differ.
@@ -136,7 +136,7 @@ def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
 
 
 def choose_training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
-    """Return the tokenizer settings of a training run.
+    """Return the tokenizer settings of a training run, or those of its checkpoint.
 
     If a run resumes with changed data, the tokenizer of its checkpoint is used.
     """

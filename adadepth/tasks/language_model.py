@@ -1,4 +1,4 @@
-"""Language modelling: networks and supernets on contiguous streams of text, and causal models on packed blocks."""
+"""Training and evaluation of language models: on contiguous streams with memory, or on packed blocks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, and save model and report.
+    """Train a language model, evaluate the best checkpoint, and save model and report.
 
     Return the final metrics and the run directory.
     """
@@ -50,7 +50,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint with the configured memory length, write a report, and return the metrics."""
+    """Evaluate a language model's checkpoint, write a report, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = load_language_model(path, config.model, list_overridden_model_settings())
@@ -110,7 +110,7 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
 
 
 def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
-    """Set the model settings that depend on the training text, print them, and return the new configuration."""
+    """Return the model configuration with the settings that depend on the training text, and print these."""
     settle = family(config.model.name).settle
     if settle is None:
         return config
@@ -126,7 +126,7 @@ def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data:
 
 
 def build_configured_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
-    """Build the configured network with the vocabulary of the tokenizer."""
+    """Build the language model that the settings describe, with the tokenizer's vocabulary."""
     search = config.search
     set_seed(config.seed)
     gates: dict[str, Any] = {field.name: getattr(search, field.name) for field in dataclasses.fields(GateConfig)}
@@ -149,7 +149,7 @@ def set_text_ends(model: PreTrainedModel, end: int) -> None:
 def build_language_session(
     config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any
 ) -> Session:
-    """Build a session that evaluates the held-out text and the test text.
+    """Build a session that evaluates a language model on the held-out text and the test text.
 
     For a supernet, the held-out text is evaluated once with each type of gates.
 

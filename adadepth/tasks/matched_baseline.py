@@ -1,4 +1,4 @@
-"""The matched baseline at the end of a training, which shows whether adaptive depth helped.
+"""Comparison of a trained model with its matched baseline, which shows whether adaptive depth helped.
 
 If units (tokens or sequences) halt, the model is evaluated again without retraining. It is evaluated with its mean
 depth for all units, and with its own depths randomly permuted among units. If the model has one distribution over
@@ -97,7 +97,7 @@ def compare_with_matched_baseline(
 
 
 def _format_comparison(comparison: Mapping[str, Any]) -> str:
-    """Format a comparison as one line."""
+    """Format the comparison with the matched baseline as one line."""
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
@@ -112,7 +112,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
 
 
 def _compare(session: Session, model: Any, build_session: BuildSession | None, started: float) -> dict[str, Any] | None:
-    """Return the comparison, or None if the model has a fixed depth or no depths that can be replayed."""
+    """Return the comparison with the matched baseline, or None if depth is fixed or cannot be replayed."""
     if isinstance(model, MixesLayers):
         baseline = family(session.config.model.name).matched_baseline
         if baseline is None or build_session is None or not model.learns_distribution:
@@ -139,18 +139,18 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
 
 
 def _is_fixed(model: DepthModel) -> bool:
-    """Return whether the configured exit rule is a fixed depth."""
+    """Return whether the configured exit rule gives every example the same depth."""
     rule = getattr(model.config, "exit_rule", None)
     return rule is not None and isinstance(parse_rule(rule), Fixed)
 
 
 def _choose_examples(session: Session, dataset: Any, passes: int) -> Subset[Any]:
-    """Return evenly spaced examples of a set, as many as the time limit allows for `passes` passes."""
+    """Return evenly spaced examples of a data set, as many as can be evaluated `passes` times within the time limit."""
     return Subset(dataset, spread_rows(len(dataset), _count_examples(session, dataset, passes)).tolist())
 
 
 def _count_examples(session: Session, dataset: Any, passes: int) -> int:
-    """Return the number of examples that `passes` passes can read within the time limit.
+    """Return how many examples can be evaluated `passes` times within the time limit.
 
     Raises:
         BaselineUnavailable: If there are too few examples for a comparison.
@@ -190,7 +190,7 @@ def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: i
 
 
 def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    """Compare recorded exits with those of a fixed and a permuted depth.
+    """Compare a model's recorded exits with those of one fixed depth and of permuted depths.
 
     A model without an exit rule uses the rule of its family, fitted to half of the depth.
     """
@@ -205,7 +205,7 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 
 
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
-    """Return the exit steps of the family's exit rule, and the label of the rule.
+    """Return the exit steps under an exit rule of the model family, and the label of the rule.
 
     Its threshold is fitted so that units exit after half of the steps on average.
     """
@@ -228,7 +228,7 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
 
 @dataclasses.dataclass
 class _EvaluationPass:
-    """Result of a pass over the examples: metrics, and the halting masses of tokens per batch, (B, T, N)."""
+    """Result of one evaluation pass: metrics, and the halting masses of the tokens of each batch, (B, T, N)."""
 
     metrics: dict[str, float]
     masses: list[Tensor]
@@ -305,7 +305,7 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 def _train_baseline(
     session: Session, settings: Mapping[str, Any], description: str, build_session: BuildSession, started: float
 ) -> dict[str, Any]:
-    """Train a baseline on the cached states of the run, for at most half of the time that the run has taken so far.
+    """Train a baseline on the run's cached states, for at most half of the time that the run has taken.
 
     Raises:
         BaselineUnavailable: If this time is too short, or if no states are cached.

@@ -1,4 +1,4 @@
-"""Training of one experiment with several seeds, summarised by mean and standard deviation."""
+"""Training of one experiment with several seeds, and the summary of their metrics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Suggested commands to run after training, ready to copy."""
+"""Commands that a run suggests after training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = list[str]
 
 
 def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
-    """Return up to three suggested commands, as lists of words, after training.
+    """Return up to three commands that a user may want to run after training, as lists of words.
 
     Commands that answer open questions about the run come first.
 
@@ -53,7 +53,7 @@ def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = N
 
 
 def _name_run(config: ExperimentConfig, directory: Path) -> str:
-    """Return `latest` if that refers to the run, and the run directory otherwise."""
+    """Return `latest` if that names the run, otherwise the run directory."""
     try:
         is_latest = not is_given("name") and resolve_run("latest", config, needs=MODEL) == directory
     except CheckpointError:
@@ -71,7 +71,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
 
 
 def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
-    """Return the command that trains a rival (a fixed-depth network of equal compute), if the run has none yet."""
+    """Return the command that trains a fixed-depth baseline of equal compute, if the run has none yet."""
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
     if descriptor.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
         return None

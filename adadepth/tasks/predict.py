@@ -1,4 +1,4 @@
-"""Mode `predict`: predictions of a checkpoint for texts or for a table, with the depth of each."""
+"""Mode `predict`: predicts texts or a table with a checkpoint, and reports the depth of each text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _MAX_BYTES = 2**25  # of a file of texts, which are read at once and appear on a
 
 
 def predict(config: ExperimentConfig) -> None:
-    """Predict the texts, or the table, that the configuration names.
+    """Predict the texts or the table that the configuration names, and write the predictions.
 
     Predictions of texts go to texts.json and a page in a new run directory.
     """
@@ -78,7 +78,7 @@ def predict(config: ExperimentConfig) -> None:
 
 
 def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:
-    """Predict a table.
+    """Predict the rows of a table, and write them to a file.
 
     Return the mean updates per unit, and the compute as a share of full-depth compute.
     """
@@ -118,7 +118,7 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
 
 
 def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
-    """Join lines of text until they have as many cells as a puzzle, and return the puzzles."""
+    """Join lines of text to puzzles with the model's number of cells."""
     puzzles: list[str | tuple[str, str]] = []
     cells = ""
     for text in texts:
@@ -130,7 +130,7 @@ def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> lis
 
 
 def read_texts(value: Any) -> list[str | tuple[str, str]]:
-    """Return the texts that `text` names.
+    """Return the texts that the setting `text` names.
 
     If `text` names a file, each of its lines holds one text, or a pair of texts separated by a tab. Blank lines are
     skipped.
@@ -185,7 +185,7 @@ def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int |
 
 
 def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
-    """Return the columns of a table to read.
+    """Return the columns of a table that the model reads.
 
     They are those of the settings or of the run, or else those of training.
     """

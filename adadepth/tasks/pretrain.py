@@ -31,7 +31,7 @@ from adadepth.training.arguments import training_arguments
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Train, evaluate the best checkpoint, and save model and report.
+    """Train a model on masked text, evaluate the best checkpoint, and save model and report.
 
     Return the final metrics and the run directory.
     """
@@ -45,7 +45,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Evaluate a checkpoint, write a report, and return the metrics."""
+    """Evaluate a pretrained checkpoint, write a report, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = load_model(path, pretraining_class(config.model), config.model, list_overridden_model_settings())
@@ -61,7 +61,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def build_pretraining_session(
     config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
 ) -> Session:
-    """Build a session that evaluates one held-out set with depth statistics of every token."""
+    """Build a session that evaluates a pretraining model on held-out text, with depth statistics."""
 
     def start(name: str) -> Evaluation:
         scorer = PretrainingScorer(data.tokenizer, args.device)
@@ -73,7 +73,7 @@ def build_pretraining_session(
 
 
 def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
-    """Return the score of a unigram baseline.
+    """Return the score of a baseline that always predicts the most frequent token.
 
     It is not available for streamed training data, for which word frequencies are unknown.
     """

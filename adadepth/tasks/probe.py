@@ -1,4 +1,4 @@
-"""Mode `probe`: linear probes of the hidden states of a frozen model after each update."""
+"""Mode `probe`: trains linear probes on the hidden states of a frozen model after each update."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _Site = tuple[int, int]  # indices of readout and state
 
 
 def probe(config: ExperimentConfig) -> None:
-    """Probe the states of a checkpoint, and write the results and a report into a new run directory."""
+    """Probe the hidden states of a checkpoint, and write results and report into a new run directory."""
     args = training_arguments(config)
     config = add_validation_set(config)
     path = resolve_model_path(config)
@@ -77,7 +77,7 @@ def _refuse_evaluation(name: str) -> NoReturn:
 
 
 def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
-    """Encode every set.
+    """Return the hidden states of every data set.
 
     The training set comes first, followed by the set that selects the regularisation strength.
     """
@@ -115,7 +115,7 @@ def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[
 
 
 def _list_sites(train: EncodedSet) -> list[_Site]:
-    """List every pair of state and readout to probe.
+    """Return every pair of hidden state and readout that is probed.
 
     The final state is excluded if it equals the state after the last update.
     """

@@ -1,4 +1,4 @@
-"""Reports and figures of runs, the summary printed at their end, and comparisons of several runs."""
+"""Reports and figures of runs, the console summary at a run's end, and comparisons of several runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def judge(directory: Path) -> Verdict:
 
 
 def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[str]] = ()) -> None:
-    """Print the verdict, the table and the report path of a run, and commands to run next.
+    """Print the summary at the end of a run: verdict, table, report path and next commands.
 
     Args:
         directory: Run directory.
@@ -50,7 +50,7 @@ def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[
 
 
 def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the published depth of a run's model, if its family has one."""
+    """Return the published depths for a run's model, or None if its family has none."""
     family = _find_family(files)
     if family is None or family.reference_depth is None:
         return None
@@ -59,7 +59,7 @@ def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
 
 
 def _find_family(files: RunFiles) -> Family | None:
-    """Return the model family of a run, or None if it is not installed."""
+    """Return the model family of a run, or None if it is not installed here."""
     return families().get((files.config.get("model") or {}).get("name", ""))
 
 
@@ -93,7 +93,7 @@ def compare_runs(config: ExperimentConfig) -> None:
 
 
 def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
-    """Return all runs that an entry of `runs` names."""
+    """Return all run directories that an entry of `runs` names."""
     folder = resolve_run(value, config) if value == "latest" else Path(value)
     if not os.path.isdir(folder):
         siblings = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
@@ -148,7 +148,7 @@ def _hash_directories(runs: Sequence[RunFiles]) -> str:
 
 
 def rewrite(config: ExperimentConfig) -> None:
-    """Rewrite the report and figures of an earlier run, or compare several runs, for `mode=report`.
+    """Write the report of an earlier run again, or compare several runs, for `mode=report`.
 
     Raises:
         CheckpointError: If there is no such run, its record is damaged, or its directory contains a link.
@@ -165,7 +165,7 @@ def rewrite(config: ExperimentConfig) -> None:
 
 
 def select_objective(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:
-    """Return the metric that `optimise` names.
+    """Return the value of the metric that `optimise` names.
 
     Raises:
         ConfigError: If the run lacks this metric; the message names the metrics that it has.

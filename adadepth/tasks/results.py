@@ -1,4 +1,4 @@
-"""Results of a run: saved model, speed of ragged execution, verdict, figures, report and uploads."""
+"""Results at the end of a run: saved model, speed of ragged execution, verdict, figures, report and uploads."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TIMING_S = 4.0  # for evaluation, and again for training; a small run times one
 
 
 def show_grid(trainer: DepthTrainer) -> None:
-    """Print the depth of every cell of an example, for tasks with grid-shaped examples."""
+    """Print the depth of every cell of an example grid, if the task has grids."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
         draw = draw_puzzle_text if grids[0][0]["kind"] == PUZZLE else draw_grid_text
@@ -58,7 +58,7 @@ def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, t
 
 
 def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder: str, **facts: Any) -> None:
-    """Save the trained model in the run directory, and add it and the end of training to the record of the run.
+    """Save the trained model in the run directory, and record it in the run's record.
 
     Args:
         config: Experiment.
@@ -84,7 +84,7 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
 
 
 def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
-    """Upload the model of a run to the hub, and print its address."""
+    """Upload the model of a run to the Hugging Face hub, and print its address."""
     if address := push(run.directory / MODEL, repository, f"{config.name}, run {run.directory.name}"):
         run.update(pushed_to=address)
         say(f"model: {address}")
@@ -108,7 +108,7 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
-    """Write the report and print the closing summary; do nothing if the run has no record."""
+    """Write the report of a run and print its summary, unless the run has no record."""
     if not (directory / RECORD).is_file():
         return
     report = write_run_report(directory)

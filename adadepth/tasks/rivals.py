@@ -1,4 +1,4 @@
-"""Rivals: fixed-depth baselines of equal compute, trained like an adaptive run and compared with it.
+"""Rivals, which are fixed-depth baselines of equal compute: their training and comparison with the adaptive run.
 
 `rival_of=<run>` starts an ordinary run, which can be resumed, reported and swept. Its depth follows from the compute of
 the adaptive run. It adds a row to rivals.json and to the report of the adaptive run.
@@ -34,7 +34,7 @@ SUFFIX = "_rival"
 def train_rival(
     config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
 ) -> dict[str, float]:
-    """Train the rival of a run, compare the two, and return the rival's metrics."""
+    """Train a fixed-depth baseline of equal compute for a run, compare both, and return the baseline's metrics."""
     rival, directory = build_rival_config(config)
     metrics, run = train(rival)
     if is_main_process():
@@ -44,7 +44,7 @@ def train_rival(
 
 
 def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
-    """Return the configuration of a rival, and the directory of the adaptive run.
+    """Return the configuration of a fixed-depth baseline, and the directory of the adaptive run.
 
     The rival has the smallest depth whose compute is at least that of the adaptive run.
 
@@ -78,7 +78,7 @@ def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path
 
 
 def compare_rival(directory: Path, rival: Path) -> None:
-    """Add a finished rival to the comparison of the run in `directory`, and print it."""
+    """Compare a finished baseline with the adaptive run in `directory`, record the comparison, and print it."""
     adaptive, fixed = read_run(directory), read_run(rival)
     earlier = adaptive.of(RIVALS).get("rows", [])
     other_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
@@ -93,7 +93,7 @@ def compare_rival(directory: Path, rival: Path) -> None:
 
 
 def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
-    """Yield lines about the adaptive run: an example, its depth by difficulty, and its measured speed-up."""
+    """Yield lines about the adaptive run, such as its depth by difficulty, for the comparison with a baseline."""
     for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
         yield draw_grid_text(grids[0])
     if table := format_rival_difficulty(adaptive.halting, rival.halting):
@@ -103,7 +103,7 @@ def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return a row of rivals.json: type of network, depth, compute, and metrics on every evaluation set."""
+    """Return the row of a network in rivals.json: type, depth, compute, and metrics on every evaluation set."""
     record, halting = files.run, files.halting
     updates, cost = halting["classes"]["all"], halting["cost"]
     metrics: Mapping[str, Any] = record.get("final_metrics") or {}

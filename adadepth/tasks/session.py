@@ -1,4 +1,4 @@
-"""Session of a run, shared by all tasks: opens the run, trains or evaluates a model, and writes the report."""
+"""Session of a run, which all tasks use: opens the run, trains or evaluates a model, and writes the report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from adadepth.training.trainer import DepthTrainer
 
 @dataclass
 class Session:
-    """Training or evaluation of a model.
+    """Session that trains or evaluates a model in a run directory.
 
     `run` and the fields after it are set when the session is open.
 
@@ -88,7 +88,7 @@ class Session:
     def train(
         self, finish: Callable[[Self], Any] | None = None, adjust: Callable[[Self], Any] | None = None
     ) -> tuple[dict[str, float], Path]:
-        """Train in a new run directory, or resume an earlier run in its directory.
+        """Train the model in a new run directory, or resume an earlier run.
 
         Args:
             finish: Function called with the session after the model is saved.
@@ -138,7 +138,7 @@ class Session:
             return metrics
 
     def with_extensions(self) -> Self:
-        """Return a copy with all extensions of data, family and settings, which also wrap the examples."""
+        """Return a copy of the session with all training extensions of data, family and settings."""
         extensions = (*self.extensions, *build_extensions(self.config, self.args, self.model, self.data))
 
         def complete(examples: Any) -> Any:
@@ -151,7 +151,7 @@ class Session:
 
     @contextmanager
     def open(self, directory: Path, checkpoint: Path | None = None) -> Iterator[None]:
-        """Open the run, tracker and trainer, and write the report at the end of the block, even after an error.
+        """Open run, trackers and trainer for the block, and write the report at its end, even after an error.
 
         Args:
             directory: Run directory.
@@ -196,7 +196,7 @@ class Session:
         owner: Path | None = None,
         adjust: Callable[[Self], Any] | None = None,
     ) -> dict[str, float]:
-        """Train, evaluate the best checkpoint, and save the model.
+        """Train the model, evaluate the best checkpoint, and save the model.
 
         Args:
             checkpoint: Checkpoint to resume from.
@@ -228,7 +228,7 @@ class Session:
         return metrics
 
     def _build_trainer(self) -> None:
-        """Build the trainer of the open session, with its callbacks."""
+        """Build the trainer of the session, with its callbacks."""
         config = self.config
         time_budget = config.trainer.time_budget_minutes
         self.stop, epochs = StopCallback(time_budget), EpochCallback()
@@ -264,7 +264,7 @@ class Session:
 
 
 def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
-    """Run the training loop of an open session.
+    """Run the training loop of the session.
 
     Args:
         session: Open session.

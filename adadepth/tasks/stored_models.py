@@ -1,4 +1,4 @@
-"""Stored models and runs: look-up of checkpoints, restarts by a launcher, and checks of stored models."""
+"""Look-up of stored models and runs, restarts by a launcher, and checks of stored models."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
 def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer with more vocabulary entries than a model has embeddings.
+    """Refuse a tokenizer with more vocabulary entries than the model has embeddings.
 
     Args:
         config: Experiment, which names the tokenizer.
@@ -47,7 +47,7 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
 
 
 def resume_after_restart(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
-    """Return the configuration, with `resume` set if torchrun or Slurm has restarted an unfinished training run.
+    """Return the configuration with `resume` set, if a launcher has restarted an unfinished training run.
 
     A run without a checkpoint starts again from the beginning.
     """
@@ -126,7 +126,7 @@ def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
 
 
 def _find_flaw_of_best(checkpoint: Path) -> str | None:
-    """Describe the damage of the best checkpoint so far, or return None if it is complete.
+    """Return what is wrong with the best checkpoint so far, or None if it is complete.
 
     It is loaded at the end of training.
     """
@@ -167,7 +167,7 @@ def resolve_model_path(config: ExperimentConfig) -> str:
 
 
 def _select_checked_files(folder: Path, written: Record) -> Record:
-    """Select the files that must match their record.
+    """Return the files of a model that must match their record.
 
     The model card is excluded, because users may edit it and older versions rewrote it on resume. A missing tokenizer
     is also excluded, because the configuration may name another one. If it does not, loading the tokenizer reports the

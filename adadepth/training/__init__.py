@@ -1,1 +1,1 @@
-"""Training with a thin subclass of transformers' Trainer: optimizers, metrics, callbacks and trackers."""
+"""Training of models with a subclass of transformers' Trainer: optimizers, extensions, callbacks and trackers."""

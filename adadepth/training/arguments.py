@@ -22,7 +22,7 @@ from adadepth.runtime.distributed import is_distributed, reinit_process_group
 
 
 def check_machine(config: ExperimentConfig) -> None:
-    """Check that this machine has everything that the settings of the trainer need.
+    """Check that this machine provides everything that the trainer's settings need.
 
     Raises:
         ConfigError: If something is missing; the message has one line for each missing requirement.
@@ -56,7 +56,7 @@ def _check_json_file(setting: str, path: Path) -> Iterator[str]:
 
 
 def _check_compilation(config: ExperimentConfig) -> Iterator[str]:
-    """Check the backend and the mode of torch.compile.
+    """Check that the backend and the mode of torch.compile exist and fit the settings.
 
     The check runs only if compilation is configured, because torch takes a second to list its backends.
     """
@@ -140,7 +140,7 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
 
 
 def choose_precision(trainer: TrainerConfig) -> str:
-    """Return the configured precision; resolve `auto` from the device.
+    """Return the configured precision of computation; `auto` is resolved for the device.
 
     `auto` is `bf16` if the GPU supports it, `fp16` on any other GPU, and `fp32` without a GPU.
 

@@ -1,4 +1,4 @@
-"""Training on states of a frozen base that are computed once and cached."""
+"""Training on hidden states of a frozen base model that are computed once and cached."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from adadepth.training.extension import Extension
 def cached_states(
     config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
 ) -> Extension | None:
-    """Build the cache of base states, or return None if no base is frozen or `features.cache` is off."""
+    """Build the cache of a frozen base model's states, or return None if no base is frozen or caching is off."""
     if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
         return None
     return CachedStates(config, args, model, data)
 
 
 class CachedStates(Extension):
-    """Cache of the hidden states of a frozen base, which adds the states that the model reads to each batch.
+    """Extension that caches the hidden states of a frozen base model and adds them to each batch.
 
     The data loader does not read the states, because the model decides only at the start of a step which layers it
     needs.
@@ -42,13 +42,13 @@ class CachedStates(Extension):
         self._reader = FeatureReader(self._stores)
 
     def examples(self, examples: Any) -> Any:
-        """Compute and cache the states of a set of examples, and add the row number in the cache to each example."""
+        """Compute and cache the hidden states of all examples, and add each example's row number in the cache."""
         first = sum(map(len, self._stores))
         self._stores.append(self._open_store(examples))
         return RowNumbers(examples, first)
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """Add the cached states that the model reads to a batch."""
+        """Add the cached hidden states that the model reads to a batch."""
         return self._reader(batch, model.states_to_read())
 
     def _open_store(self, examples: Any) -> FeatureStore:

@@ -1,4 +1,4 @@
-"""Callbacks of training: set the epoch of the sampler, stop cleanly, stop early, and write results."""
+"""Callbacks of training, which set the sampler's epoch, stop a run cleanly or early, and write results."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle the signals that stop a run within the context; a second signal ends the program at once."""
+        """Handle signals that stop the run within the block; a second signal ends the program at once."""
         previous = {number: signal.signal(number, self._remember) for number in list_stop_signals()}
         try:
             yield
@@ -113,7 +113,7 @@ class StopCallback(TrainerCallback):
         self._has_own_signal |= not may_repeat(number)
 
     def why(self) -> str | None:
-        """Return why the run stops early, or None if it does not; a signal during the last step counts, too."""
+        """Return why the run stops early, or None if it does not. A signal during the last step counts, too."""
         return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
 
     def exit(self) -> NoReturn:
@@ -125,11 +125,11 @@ class StopCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock of the time budget."""
+        """Start the clock for the run's time budget."""
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop with a checkpoint after a signal or a spent time budget.
+        """Stop the run with a checkpoint after a signal or when the time budget is spent.
 
         A save that is due at the end of an epoch, or when the run stops, is deferred to `on_epoch_end`.
         """
@@ -158,7 +158,7 @@ class StopCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save the deferred checkpoint, so that a run that resumes from it does not repeat the end of the epoch.
+        """Save the last checkpoint of an epoch after the epoch's end, so that a resumed run does not repeat it.
 
         If the run stops in the middle of an epoch, nothing is logged or evaluated.
         """
@@ -184,7 +184,7 @@ def build_early_stopping(settings: TrainerConfig) -> list[TrainerCallback]:
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """Early stopping of transformers with a patience count that is stored in checkpoints and resumed.
+    """Early stopping of transformers' trainer, whose count of evaluations without improvement survives a resume.
 
     Checkpoints store the count under the name of this class.
     """
@@ -192,7 +192,7 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the number of evaluations without improvement, and stop if it has reached the patience limit.
+        """Restore the count of evaluations without improvement, and stop if it has reached the limit.
 
         Raises:
             CheckpointError: If the stored state has another structure than the live one.
@@ -214,7 +214,7 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
         metrics: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Count an evaluation whose metric is undefined as one without improvement."""
+        """Count an evaluation with an undefined metric as one without improvement."""
         filled = fill_undefined_metric(metrics or {}, args.metric_for_best_model)
         super().on_evaluate(args, state, control, metrics=filled, **kwargs)
 
@@ -239,7 +239,7 @@ class TrackingCallback(TrainerCallback):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Write files but send nothing to the tracker within the context.
+        """Send nothing to the tracker within the block, but write files as usual.
 
         It is used for an evaluation that repeats the evaluation of an earlier step.
         """
@@ -291,7 +291,7 @@ class TrackingCallback(TrainerCallback):
             write_exits(self.directory, exits, state.global_step)
 
     def _has_one_depth(self) -> bool:
-        """Return whether all units have the same depth, because the depth is fixed or still grows."""
+        """Return whether all tokens or sequences have the same depth, because it is fixed or still grows."""
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
 
@@ -303,7 +303,7 @@ class TrackingCallback(TrainerCallback):
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
-        """Track the figures of an evaluation set.
+        """Send the figures of an evaluated data set to the tracker.
 
         `owner` is the prefix of their names: the name of the set and a slash, or an empty string for the first set.
         """

@@ -1,4 +1,4 @@
-"""Console output of training: one line per log entry with the remaining time, and the results of evaluations."""
+"""Console output during training: a line per log entry with the remaining time, and the results of evaluations."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _UNPRINTED = (*UNLOGGED, *_OF_SPEED, "epoch", "learning_rate", "grad_norm", "ste
 
 
 class ProgressBarCallback(ProgressCallback):
-    """Progress bar of transformers without its log lines."""
+    """Progress bar of transformers' trainer, without the lines that it prints for logs."""
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Print nothing, because `ConsoleCallback` prints the logs."""
 
 
 class ConsoleCallback(TrainerCallback):
-    """Console lines of losses, learning rate, speed and remaining time, and results of evaluations.
+    """Callback that prints losses, learning rate, speed, remaining time and results of evaluations on the console.
 
     The remaining time is estimated from the duration of the steps so far, including their evaluations. The first step
     is excluded, because it allocates memory.
@@ -52,7 +52,7 @@ class ConsoleCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock of the remaining time."""
+        """Start the clock for the remaining time."""
         self._begun, self._first = time.monotonic(), None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -63,7 +63,7 @@ class ConsoleCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Store the step of the best weights if they were loaded, because later evaluations use these weights."""
+        """Store the step of the best weights if they were loaded, because later evaluations use them."""
         self._best = state.best_global_step if args.load_best_model_at_end else None
 
     def on_log(
@@ -98,7 +98,7 @@ class ConsoleCallback(TrainerCallback):
         return min(needed, max(0.0, self._budget - (now - self._begun)))
 
     def _describe_weights(self, state: TrainerState) -> str:
-        """Describe the evaluated weights; return an empty string if no training took place."""
+        """Return a text that names the evaluated weights, or an empty text if no training took place."""
         if self._best is not None:
             return f" best checkpoint, step {self._best}"
         return f" {_format_step(state)}" if state.max_steps else ""
@@ -131,7 +131,7 @@ def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
 
 
 def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
-    """Yield the text above the first table of a report, and its warnings."""
+    """Yield the text above the first table of an evaluation's report, and its warnings."""
     head, _, rest = next(_format_tables(report, step)).partition("\n\n")
     yield head
     yield from (line for line in rest.splitlines() if line.startswith("warning: "))

@@ -29,14 +29,14 @@ from adadepth.training.extension import Batch, Extension
 
 
 class DepthReading(NamedTuple):
-    """Sum of the depths of a batch and its divisor, the number of units or the full-depth compute; float64 scalars."""
+    """Measured depth of a batch: a sum, and its divisor (number of units or compute at full depth), float64 scalars."""
 
     total: Tensor
     units: Tensor
 
 
 def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
-    """Measure the mean number of updates of all units.
+    """Measure the mean number of updates of the batch's tokens or sequences.
 
     If a task mixes the states of several layers, its depth is that of the deepest state with a positive weight.
     """
@@ -44,13 +44,13 @@ def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
-    """Measure the multiply-accumulates at the traced depths as a share of those at full depth."""
+    """Measure the compute at the depths in a trace as a share of the compute at full depth."""
     work = model.price(trace)
     return DepthReading(work.adaptive.double(), work.full.double())
 
 
 def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
-    """Measure sum_n w_n n, the mean depth of the mixed states with weights w_n, once per sequence."""
+    """Measure the mean layer sum_n w_n n under the mixing weights w_n, once per sequence."""
     assert trace.layer_weights is not None
     states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
     units = trace.valid.double().sum()
@@ -58,7 +58,7 @@ def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
-    """Measure the latency of the most probable operations of all blocks in milliseconds, once per batch."""
+    """Measure the latency of a supernet's most probable operations in milliseconds, once per batch."""
     latency: Tensor = model.latency()
     return DepthReading(latency.double(), torch.ones_like(latency, dtype=torch.float64))
 
@@ -70,7 +70,7 @@ _GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure of depth that a budget can limit.
+    """Measure of depth that a depth budget can hold at a target.
 
     Attributes:
         read: Function that takes the model and a trace and returns the measured depth of a batch.
@@ -98,7 +98,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def full_depth(unit: str, model: Any) -> float:
-    """Return the full depth of a model, measured in the unit of the budget."""
+    """Return the full depth of a model in the unit of its depth budget."""
     depth = get_full_depth(unit, model.max_updates)
     return float(model.config.full_latency if depth is None else depth)
 
@@ -109,20 +109,20 @@ BUDGET_PREFIX = "budget/"  # of the names in the log
 
 @torch.no_grad()
 def shift_bias(bias: Tensor | None, shift: Tensor) -> None:
-    """Add a shift to a halting bias in place."""
+    """Add a number to a halting bias, in place."""
     assert bias is not None
     bias += shift.to(bias)
 
 
 class _ControllerState(TypedDict):
-    """State of the controller: multiplier, smoothed depth, last measured depth, and whether a depth was measured."""
+    """Stored state of the budget controller: multiplier, smoothed depth, and last measured depth."""
 
     state: tuple[float, float, float]
     begun: bool
 
 
 class TrainingBudget(Extension, TrainerCallback):
-    """Extension that controls the mean depth during training.
+    """Extension that holds the mean depth at the target of a depth budget during training.
 
     The multiplier is constant within an optimiser step and depends only on earlier steps. It is therefore the same for
     all micro-batches and processes.
@@ -169,7 +169,7 @@ class TrainingBudget(Extension, TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Advance the schedule, set the depth of the model, and shift its halting bias.
+        """Set the target of this step, a forced depth of the model if there is one, and the shift of its halting bias.
 
         While the depth grows, all units are forced to one depth. Once the target is reached, it is the maximum depth if
         the unit of the budget allows a ceiling.
@@ -185,17 +185,17 @@ class TrainingBudget(Extension, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop forcing a depth, even if training ends before the depth has finished growing."""
+        """Stop forcing a depth on the model, even if training ends before the depth has finished growing."""
         if self.controller.schedule.grow > 0:
             self.model.force_depth(None)
 
     @property
     def is_growing(self) -> bool:
-        """Whether the schedule is in the growth phase, in which it forces all units to one depth."""
+        """Whether the budget is in its growth phase, in which it forces all tokens or sequences to one depth."""
         return self.controller.schedule.compute_forced_depth(self.progress) is not None
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the penalty: the multiplier times the smooth depth, averaged over the units of the optimiser step."""
+        """Return the penalty on depth: the controller's multiplier times the mean smooth depth."""
         return {"budget": self._compute_penalty(outputs, counts["budget"])}
 
     def _compute_penalty(self, outputs: Any, units: Tensor) -> Tensor:
@@ -209,7 +209,7 @@ class TrainingBudget(Extension, TrainerCallback):
         return weigh(self.progress).to(depth.device) * depth
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass the measured depth of the optimiser step, summed over micro-batches and processes, to the controller."""
+        """Pass the mean depth measured in this optimiser step to the controller."""
         all_reduce_sum([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
@@ -226,19 +226,19 @@ class TrainingBudget(Extension, TrainerCallback):
         return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
-        """Allow only models that hold the budget; an earlier, deeper model could win only because it is deeper."""
+        """Allow a model to become the best one only if it holds the budget."""
         return self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether the schedule has reached the target and the measured depth is within its tolerance."""
+        """Whether the target has its final value and the measured depth is within the tolerance of it."""
         if not self._has_arrived:
             return False
         measured = self.controller.figures(self.progress)["measured"]
         return is_held(measured, self.controller.schedule.target, self.unit)
 
     def logs(self) -> dict[str, float]:
-        """Return the target, the measured depth and the multiplier under their names in the log."""
+        """Return target depth, measured depth and multiplier under their names in the training log."""
         return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:

@@ -25,7 +25,7 @@ _WEIGHTS = "weights_in_training.safetensors"
 
 
 class WeightAverageExtension(Extension, TrainerCallback):
-    """Extension that maintains an exponential moving average of the weights during training.
+    """Extension that maintains an exponential moving average (EMA) of the model's weights.
 
     In a checkpoint, the model file holds the averaged weights, which were evaluated. A separate file holds the weights
     in training, from which a resumed run continues.
@@ -47,7 +47,7 @@ class WeightAverageExtension(Extension, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Initialise the average with the weights, unless a checkpoint provided an average."""
+        """Start the average from the model's weights, unless a checkpoint provided one."""
         if self._average is None:
             self._average = [weight.clone() for weight in self._weights.values()]
 
@@ -66,7 +66,7 @@ class WeightAverageExtension(Extension, TrainerCallback):
 
     @contextmanager
     def use_evaluated_weights(self) -> Iterator[None]:
-        """Replace the weights of the model by the average within the context."""
+        """Use the average as the model's weights within the block."""
         if self._average is None:
             yield
             return
@@ -84,13 +84,13 @@ class WeightAverageExtension(Extension, TrainerCallback):
             average.copy_(previous)
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Gather the weights in training from all processes; the main process writes them."""
+        """Write the weights in training to a checkpoint, whose model weights are the average."""
         weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
         if process == 0:
             save_file(weights, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Copy the average from the loaded model, and then read the weights in training into the model."""
+        """Take the average from the loaded model, and then read the weights in training from the checkpoint."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
         stored = load_file(checkpoint / _WEIGHTS)

@@ -1,4 +1,4 @@
-"""Hooks of optional features of training, such as recurrent memory, cached states, supernet gates or a depth budget.
+"""Interface of training extensions, such as recurrent memory, cached states, supernet gates or a depth budget.
 
 A model family and a dataset type list their extensions in the field `extensions` of their descriptors. The trainer
 calls every hook of every extension. In an optimiser step it first calls `counts` for all micro-batches. Then it calls,
@@ -24,7 +24,7 @@ Batch = Mapping[str, Any]
 
 
 class Extension:
-    """Base class of training extensions; all its hooks do nothing.
+    """Base class of training extensions, which add optional features to the training loop. Its hooks do nothing.
 
     A subclass that also inherits from `TrainerCallback` receives every event of the trainer.
     """
@@ -32,18 +32,18 @@ class Extension:
     described_logs: tuple[str, ...] = ()  # logs that `format_logs` describes, which the console does not print by name
 
     def examples(self, examples: Any) -> Any:
-        """Wrap a set of examples to add what `prepare` needs, e.g. row numbers.
+        """Wrap a data set so that its examples have what `prepare` needs, e.g. row numbers.
 
         The trainer calls it for the training set first.
         """
         return examples
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the divisors of this extension's loss parts for a micro-batch; see `DepthModel.count_targets`."""
+        """Return the number that divides each loss part of this extension; see `DepthModel.count_targets`."""
         return {}
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """Add what this extension provides to a batch of training or evaluation before it moves to the device."""
+        """Add this extension's inputs to a batch of training or evaluation before it moves to the device."""
         return batch
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
@@ -51,25 +51,25 @@ class Extension:
         return {}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store results of the forward pass of a training step for later steps."""
+        """Store results of the forward pass of a training step that later steps need."""
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute the weighted loss parts of this extension, divided by the `counts` of the optimiser step."""
+        """Return the weighted loss parts of this extension, divided by the `counts` of the optimiser step."""
         return {}
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
         """Modify the gradients of a micro-batch."""
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """Return optimiser groups for the parameters that this extension configures; others use the default groups."""
+        """Return optimiser groups for parameters with options of this extension; others are in default groups."""
         return ()
 
     def use_evaluated_weights(self) -> AbstractContextManager[None]:
-        """Swap in the weights that are evaluated and saved, as a context manager."""
+        """Use the weights that are evaluated and saved within the block."""
         return nullcontext()
 
     def logs(self) -> dict[str, float]:
-        """Return values to add to an entry of the training log.
+        """Return values that this extension adds to an entry of the training log.
 
         A name of the form `group/name` is kept; other names are prefixed with `train/`.
         """
@@ -88,14 +88,14 @@ class Extension:
         return True
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the state of this extension into a checkpoint; every process calls it."""
+        """Write the state of this extension into a checkpoint. Every process must call it."""
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Restore the state of this extension from a checkpoint of any world size; every process calls it."""
+        """Restore the state of this extension from a checkpoint of any world size. Every process must call it."""
 
 
 class RecurrentMemory(Extension):
-    """Extension that carries the recurrent memory of a language model from one batch of a stream to the next.
+    """Extension that passes a language model's recurrent memory from one batch of a stream to the next.
 
     Different streams, and the micro-batches of one optimiser step, hold different rows of text and have separate
     memories. The first batch of a stream has no memory.
@@ -109,21 +109,21 @@ class RecurrentMemory(Extension):
         self._memories: dict[str, Tensor] = {}
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """Return the memory of the rows of a batch, or None if the batch begins a stream."""
+        """Return the recurrent memory for the rows of a batch, or None at the beginning of a stream."""
         return {"memory": None if batch["is_start"] else self._memories.get(_memory_key(batch))}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store the memory of the rows of a batch for the next batch of the same rows."""
+        """Store the recurrent memory of a batch's rows for the next batch of these rows."""
         self._memories[_memory_key(batch)] = outputs.memory
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the memories of this process into a checkpoint."""
+        """Write the recurrent memory of this process's rows into a checkpoint."""
         save_file(
             {key: memory.contiguous() for key, memory in self._memories.items()}, checkpoint / _memory_file(process)
         )
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the memories of this process's rows from a checkpoint of any world size."""
+        """Read the recurrent memory of this process's rows from a checkpoint of any world size."""
         by_stream: dict[str, dict[tuple[int, int], Tensor]] = {}
         for (key, owner), memory in read_process_files(checkpoint, _memory_file).items():
             stream, _, slot = key.rpartition("/")
@@ -147,7 +147,7 @@ def _memory_file(process: int) -> str:
 
 
 def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
-    """Read the tensors that all processes wrote; the keys are (name, rank).
+    """Read the tensors that all processes wrote into a checkpoint, by (name, rank).
 
     Args:
         checkpoint: Folder of the checkpoint.
@@ -164,7 +164,7 @@ def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tup
 def select_process_rows(
     pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int
 ) -> dict[int, Tensor]:
-    """Return the rows of this process for each micro-batch.
+    """Return the rows of this process for each micro-batch from the rows of all processes.
 
     The input may come from any number of processes and micro-batches.
 

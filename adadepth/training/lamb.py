@@ -1,4 +1,4 @@
-"""LAMB (You et al. 2020, arXiv 1904.00962) from `pytorch_optimizer`, for whole or sharded parameters.
+"""LAMB optimizer (You et al. 2020, arXiv 1904.00962) from `pytorch_optimizer`, for whole or sharded parameters.
 
 The trust ratio is a quotient of norms of whole matrices. torch represents the norm of a sharded tensor as a pending
 sum, which the library would change in place. Norms are therefore reduced over processes before the library uses them.
@@ -19,7 +19,7 @@ _NORMS = (torch.linalg.norm, torch._foreach_norm)
 
 
 class WholeNorms(TorchFunctionMode):
-    """Torch function mode that reduces norms of sharded tensors over all processes."""
+    """Torch function mode under which the norm of a sharded tensor is that of the whole tensor."""
 
     def __torch_function__(
         self,
@@ -28,7 +28,7 @@ class WholeNorms(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call the function, and reduce its result over processes if it is a norm."""
+        """Call a torch function, and reduce its result over processes if the function is a norm."""
         result = function(*args, **(kwargs or {}))
         return tree_map(_reduce, result) if function in _NORMS else result
 
@@ -38,7 +38,7 @@ def _reduce(value: Any) -> Any:
 
 
 class ShardableLamb(Lamb):
-    """LAMB of the library, which uses the norm of the whole parameter even if the parameter is sharded."""
+    """LAMB optimizer that computes the norm of a whole parameter even if the parameter is sharded."""
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Make an optimiser step; if `closure` is given, call it to recompute the loss, and return the loss."""

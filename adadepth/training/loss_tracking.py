@@ -1,4 +1,4 @@
-"""Running loss sums, throughput, and detection of divergence (losses or weights that explode or are not finite).
+"""Sums of losses for the log, throughput, and detection of losses or weights that explode or are not finite.
 
 A loss has exploded if it was above `FACTOR` times the loss of the first optimiser step for `UPDATES` steps in a row. If
 the first loss was below 1, the limit is `FACTOR` nats. An untrained model stays near its first loss, and peaks of a
@@ -25,11 +25,11 @@ FACTOR, UPDATES = 10.0, 10
 
 
 class DivergedError(UserError):
-    """Error of a training run with losses or weights that are not finite, or with losses that have exploded."""
+    """Error of a training run that has diverged: losses or weights are not finite, or losses have exploded."""
 
 
 class ExplosionDetector:
-    """Counter of successive optimiser steps with a loss far above that of the first step; it stays on the device."""
+    """Counter of consecutive optimiser steps with a loss far above that of the first step."""
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
@@ -52,7 +52,7 @@ class ExplosionDetector:
         self._above = torch.where(loss > limit, self._above + 1, torch.zeros_like(loss))
 
     def updates(self, world_size: int = 1) -> int:
-        """Return how many of the latest steps in a row had an exploded loss; the maximum over processes counts."""
+        """Return how many of the latest optimiser steps in a row had an exploded loss, on any process."""
         self.end_step()
         if self._above is None:
             return 0
@@ -61,17 +61,17 @@ class ExplosionDetector:
         return int(self._above)
 
     def state(self) -> list[float] | None:
-        """Return the first loss and the count, for a checkpoint."""
+        """Return the first loss and the count of exploded losses, for a checkpoint."""
         return None if self._first is None or self._above is None else [float(self._first), float(self._above)]
 
     def load(self, state: list[float] | None, device: torch.device) -> None:
-        """Restore the first loss and the count from a checkpoint."""
+        """Restore the first loss and the count of exploded losses from a checkpoint."""
         if state is not None:
             self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
 
 
 def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
-    """Raise an error if there is a problem.
+    """Raise an error if training has diverged, as the text of the problem says.
 
     Raises:
         DivergedError: If there is a problem; the message names it and the last good checkpoint.
@@ -105,7 +105,7 @@ def find_nonfinite_parameter(model: nn.Module, world_size: int = 1) -> str | Non
 
 
 class TrainingProgress:
-    """Sums of losses since the last log entry, which stay on the device and are synchronised only for the log."""
+    """Sums of losses and counts of tokens since the last log entry, which stay on the device until then."""
 
     def __init__(self, args: TrainingArguments) -> None:
         self._args = args
@@ -121,7 +121,7 @@ class TrainingProgress:
         self._tokens: Tensor | int = 0
 
     def pause(self, seconds: float) -> None:
-        """Exclude a number of seconds that were not spent on training from the throughput."""
+        """Exclude seconds that were not spent on training from the throughput."""
         self._clock += seconds
 
     def begin_step(self, tokens: Tensor) -> None:
@@ -131,7 +131,7 @@ class TrainingProgress:
         self._tokens += tokens
 
     def record_loss(self, loss: Tensor) -> None:
-        """Add the loss of the model on a micro-batch, without parts of extensions."""
+        """Add the model's own loss on a micro-batch, without the loss parts of extensions."""
         self._explosion.add(loss)
 
     def record(self, name: str, part: Tensor, step: int) -> None:
@@ -142,7 +142,7 @@ class TrainingProgress:
         self._first_bad_step[name] = torch.minimum(self._first_bad_step.get(name, never), bad_step)
 
     def problem(self) -> str | None:
-        """Describe a problem of the losses since the last call on any process, or return None if there is none."""
+        """Return what is wrong with the losses on any process since the last call, or None."""
         return self._describe_nonfinite() or self._describe_explosion()
 
     def is_exploding(self) -> bool:

@@ -12,7 +12,7 @@ from adadepth.runs.data_identity import DataIdentity
 
 
 def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast | None:
-    """Return a tokenizer with the segment ids and the length limit of a model.
+    """Return a copy of a tokenizer with the segment ids and the length limit of the model.
 
     Args:
         model: A `DepthModel`.
@@ -22,7 +22,7 @@ def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreT
 
 
 def _limit_length(model: Any) -> int | None:
-    """Return the smaller of the sequence length in training and the number of positions of the model.
+    """Return the sequence length in training or, if it is smaller, the model's number of positions.
 
     Prompts of a generating language model are not cut to the length of its training sequences.
     """

@@ -30,7 +30,7 @@ from adadepth.metrics.directions import prefers_greater
 
 
 class AdamAtan2(torch.optim.Optimizer):
-    """AdamATan2 optimizer, with sign descent for groups `by_sign`. The module docstring has the equations.
+    """AdamATan2 optimizer, with sign descent for parameter groups that are marked `by_sign`.
 
     Args:
         groups: Groups of parameters, optionally with `lr`, `weight_decay` and `by_sign`.

@@ -50,7 +50,7 @@ def profile_training(trainer: Trainer, directory: Path) -> Iterator[None]:
 
 
 class _ProfilerStepCallback(TrainerCallback):
-    """Callback that advances the profiler."""
+    """Callback that advances torch's profiler."""
 
     def __init__(self, tracing: profile) -> None:
         self._tracing = tracing
@@ -73,7 +73,7 @@ def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
 
 
 class Stopwatch:
-    """Stopwatch of an evaluation, which counts tokens without padding and the seconds of loading and forward passes.
+    """Stopwatch for evaluations, which counts real tokens and the seconds of loading and forward passes.
 
     Args:
         device: Device of the model; reading the watch synchronises an accelerator.
@@ -85,7 +85,7 @@ class Stopwatch:
         self._sums[2] = 1
 
     def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
-        """Yield the passes unchanged, and time them without the time that the caller spends on each."""
+        """Yield the forward passes of an evaluation unchanged, and time them without the caller's own work."""
         begun = self._read_clock()
         for batch, outputs in passes:
             self._sums[1] += self._read_clock() - begun
@@ -99,14 +99,14 @@ class Stopwatch:
         return time.perf_counter()
 
     def tokens_per_second(self) -> float:
-        """Return the tokens of all processes per second, by the mean time of a process; every process calls it once."""
+        """Return the tokens per second of all processes together. Every process must call it once."""
         all_reduce_sum([self._sums])
         tokens, seconds, processes = self._sums.tolist()
         return tokens * processes / seconds
 
 
 class ExecutionSpeed(NamedTuple):
-    """Speed-up of ragged over dense execution.
+    """Measured speed-up of ragged over dense execution.
 
     Attributes:
         speedup: Measured speed-up.

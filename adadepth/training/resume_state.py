@@ -26,7 +26,7 @@ _PROGRESS = "progress_{}.json"  # of a checkpoint, by process
 
 
 class _Progress(TypedDict):
-    """Sums and counts of a process since the last log entry."""
+    """Sums and counts of a process since the last log entry, as stored in a checkpoint."""
 
     updates: Count
     tokens: float
@@ -63,7 +63,7 @@ def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, 
 
 
 def read_stateless(checkpoint: Path) -> list[int] | None:
-    """Read the numbers of the parameters that have no optimizer state.
+    """Read the numbers of the parameters that have no optimizer state from a checkpoint.
 
     The result is None if an older version wrote the checkpoint.
     """
@@ -91,7 +91,7 @@ def reseed_for_world_size(seed: int, step: int, process: int) -> None:
 
 
 def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
-    """Return the best checkpoint so far, looked up in this folder because a run may have been moved.
+    """Return the path of the best checkpoint so far in this folder, because a run may have been moved.
 
     The result is None if the folder does not contain it.
     """
@@ -102,7 +102,7 @@ def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
 
 
 def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
-    """Check that the unsharded weights of a checkpoint are complete.
+    """Raise an error if the unsharded weights of a checkpoint are incomplete.
 
     Tied weights are saved only once, and a frozen base may be stored elsewhere.
 
@@ -124,7 +124,7 @@ def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
 
 @contextmanager
 def convert_read_errors(checkpoint: Path, part: str) -> Iterator[None]:
-    """Convert errors in reading a part of a checkpoint to a `CheckpointError` of one line, within the context."""
+    """Convert errors in reading a checkpoint within the block to a one-line `CheckpointError`."""
     try:
         yield
     except CheckpointError:

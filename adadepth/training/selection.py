@@ -1,4 +1,4 @@
-"""Replacement for the metric that selects the best model when an evaluation leaves it undefined."""
+"""Handling of an undefined metric in the selection of the best model."""
 
 from __future__ import annotations
 

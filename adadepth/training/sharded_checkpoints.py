@@ -37,7 +37,7 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def _name_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model that a checkpoint stores: parameters and buffers.
+    """Return the tensors of a model that a checkpoint stores, which are its parameters and buffers.
 
     Each parameter occurs once. A frozen base that is stored elsewhere is excluded.
     """
@@ -67,7 +67,7 @@ def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
 
 
 def gather_weights(model: Any) -> dict[str, Tensor]:
-    """Gather the whole weights for `save_pretrained` on the CPU of the main process; every process calls it.
+    """Gather the whole weights of a model on the CPU of the main process, for `save_pretrained`.
 
     Tied weights occur only once.
     """
@@ -87,7 +87,7 @@ def _is_sharded_state(value: Any) -> bool:
 
 
 def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    """Write the part of the optimizer state that is the same on all processes; only the main process calls it."""
+    """Write the part of the optimizer state that is equal on all processes, on the main process only."""
     state = optimizer.state_dict()
     small = {
         number: {name: value for name, value in values.items() if not _is_sharded_state(value)}
@@ -98,14 +98,14 @@ def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
 
 @cache
 def _make_writing_group() -> Any:
-    """Make a second process group of all processes, so that the writing thread does not disturb training messages."""
+    """Make a second process group, so that background writing does not disturb the communication of training."""
     return dist.new_group(backend="gloo")
 
 
 def begin_writing(
     model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path, finish: Callable[[Path], None]
 ) -> Future[Any]:
-    """Copy this process's shards, and write the copy in the background while training continues.
+    """Copy this process's shards of weights and optimizer state, and write the copy in the background.
 
     Every process calls it.
 
@@ -143,7 +143,7 @@ def begin_writing(
 
 
 def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill whole or sharded tensors from the shards that any number of processes wrote."""
+    """Fill tensors, whole or sharded, from the shards that any number of processes wrote."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -199,7 +199,7 @@ def load_optimizer(
 
 
 def _read_moments(checkpoint: Path, weights: Sequence[Tensor]) -> Iterator[tuple[int, str, Tensor]]:
-    """Yield the number of the parameter, the name and the value of each tensor of the optimizer state."""
+    """Yield the parameter number, the name and the value of each tensor of the optimizer state."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
     metadata: Any = HuggingFaceStorageReader(str(checkpoint / SHARDS)).read_metadata().state_dict_metadata

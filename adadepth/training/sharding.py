@@ -43,7 +43,7 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 
 @contextmanager
 def _group_by_blocks(model: Any) -> Iterator[None]:
-    """Make accelerate shard a model by its named blocks, with one group for all other parameters, within the context.
+    """Make accelerate shard a model block by block within the context, with one group for all other parameters.
 
     Frozen parts form separate groups, so that a base with cached states is never gathered. By default accelerate would
     also make groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two
@@ -64,7 +64,7 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
 
 
 def reshard_model(model: nn.Module) -> None:
-    """Reshard the parameters of a model after a forward pass that no backward pass follows."""
+    """Free the gathered parameters of a sharded model after a forward pass that no backward pass follows."""
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()

@@ -1,4 +1,4 @@
-"""Training in slots: an example stays in its batch row over several optimiser steps, until the model halts on it."""
+"""Training in slots: a slot is a row of the batch that keeps its example until the model halts on the example."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMS = "sums"  # name in a checkpoint of the sums for the log
 
 
 class TrainingSlots(Extension, TrainerCallback):
-    """Extension with the slots of all micro-batches of this process; see `DepthModel.trains_in_slots`.
+    """Extension that stores the contents of this process's slots between steps; see `DepthModel.trains_in_slots`.
 
     Row b of a batch enters slot b if that slot is free, and is skipped otherwise. Random numbers depend only on seed,
     step and slot, not on the number of processes.
@@ -46,7 +46,7 @@ class TrainingSlots(Extension, TrainerCallback):
         self._process, self._processes = args.process_index, args.world_size
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """Return the carried state of the slots of a micro-batch, and two uniform random numbers per slot."""
+        """Return the stored contents of a micro-batch's slots, and two uniform random numbers per slot."""
         rows = len(batch["input_ids"])
         generator = random_generator(self._seed, Purpose.EXPLORATION, self._update, self._micro)
         draws = generator.random((self._processes * rows, 2), dtype="float32")[self._process * rows :][:rows]
@@ -54,7 +54,7 @@ class TrainingSlots(Extension, TrainerCallback):
         return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store the carried state for the next optimiser step, and count halted examples."""
+        """Store the contents of the slots for the next optimiser step, and count examples that have halted."""
         self._carries[self._micro] = carry = outputs.carry
         self._micro += 1
         right = ((outputs.logits.detach().argmax(dim=-1) == carry["labels"]) | (carry["labels"] < 0)).all(dim=1)
@@ -71,14 +71,14 @@ class TrainingSlots(Extension, TrainerCallback):
         return dict(zip(self.described_logs, (halted, *means), strict=False))
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Describe the halted examples of a log entry."""
+        """Yield the accuracy of halted examples and their mean number of steps as text for the console."""
         count, *means = self.described_logs
         if count in logs:
             details = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
             yield f"{logs[count]:,.0f} examples halted" + (f" ({details})" if details else "")
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the slots of this process to a checkpoint."""
+        """Write the contents of this process's slots to a checkpoint."""
         tensors = {
             f"{micro}/{name}": values.contiguous()
             for micro, carry in self._carries.items()
@@ -87,7 +87,7 @@ class TrainingSlots(Extension, TrainerCallback):
         save_file({**tensors, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the slots of this process's rows from a checkpoint of any world size."""
+        """Read the contents of this process's slots from a checkpoint of any world size."""
         by_name: dict[str, dict[tuple[int, int], Tensor]] = {}
         sums = []
         for (key, owner), values in read_process_files(checkpoint, _slots_file).items():

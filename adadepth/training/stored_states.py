@@ -1,4 +1,4 @@
-"""Checks of stored states (optimizer, schedule, random numbers) before they replace the live states.
+"""Checks of stored states (optimizer, schedule, random numbers) before training resumes from them.
 
 PyTorch replaces a live state by a stored one without checks. Fused kernels then access memory out of bounds if the
 moments have another shape, and a missing state silently starts from zero. Therefore a state is loaded only if it has
@@ -27,7 +27,7 @@ _POSITIONS = 624  # numbers of a Mersenne twister's state
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: Sequence[str]) -> None:
-    """Check that a stored state fits the optimizer before it is loaded.
+    """Check that a stored optimizer state fits the optimizer before it is loaded.
 
     Args:
         optimizer: Live optimizer with its groups of parameters.
@@ -94,7 +94,7 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) ->
 
 
 def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
-    """Describe the mismatch of a stored option of a parameter group, or return None if there is none.
+    """Return how a stored option of an optimizer's parameter group differs from the live one, or None.
 
     An option that no schedule changes must equal the setting of the run.
     """
@@ -116,7 +116,7 @@ def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
 
 
 def _make_example_state(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the state of a 2 x 2 matrix of zeros after one step of a copy of the optimizer."""
+    """Return an example of an optimizer state: that of a 2 x 2 matrix of zeros after one step."""
     weight = nn.Parameter(torch.zeros(2, 2))
     weight.grad = torch.zeros_like(weight)
     twin: Any = copy.copy(optimizer)
@@ -140,7 +140,7 @@ def _check_state(state: Any, examples: Mapping[str, Any], weight: Tensor) -> str
 
 
 def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
-    """Describe the mismatch of a stored counter or moment of a parameter, or return None if there is none."""
+    """Return how a stored part of a parameter's optimizer state differs from what is expected, or None."""
     if not isinstance(example, Tensor):
         is_count = type(value) is type(example) and math.isfinite(value) and value >= 0
         return None if is_count else _abbreviate(value)
@@ -158,7 +158,7 @@ def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
 
 
 def difference(stored: Any, live: Any, name: str = "") -> str | None:
-    """Describe the first structural difference of a stored state from the live one, or return None.
+    """Return the first difference in structure between a stored and a live state, or None.
 
     Mappings may lack keys that older versions did not write. Numbers must be finite, unless the live number is
     infinite.
@@ -237,7 +237,7 @@ def check_like(stored: Any, live: Any, name: str = "") -> None:
 
 
 def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
-    """Check this process's file of random states, if the checkpoint has one."""
+    """Check the file with this process's random states, if the checkpoint has one."""
     name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
     if (checkpoint / name).is_file():
         with safe_globals():
@@ -245,7 +245,7 @@ def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
 
 
 def check_random_state(stored: Any) -> None:
-    """Check the states of random generators.
+    """Check that stored states of random generators can be restored.
 
     NumPy does not check the position within its 624 numbers, and would read out of bounds.
 
@@ -263,7 +263,7 @@ def check_random_state(stored: Any) -> None:
 
 
 def _abbreviate(value: Any) -> str:
-    """Return a shortened text of a value for messages."""
+    """Return a value as a shortened text for messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     text = repr(value)

@@ -1,4 +1,4 @@
-"""Training of supernet gates, jointly with the weights or in two phases on separate text, and early stopping."""
+"""Training of a supernet's gates together with its weights or alternately, and early stopping of the search."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def build_gate_learning(config: ExperimentConfig, model: Any) -> Extension | Non
 
 
 def stop_unchanged(config: ExperimentConfig, model: Any) -> Extension | None:
-    """Build the early stopping of a search, or return None without a search or without `search.stop_unchanged`."""
+    """Build the early stopping of an architecture search, or return None if it is not configured."""
     share = config.search.stop_unchanged
     return None if share is None or not family(config.model.name).searches(model.config) else StopUnchanged(share)
 
 
 class GateTraining(Extension):
-    """Extension with a separate learning rate for the gates, which alternates gates and weights in a two-phase search.
+    """Extension that trains a supernet's gates with their own learning rate, in turn with the weights if configured.
 
     Args:
         search: Settings of the search.
@@ -47,7 +47,7 @@ class GateTraining(Extension):
         self._search = search
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """Return the parameter group of the gates.
+        """Return the optimiser's parameter group of the gates.
 
         Their learning rate is constant if `search.gate_learning_rate` sets it.
         """
@@ -64,11 +64,11 @@ class GateTraining(Extension):
         return [group] if gates else []
 
     def teaches_depth(self, batch: Batch) -> bool:
-        """Return whether the gates are trained on this batch."""
+        """Return whether training on this batch changes the gates."""
         return self._search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """Drop the gradients of the parameters that this phase does not train, so that the optimiser skips them."""
+        """Drop the gradients of parameters that the current phase does not train, so that the optimiser skips them."""
         if self._search.method is not SearchMethod.two_phase:
             return
         for name, parameter in model.named_parameters():
@@ -78,14 +78,14 @@ class GateTraining(Extension):
 
 
 class _StopState(TypedDict):
-    """Stored state: the architecture at the last evaluation, and whether that evaluation ended the search."""
+    """Stored state of early stopping: the architecture at the last evaluation, and whether the search has ended."""
 
     architecture: str | None
     ended: NotRequired[bool]
 
 
 class StopUnchanged(Extension, TrainerCallback):
-    """Early stopping of a search once enough blocks keep their most probable operation between two evaluations.
+    """Early stopping of a search once enough blocks keep their most probable operation between evaluations.
 
     Untrained gates, which are all zero, are not compared.
 
@@ -99,7 +99,7 @@ class StopUnchanged(Extension, TrainerCallback):
         self._has_ended = False
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Stop if enough blocks have the same operation as at the previous evaluation."""
+        """Stop the search if enough blocks have the same operation as at the previous evaluation."""
         if not kwargs["model"].get_parameter(GATES).any():
             return
         model = kwargs["model"]
@@ -123,18 +123,18 @@ class StopUnchanged(Extension, TrainerCallback):
             )
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the last evaluated architecture, and whether the search has ended, on the main process."""
+        """Write the architecture at the last evaluation, and whether the search has ended, to a checkpoint."""
         if process == 0:
             state = {"architecture": self._architecture, "ended": self._has_ended}
             write_atomic(checkpoint / STOP, json.dumps(state))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the last evaluated architecture, and whether the search has ended."""
+        """Read the architecture at the last evaluation, and whether the search has ended, from a checkpoint."""
         state = read_json(checkpoint / STOP, _StopState)
         self._architecture, self._has_ended = state["architecture"], state.get("ended", False)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop at once if the search had ended before the checkpoint was written."""
+        """Stop at once if the search had ended before its checkpoint was written."""
         control.should_training_stop |= self._has_ended

@@ -30,7 +30,7 @@ _POSITION = "metrics.json"  # file of a checkpoint
 def open_tracker(
     config: ExperimentConfig, run: Run, resume_step: int | None = None, size: int | None = None
 ) -> Tracker:
-    """Open the configured trackers on the main process; other processes log nothing.
+    """Open the configured trackers on the main process; other processes get one that logs nothing.
 
     A resumed run deletes the lines of ``metrics.jsonl`` that were written after its checkpoint, because it writes them
     again. The name of the run in every tracker is stored in ``run.json``.
@@ -68,7 +68,7 @@ def check_trackers(config: ExperimentConfig) -> None:
 
 @contextmanager
 def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
-    """Close the tracker at the end of the context, with an exit code of 1 after an error."""
+    """Close the tracker at the end of the block, with exit code 1 after an error."""
     exit_code = 1
     try:
         yield
@@ -78,20 +78,20 @@ def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
 
 
 class _Position(TypedDict):
-    """Size of the log at the time when a checkpoint was written."""
+    """Size of the log file when a checkpoint was written."""
 
     bytes: Count
 
 
 class _Line(TypedDict):
-    """Required fields of a line of the log; all other fields are metrics."""
+    """Required fields of a line of the log file; all other fields are metrics."""
 
     step: Count
     time: float
 
 
 class LogPosition(Extension):
-    """Extension that stores the size of the log in checkpoints.
+    """Extension that stores the size of the log file in checkpoints.
 
     Args:
         directory: Folder of the run.
@@ -101,7 +101,7 @@ class LogPosition(Extension):
         self._log = directory / METRICS_FILE
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the size of the log, which is exact because every line is flushed."""
+        """Write the size of the log file, which is exact because every line is flushed, to a checkpoint."""
         if process == 0:
             write_atomic(checkpoint / _POSITION, json.dumps({"bytes": measure_log_size(self._log.parent)}))
 
@@ -113,7 +113,7 @@ def measure_log_size(directory: Path) -> int:
 
 
 def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
-    """Return the step of a checkpoint and the size that the log had then, for `open_tracker`.
+    """Return the step of a checkpoint and the size that the log file had then, for `open_tracker`.
 
     The size is None if an older version wrote the checkpoint. Without a checkpoint, the step is None and the size is 0.
     """
@@ -136,7 +136,7 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Tracker that passes every call on to all open trackers.
+    """Tracker that passes every call to all open trackers.
 
     A tracker that fails during a run, e.g. without its server or with a full disk, is removed after one warning. The
     run continues, and `metrics.jsonl` is complete.
@@ -167,7 +167,7 @@ class _FanOut:
 
 
 class _JsonLines(Tracker):
-    """Tracker that writes ``metrics.jsonl``, one flushed line per call.
+    """Tracker that writes ``metrics.jsonl``, one line per call.
 
     A resumed run continues the file and its clock.
     """
@@ -204,7 +204,7 @@ class _JsonLines(Tracker):
 
 
 def _truncate(path: Path, size: int) -> None:
-    """Truncate a log to `size` bytes, but only if a line ends there, which may not hold for an edited file."""
+    """Truncate a log file to `size` bytes, but only at the end of a line."""
     text = path.read_bytes()[:size]
     if not text or text.endswith(b"\n"):
         os.truncate(path, len(text))

@@ -93,7 +93,7 @@ from adadepth.training.stored_states import (
 
 
 class PendingCheckpoint(NamedTuple):
-    """Checkpoint that may still be being written.
+    """Checkpoint that may still be being written in the background.
 
     `written` completes when the checkpoint is complete. It is None if the checkpoint is complete already.
     """
@@ -103,7 +103,7 @@ class PendingCheckpoint(NamedTuple):
 
 
 class TrainingData(Protocol):
-    """Interface of the data that the trainer reads."""
+    """Data that the trainer reads: training examples, tokenizer and collator."""
 
     train: Any
     tokenizer: Any
@@ -169,7 +169,7 @@ class DepthTrainer(Trainer):
         self.model_accepts_loss_kwargs = True
 
     def create_accelerator_and_postprocess(self) -> None:
-        """Create accelerate's `Accelerator`, which shards the model if `trainer.fsdp` is set; see `enable_sharding`."""
+        """Create accelerate's `Accelerator`, which shards the model if `trainer.fsdp` is set."""
         super().create_accelerator_and_postprocess()
         if self.args.fsdp:
             enable_sharding(self.accelerator, self.model, self.args.fsdp_plugin_args)
@@ -177,18 +177,18 @@ class DepthTrainer(Trainer):
 
     @property
     def unwrapped_model(self) -> Any:
-        """The model without the wrappers for mixed precision and distribution."""
+        """Model without the wrappers for mixed precision and distributed training."""
         return self.accelerator.unwrap_model(self.model)
 
     @property
     def _checkpoints(self) -> Path:
-        """The folder of the checkpoints of this run."""
+        """Folder of the checkpoints of this run."""
         return Path(str(self.args.output_dir))
 
     # ---- data
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the batches of one epoch.
+        """Return the loader of the training batches of one epoch.
 
         The loader is not prepared by accelerate. With several processes accelerate would fill up the last batches with
         repeated examples, and would distribute a stream that is distributed already.
@@ -202,7 +202,7 @@ class DepthTrainer(Trainer):
         return shared_loader(self.data.train, self.data.collate, self.train_sampler, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the batches of this process in an evaluation set, sorted by length; no example is evaluated twice."""
+        """Return the loader of this process's batches of an evaluation set, sorted by length."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._has_whole_batches:
             return self._loader(dataset, 1)
@@ -220,7 +220,7 @@ class DepthTrainer(Trainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Call the extensions to complete a batch, and move it to the device."""
+        """Complete a batch by means of the extensions, and move it to the device."""
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
         return self._prepare_inputs(batch)
@@ -262,7 +262,7 @@ class DepthTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
-        """Compute the contribution of a micro-batch to the loss of the optimiser step, and record its parts.
+        """Return the share of a micro-batch in the loss of the optimiser step, and record its parts.
 
         The loss of a batch that is marked as `STAND_IN` is 0.
         """
@@ -343,7 +343,7 @@ class DepthTrainer(Trainer):
         super().log(logs, start_time)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Evaluate the model unless training has diverged.
+        """Evaluate the model on all evaluation sets, unless training has diverged.
 
         The throughput of training excludes the time of the evaluation.
         """
@@ -365,7 +365,7 @@ class DepthTrainer(Trainer):
         ignore_keys: list[str] | None = None,
         metric_key_prefix: str = "eval",
     ) -> EvalLoopOutput:
-        """Evaluate every set, each in one pass over its batches."""
+        """Evaluate the model on every evaluation set, in one pass over each."""
         self.last_reports = {}
         values: dict[str, float] = {}
         evaluations: dict[str, Evaluation] = {}
@@ -384,7 +384,7 @@ class DepthTrainer(Trainer):
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
     def _refuse_evaluation(self, evaluation: Evaluation) -> None:
-        """Raise an error if a loss over a whole set is not finite."""
+        """Raise an error if the loss over a whole evaluation set is not finite."""
         if (problem := describe_nonfinite_loss(evaluation.losses())) is None:
             return
         if self.is_in_train:
@@ -395,14 +395,14 @@ class DepthTrainer(Trainer):
 
     @contextmanager
     def _use_evaluated_weights(self) -> Iterator[None]:
-        """Swap in the weights that are evaluated and saved, as a context manager."""
+        """Use the weights that are evaluated and saved within the block."""
         with ExitStack() as stack:
             for extension in self.extensions:
                 stack.enter_context(extension.use_evaluated_weights())
             yield
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
-        """Evaluate a set, and return its evaluation, merged over processes, and the tokens per second."""
+        """Evaluate the model on one data set, and return the evaluation and the tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
             if outputs.loss is not None:  # sentences without targets have none
@@ -412,7 +412,7 @@ class DepthTrainer(Trainer):
         return evaluation, watch.tokens_per_second()
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
-        """Record the outputs for every example of a set; `options` are additional arguments of the forward pass."""
+        """Record the model's outputs for every example of a data set."""
         recorder, options = StepRecorder(), make_exit_kwargs(self.unwrapped_model) | options
         for batch, outputs in self.forward_passes(dataset, lambda _: options):
             recorder.add(batch, outputs)
@@ -421,7 +421,7 @@ class DepthTrainer(Trainer):
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
-        """Yield this process's batches of a set together with their outputs, computed without gradients.
+        """Yield the batches of a data set together with the model's outputs, computed without gradients.
 
         Args:
             dataset: Set of examples.
@@ -443,7 +443,7 @@ class DepthTrainer(Trainer):
             reshard_model(model)
 
     def _iterate_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """Yield this process's batches, each with a flag that says whether it counts.
+        """Yield this process's batches of a data set, each with a flag that says whether it counts.
 
         See `pad_batches_across_processes`.
         """
@@ -488,7 +488,7 @@ class DepthTrainer(Trainer):
             self.finish_saving()
 
     def _save_process_state(self, checkpoint: Path) -> None:
-        """Save the state of this process: the sums for the log and the state of the extensions."""
+        """Write the state of this process to a checkpoint: sums for the log, and states of the extensions."""
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
         if not self.is_deepspeed_enabled:
             progress["stateless"] = stateless_parameters(self._own_optimizer)
@@ -497,7 +497,7 @@ class DepthTrainer(Trainer):
             extension.save(checkpoint, self.args.process_index)
 
     def _begin_sealing(self, checkpoint: Path) -> None:
-        """Seal a checkpoint by writing its manifest.
+        """Mark the checkpoint as complete by writing its manifest.
 
         A sharded checkpoint is sealed in the background when all shards are written, while training continues.
         """
@@ -527,7 +527,7 @@ class DepthTrainer(Trainer):
             rotate(self._checkpoints, self.settings.save_total_limit, keep)
 
     def refuse_weights(self) -> None:
-        """Raise an error if a weight is not finite.
+        """Raise an error if a weight of the model is not finite.
 
         Raises:
             DivergedError: If a weight is not finite; the message names the parameter and the last good checkpoint.
@@ -537,7 +537,7 @@ class DepthTrainer(Trainer):
         raise_if_diverged(problem, self._checkpoints)
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save weights, configuration and tokenizer.
+        """Save the model with its configuration and tokenizer.
 
         The pickled training arguments are saved in checkpoints only.
         """
@@ -555,12 +555,12 @@ class DepthTrainer(Trainer):
 
     @property
     def _own_optimizer(self) -> torch.optim.Optimizer:
-        """The optimizer without the wrapper that accelerate adds."""
+        """Optimizer without the wrapper that accelerate adds."""
         optimizer: Any = self.optimizer
         return getattr(optimizer, "optimizer", optimizer)
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Save the optimizer and the schedule.
+        """Write optimizer and learning-rate schedule to the checkpoint.
 
         For a sharded optimizer, save only the part that all processes share; `_begin_sealing` writes the shards.
         """
@@ -596,7 +596,7 @@ class DepthTrainer(Trainer):
                 load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load the optimizer and the schedule, and check the loss scale, which transformers loads afterwards."""
+        """Load optimizer and learning-rate schedule from a checkpoint, after a check of all stored states."""
         if checkpoint is None:
             return
         folder = Path(checkpoint)
@@ -616,7 +616,7 @@ class DepthTrainer(Trainer):
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
 
     def restore_progress(self, checkpoint: Path) -> None:
-        """Restore the state that transformers does not restore, after everything else.
+        """Restore those parts of a checkpoint's state that transformers does not restore.
 
         Settings keep their current values.
 
@@ -635,7 +635,7 @@ class DepthTrainer(Trainer):
                 extension.load(checkpoint, self.args.process_index, self.args.device)
 
     def restore_random_numbers(self, checkpoint: Path) -> None:
-        """Restore the random states of this process, or reseed if the world size has changed.
+        """Restore the random states of this process, or set new seeds if the world size has changed.
 
         Raises:
             CheckpointError: If the random states cannot be read.
@@ -649,7 +649,7 @@ class DepthTrainer(Trainer):
 
 
 class ResumeCallback(TrainerCallback):
-    """Callback that restores, in resumed runs, the state that transformers does not restore.
+    """Callback that restores, in a resumed run, the parts of the state that transformers does not restore.
 
     Args:
         trainer: Trainer of the run.
@@ -662,7 +662,7 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore progress and random states, and stop a run that had already reached its end."""
+        """Restore progress and random states, and stop a run that has already reached its end."""
         trainer = self._trainer
         if trainer.resumed_from is None:
             return
@@ -696,5 +696,5 @@ class ResumeCallback(TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Wait until the last checkpoint is complete."""
+        """Wait until the last checkpoint has been written."""
         self._trainer.finish_saving()

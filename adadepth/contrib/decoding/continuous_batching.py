@@ -1,4 +1,4 @@
-"""Continuous batching of texts with tokens that exit at different loops.
+"""Continuous batching: generation for many texts at once, with tokens that exit after different numbers of loops.
 
 The core has the same weights in every loop, so the tokens of a batch can be at different loops. A batch has *slots*.
 Each slot has one text, and the newest token of each text has its own loop number. A pass runs the core once for all
@@ -49,7 +49,7 @@ _POLICIES = ("all", "frozen")
 
 @dataclass
 class DecodingWork:
-    """Counts of the computations of decoding.
+    """Counts of the computations that decoding needed.
 
     Attributes:
         passes: Number of passes of the core, each for all slots at once.
@@ -68,7 +68,7 @@ class DecodingWork:
 
 @dataclass
 class DecodedTexts:
-    """The result of `decode_texts`.
+    """Result of `decode_texts`: the continued texts, and counts of computations.
 
     Attributes:
         tokens: New tokens of every text, int64 (n,) each. The last one is the end-of-text token if the text ended.
@@ -93,7 +93,7 @@ def decode_texts(
     cache_policy: str = "frozen",
     seeds: Sequence[int] | None = None,
 ) -> DecodedTexts:
-    """Continue texts of different lengths in slots. Each token exits at its own loop.
+    """Generate continuations of many prompts with continuous batching; each token exits at its own loop.
 
     Args:
         model: Looped language model in evaluation mode.
@@ -167,7 +167,7 @@ def _check(
 
 
 def _max_length(config: GenerationConfig, prompt: int) -> int:
-    """Return the maximum number of tokens of a text, including its prompt."""
+    """Return the maximum number of tokens of a text, prompt included."""
     return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
 
 
@@ -176,7 +176,7 @@ def _max_length(config: GenerationConfig, prompt: int) -> int:
 
 @dataclass
 class _Text:
-    """A text and the state of its newest tokens. At first these are the tokens of the prompt, later a single token.
+    """Text that is being continued, with the state of its newest tokens (at first those of the prompt).
 
     Attributes:
         ids: Token ids of the prompt and of the continuation.
@@ -208,7 +208,7 @@ class _Text:
         self.prompt_length = len(self.ids)
 
     def start(self) -> None:
-        """Reset the newest tokens to the state before their first loop."""
+        """Reset the newest tokens of the text to the state before their first loop."""
         first = len(self.ids) - 1 if self.exit_steps else 0
         self.running, self.done, self.exit_step = list(range(first, len(self.ids))), 0, 0
         self.undecided = [True] * len(self.running)
@@ -228,7 +228,7 @@ class _TokenSampler:
         model._prepare_special_tokens(config, device=model.device)
 
     def sample(self, texts: Sequence[_Text], logits: Tensor) -> list[int]:
-        """Choose a token for every text from its logits, (A, V)."""
+        """Choose the next token of every text from its logits, (A, V)."""
         scores = self._process(texts, logits.float())
         if not self._config.do_sample:
             likeliest: list[int] = scores.argmax(dim=-1).tolist()
@@ -265,7 +265,7 @@ class _TokenSampler:
 
 
 class _ContinuousBatcher:
-    """Continuous batching: decodes many texts in a fixed number of slots. Each pass runs one loop for M tokens.
+    """Continuous batcher, which generates many texts in a fixed number of batch rows. A pass runs one loop of M tokens.
 
     The M tokens of a pass are a batch of M rows of one token each.
     """
@@ -295,7 +295,7 @@ class _ContinuousBatcher:
         self._state = self._embedded = self._memory = torch.zeros(0)
 
     def run(self) -> None:
-        """Decode all texts."""
+        """Generate the continuations of all texts."""
         while self._waiting or self._busy:
             starting = []
             while self._free and self._waiting:
@@ -309,7 +309,7 @@ class _ContinuousBatcher:
                 self._run_pass()
 
     def _update_batch(self, rows: list[int], staying: list[_Text], starting: Sequence[_Text]) -> None:
-        """Keep the given rows of the batch and append the newest tokens of starting texts.
+        """Reduce the batch to the given rows, and append the newest tokens of texts that start.
 
         The rows are those of the staying texts.
         """
@@ -332,7 +332,7 @@ class _ContinuousBatcher:
         )
 
     def _start(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
-        """Return the newest tokens of texts before their first loop, and the initial state of the exit rule."""
+        """Return the newest tokens of texts before their first loop, and the initial memory of the exit rule."""
         for text in texts:
             text.start()
         ids = [[text.ids[position]] for text in texts for position in text.running]
@@ -347,7 +347,7 @@ class _ContinuousBatcher:
         return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
 
     def _build_batch(self, embedded: Tensor, state: Tensor, texts: Sequence[_Text]) -> Looping:
-        """Return the running tokens of texts, (M, 1, D), as one batch."""
+        """Return the running tokens of all texts, (M, 1, D), as one batch."""
         positions = torch.tensor([position for text in texts for position in text.running])
         rotation = tuple(table[0, positions].unsqueeze(1) for table in self._rotation)
         return Looping(embedded, state, None, positions.unsqueeze(1), None, rotation, self._cache, self._loops)
@@ -355,7 +355,7 @@ class _ContinuousBatcher:
     # ---- A pass
 
     def _run_pass(self) -> None:
-        """Run one more loop of all tokens."""
+        """Run one more loop of all running tokens."""
         texts = self._busy
         self._cache.set_groups([SlotTokens(text.slot, text.done, text.running) for text in texts])
         run = self._build_batch(self._embedded if len(self._embedded) else self._state, self._state, texts)
@@ -377,7 +377,7 @@ class _ContinuousBatcher:
                 self.work.prompt_loops += len(text.running)
 
     def _read(self, run: Looping) -> Tensor:
-        """Return the hidden states r of all tokens for prediction, (M, D).
+        """Return the hidden states of all running tokens from which the head predicts, (M, D).
 
         If the model has a coda, the rule is fixed and no token exits now, the coda is skipped and the state is
         returned.
@@ -388,7 +388,7 @@ class _ContinuousBatcher:
         return self._inner.read(run)[:, 0]
 
     def _decide_exits(self, texts: Sequence[_Text], read: Tensor, normed: Tensor) -> tuple[list[bool], Tensor | None]:
-        """Return which tokens exit now, (M,), and their logits (M, V) if the rule reads logits."""
+        """Return which running tokens exit now, (M,), and their logits (M, V) if the exit rule reads logits."""
         steps = [text.done for text in texts for _ in text.running]
         if self._fixed is not None:
             return [step == self._fixed for step in steps], None
@@ -441,7 +441,7 @@ class _ContinuousBatcher:
             self._update_batch(rows, staying, self._append_tokens(finished))
 
     def _append_tokens(self, texts: list[_Text]) -> list[_Text]:
-        """Choose the next tokens of texts, and return the texts that continue."""
+        """Append the next token to each text, and return the texts that continue."""
         if not texts:
             return []
         readouts = torch.cat([text.readout for text in texts if text.readout is not None])
@@ -459,7 +459,7 @@ class _ContinuousBatcher:
         return continuing
 
     def _write_frozen(self, run: Looping, groups: list[SlotTokens], rows: list[int]) -> None:
-        """Write keys and values for the loops that exited tokens will not run.
+        """Write the keys and values of tokens that exited for the loops that they skip.
 
         `rows` are the rows of these tokens in the batch.
         """

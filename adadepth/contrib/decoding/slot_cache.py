@@ -1,4 +1,4 @@
-"""A key-value cache with slots and its attention. Every slot has a text, which may be at a different loop.
+"""Key-value cache for continuous batching. Each slot holds one text, and texts may be at different loops.
 
 Shape legend: M tokens, H query heads, h key-value heads, d head width, N loops.
 """
@@ -23,7 +23,7 @@ _MAX_COPIED = 2**18  # numbers of keys up to which a copy takes less time than a
 
 
 class SlotTokens(NamedTuple):
-    """Tokens of one slot at one loop, at the given positions in order.
+    """Tokens of one slot (one text) at one loop, at the given positions.
 
     Loops are counted from 0. None stands for the prelude, before all loops.
     """
@@ -34,7 +34,7 @@ class SlotTokens(NamedTuple):
 
 
 class SlotCache:
-    """Keys and values of every slot, loop and position, in one tensor per layer.
+    """Key-value cache with the keys and values of every slot, loop and position, in one tensor per layer.
 
     The tensor of a layer is (rows, h d), and a token has row ((slot N + loop) capacity + position). The tokens of one
     loop are therefore contiguous. Layers of the prelude have one loop. `set_groups` sets the rows of the tokens that
@@ -63,7 +63,7 @@ class SlotCache:
         return [self._first_row(group.slot, group.loop) + at for group in groups for at in group.positions]
 
     def set_groups(self, groups: Sequence[SlotTokens]) -> None:
-        """Set the tokens that are computed next. Later calls pass tokens in the order of these groups."""
+        """Set which tokens the next forward pass computes. Later calls pass tokens in this order."""
         self._groups = groups
         self._starts = [self._first_row(group.slot, group.loop) for group in groups]
         self._lengths = [group.positions[-1] + 1 for group in groups]
@@ -72,7 +72,7 @@ class SlotCache:
         self._batched: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
-        """Write keys and values of M tokens, (M, h, 1, d), into a layer.
+        """Write the keys and values of M tokens, (M, h, 1, d), into a layer's cache.
 
         The layer is numbered as in a cache of transformers.
         """
@@ -85,7 +85,7 @@ class SlotCache:
             stored.index_copy_(0, rows, new)
 
     def find_later_rows(self, groups: Sequence[SlotTokens]) -> tuple[Tensor, Tensor]:
-        """Return the rows of all later loops of the tokens: the indices of tokens, (k,), and their rows, (k,)."""
+        """Return the cache rows of all later loops of tokens: the index of the token, (k,), and the row, (k,)."""
         pairs: list[tuple[int, int]] = []
         tokens = itertools.count()
         for slot, loop, positions in groups:
@@ -96,13 +96,13 @@ class SlotCache:
         return torch.tensor(numbers, dtype=torch.int64), torch.tensor(rows, dtype=torch.int64)
 
     def copy_to_later_loops(self, layer: int, groups: Sequence[SlotTokens]) -> None:
-        """Copy the keys and values of tokens at the loop of their group to all later loops."""
+        """Copy the keys and values of tokens from their current loop to all later loops."""
         tokens, rows = self.find_later_rows(groups)
         source = torch.tensor(self._find_rows(groups))[tokens]
         self.write(layer, rows, *(stored[source] for stored in self._layers[layer]))
 
     def attend(self, layer: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
-        """Compute attention of queries (M, H, 1, d) to the tokens of their slots, and return (M, 1, H, d)."""
+        """Compute the attention of queries (M, H, 1, d) to the tokens in their slots; return (M, 1, H, d)."""
         heads, width = self._heads, self._width
         shared = query.shape[1] // heads
         if not self._single:
@@ -163,7 +163,7 @@ class SlotCache:
 
 @dataclass
 class _LayerInCache:
-    """A layer of a `SlotCache`, passed to the attention function in place of keys."""
+    """Layer of a `SlotCache`, which attention functions receive in place of keys."""
 
     cache: SlotCache
     layer: int
@@ -182,7 +182,7 @@ def _attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention by slot, with the signature of an attention function of transformers."""
+    """Compute attention slot by slot, with the signature of an attention function of transformers."""
     return key.cache.attend(key.layer, query, scaling, sliding_window), None
 
 
@@ -191,7 +191,7 @@ AttentionInterface.register(_ATTENTION, _attend)
 
 @contextmanager
 def use_slot_attention(model: LoopedForCausalLM) -> Iterator[None]:
-    """Make all layers of a model attend to a `SlotCache` within the context."""
+    """Make all layers of a model attend to a `SlotCache` within the block."""
     configs: list[Any] = [model.config, model.model.config]
     configs += [] if model.config.base_config is None else [model.config.base_config]
     implementations = [config._attn_implementation for config in configs]

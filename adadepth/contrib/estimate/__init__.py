@@ -1,1 +1,1 @@
-"""`mode=estimate`: memory, operations and duration of a training run, before data are prepared."""
+"""Mode `estimate`: memory, operations and duration of a training run, before any data are prepared."""

@@ -1,4 +1,4 @@
-"""Peak rates and memory of devices, memory use per device of distributed training, and training time."""
+"""Accelerators with their peak rates and memory, memory use in distributed training, and training time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TERA, _GIGA, _DAY = 1e12, 1e9, 86400.0
 
 
 class Device(NamedTuple):
-    """A device with the values of its data sheet.
+    """Accelerator with the values of its data sheet.
 
     Attributes:
         bf16: Peak rate of dense matrix products in bf16 or fp16 with accumulation in float32, TFLOPS.
@@ -39,7 +39,7 @@ DEVICES = {
 
 
 def resolve_device(name: object) -> Device:
-    """Return the device with a name (in any case), or a device of unknown memory with a peak rate in TFLOPS.
+    """Return the accelerator of a name or, for a number, one with that peak rate in TFLOPS and unknown memory.
 
     Raises:
         ConfigError: If the name is neither a known device nor a positive number.
@@ -54,21 +54,21 @@ def resolve_device(name: object) -> Device:
 
 
 def find_driver_device(name: str) -> Device | None:
-    """Return the device for a driver's name, such as "NVIDIA A100-SXM4-40GB", or None if it is unknown."""
+    """Return the accelerator for a driver's name, such as "NVIDIA A100-SXM4-40GB", or None if it is unknown."""
     parts = set(re.split(r"[\s_-]+", name.upper()))
     matches = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
     return DEVICES[max(matches, key=len)] if matches else None
 
 
 def get_peak_rate(device: Device, precision: str, tf32: bool) -> float:
-    """Return the peak rate in operations per second. On all these devices, tf32 has half the rate of bf16."""
+    """Return the peak rate of an accelerator in operations per second. The rate of tf32 is half of that of bf16."""
     if precision != "fp32":
         return device.bf16 * _TERA
     return (max(device.bf16 / 2, device.fp32) if tf32 else device.fp32) * _TERA
 
 
 def get_memory_bytes(device: Device) -> float | None:
-    """Return the memory in bytes, or None if it is unknown."""
+    """Return the memory of an accelerator in bytes, or None if it is unknown."""
     return None if device.memory is None else device.memory * _GIGA
 
 
@@ -96,14 +96,14 @@ class MemoryUse(NamedTuple):
 
     @property
     def total(self) -> float:
-        """Sum of all parts."""
+        """Total memory use of the training step in bytes."""
         return sum(self)
 
 
 def split_over_devices(
     memory: MemoryUse, devices: int, sharded: bool, gradients: float, largest_block: float
 ) -> MemoryUse:
-    """Return the memory use of one of several devices.
+    """Return the memory use of one device if several devices share the training step.
 
     With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of
     the running block, and holds that block's gradients before they are reduced. Without sharding, every device has all
@@ -126,7 +126,7 @@ def split_over_devices(
 
 
 def find_largest_batch(rows: int, few: int, bytes_of_rows: float, bytes_of_few: float, limit: float) -> int | None:
-    """Return the largest power of two of rows that fits, or None if one row does not fit.
+    """Return the largest power of two of batch rows that fits into memory, or None if one row does not fit.
 
     Memory is assumed to be linear in the number of rows.
 

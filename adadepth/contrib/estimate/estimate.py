@@ -1,4 +1,4 @@
-"""`mode=estimate`: memory, operations and duration of a training run, before data are prepared or memory is allocated.
+"""Estimate of a training run's memory, operations and duration, made on fake tensors without data.
 
 The real training step runs on fake tensors, without weights; see `adadepth.contrib.estimate.fake_step`. The step covers
 forward pass, loss, backward pass and optimiser. Its micro-batch has the longest examples, and no unit halts before the
@@ -124,7 +124,7 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: float, limit: float) -> int | None:
-    """Return the largest power of two of rows that fits as a micro-batch, or None if one row does not fit.
+    """Return the largest power of two of batch rows that fits into memory, or None if one row does not fit.
 
     Args:
         config: Configuration of the experiment.
@@ -141,19 +141,19 @@ def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: floa
 
 
 def _format_advice(rows: int | None) -> str:
-    """Return advice on the number of rows from the value of `rows_that_fit`."""
+    """Return advice on the number of batch rows that fit into memory."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
 
 
 def advise_batch(config: ExperimentConfig, limit: float, precision: str) -> str:
-    """Return advice on the batch size that fits into `limit` bytes; see `find_rows_in_one_process`."""
+    """Return advice on a batch size that fits into `limit` bytes; see `find_rows_in_one_process`."""
     return _format_advice(find_rows_in_one_process(config, limit, precision))
 
 
 def find_rows_in_one_process(config: ExperimentConfig, limit: float, precision: str) -> int | None:
-    """Return the number of rows that fit in one process at this precision.
+    """Return the number of batch rows that fit into the memory of one process at a precision.
 
     The configured number of rows must be too large to fit.
     """
@@ -190,7 +190,7 @@ def resolve_precision(config: ExperimentConfig) -> str:
 
 
 def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> StepCost:
-    """Run a step of the training code on fake tensors, and return its cost.
+    """Run a training step on fake tensors, and return its memory and operations.
 
     Raises:
         ConfigError: If the model's control flow depends on its weights.
@@ -207,7 +207,7 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
 
 
 def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
-    """Set a model to the most expensive state of training: training mode, full depth, dense execution."""
+    """Put a model into the state in which training costs most: training mode, full depth, dense execution."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     model.train()
@@ -262,7 +262,7 @@ def _measure_step(
 
 
 def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs that a step takes from outside the batch: memory, carried slots, or states of a frozen base."""
+    """Return the inputs of a training step besides the batch: memory, stored slots, or states of a frozen base."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
             encoded = {name: inputs[name] for name in _ENCODED if name in inputs}
@@ -282,7 +282,7 @@ def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping
 def _measure_optimizer(
     config: ExperimentConfig, model: Any, trained: list[nn.Parameter], tracker: MemoryTracker
 ) -> tuple[int, int]:
-    """Return the bytes of the optimiser's state, and the additional bytes at the peak of an optimiser step."""
+    """Return the bytes of the optimiser's state, and the additional bytes at the peak of its step."""
     optimizer = build_optimizer(model, config.trainer)
     before = tracker.now
     tracker.reset_peak()
@@ -294,7 +294,7 @@ def _measure_optimizer(
 
 
 def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues) -> float:
-    """Return the multiply-accumulates of a batch in which every unit receives the maximum number of updates."""
+    """Return the multiply-accumulates of a batch at full depth."""
     from torch.utils import _pytree as pytree
     from torch.utils._python_dispatch import _disable_current_modes
 

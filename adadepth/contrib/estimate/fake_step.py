@@ -1,4 +1,4 @@
-"""A training step on fake tensors of torch, with counts of memory and operations, and with values if code needs them.
+"""Counting of memory and operations in a training step on torch's fake tensors.
 
 Fake tensors have a shape, a dtype and a storage size, but no values. The real code of a step therefore runs in seconds
 at any model size. If the code needs the value of a tensor that depends only on the batch, the value is computed along
@@ -31,7 +31,7 @@ _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class MemoryTracker(TorchDispatchMode):
-    """A counter of operations and of the live bytes of all tensors, real or fake, created within the context.
+    """Counter of operations, and of the bytes of all tensors that exist within the context.
 
     It does not count the temporary memory of a running kernel.
 
@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, tensor: Tensor) -> None:
-        """Count the storage of an existing tensor. Every storage counts only once."""
+        """Count the storage of an existing tensor, if it has not been counted yet."""
         storage = tensor.untyped_storage()
         if storage in self._counted:
             return
@@ -77,7 +77,7 @@ class MemoryTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation, and count its operations and its results."""
+        """Run a torch operation, and count its operations and its results."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         for tensor in _list_tensors(result):
@@ -98,7 +98,7 @@ def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 class KnownValues(TorchDispatchMode):
-    """A table of values for fake tensors that depend only on the batch; see the module docstring."""
+    """Values of those fake tensors that depend only on the batch; see the module docstring."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class KnownValues(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run an operation on fake tensors, and also on their values if all of these are known."""
+        """Run a torch operation on fake tensors and, if all their values are known, on the values too."""
         keywords = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return self._read_scalar(args[0])
@@ -144,7 +144,7 @@ class KnownValues(TorchDispatchMode):
         return tensor in self._real or (not isinstance(tensor, FakeTensor) and _is_small(tensor))
 
     def _replace_fakes(self, tree: Any) -> Any:
-        """Return arguments with values in place of fake tensors.
+        """Return arguments in which known values replace fake tensors.
 
         Constants in the code are not fake and stay the same.
         """
@@ -161,7 +161,7 @@ class KnownValues(TorchDispatchMode):
         raise ConfigError("mode=estimate: not supported, because the model reads a value of its weights within a step")
 
     def _convert_masks(self, indices: Any) -> list[Tensor | None]:
-        """Return indices with boolean masks replaced by positions."""
+        """Return indices in which positions replace boolean masks."""
         integer_indices: list[Tensor | None] = []
         for index in indices:
             is_mask = index is not None and index.dtype in (torch.bool, torch.uint8)

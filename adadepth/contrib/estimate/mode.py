@@ -21,7 +21,7 @@ _MAX_WORDS, _MAX_TOKENS = 2**31 - 1, 2**28
 
 @dataclass
 class EstimateConfig:
-    """Assumptions of mode=estimate about the devices, and values that otherwise depend on the data."""
+    """Settings of mode `estimate`: assumptions about the devices, and values that otherwise depend on the data."""
 
     device: Any = setting("H100", "device: a name, or a peak rate in TFLOPS without known memory")
     devices: int = setting(
@@ -48,7 +48,7 @@ ESTIMATE = ModeSpec(
 
 
 def check_estimate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield a message for every setting that prevents an estimate."""
+    """Yield an error line for every setting with which no estimate is possible."""
     settings = get_estimate_settings(config)
     try:
         resolve_device(settings.device)

@@ -1,4 +1,4 @@
-"""Model and micro-batches of a configured training run, without its data.
+"""Description of a training run for an estimate: its model and micro-batches, without its data.
 
 `mode=estimate` builds the model and micro-batches of the longest examples without preparing data. For synthetic data it
 generates a few examples. For all other data, lengths and labels follow from the settings.
@@ -29,7 +29,7 @@ _SYNTHETIC_EXAMPLES = 64  # generated training examples
 
 
 class TrainingSpec(NamedTuple):
-    """Model and micro-batches of a training run.
+    """Description of a training run for an estimate: its model and micro-batches.
 
     Attributes:
         build: Function that builds the model.
@@ -107,7 +107,7 @@ def _load_vocabulary_size(path: str) -> int:
 
 
 def _resolve_model_settings(config: ExperimentConfig) -> Any:
-    """Return the settings of the model. Clusters of words that depend on the text are replaced by equal ones."""
+    """Return the model settings; clusters of words that depend on the text are replaced by equal ones."""
     clusters = getattr(config.model, "cutoff_clusters", None)
     if clusters is None:
         return config.model
@@ -117,7 +117,7 @@ def _resolve_model_settings(config: ExperimentConfig) -> Any:
 
 
 def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
-    """Return the specification for synthetic data, from a few generated examples."""
+    """Build the description of a run on generated data, from a few generated examples."""
     full: Any = config.dataset
     dataset = dataclasses.replace(
         full, train_examples=min(full.train_examples, _SYNTHETIC_EXAMPLES), max_evaluation_examples=8
@@ -147,7 +147,7 @@ def _build_ids(config: ExperimentConfig, *shape: int) -> Tensor:
 
 
 def _build_masked_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Return sequences of full length with the maximum number of masked positions."""
+    """Return a micro-batch for pretraining: full sequences with the maximum number of masked positions."""
     dataset: Any = config.dataset
     ids = _build_ids(config, rows)
     masking, length = dataset.masking, dataset.sequence_length
@@ -158,7 +158,7 @@ def _build_masked_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor
 
 
 def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], rows: int) -> dict[str, Tensor]:
-    """Return sequences of full length with the first class as every label."""
+    """Return a micro-batch for fine-tuning: full sequences with the first class as every label."""
     dataset: Any = config.dataset
     problem = get_problem(dataset)
     choices = [len(dataset.ending_columns)] if problem == "multiple_choice" else []
@@ -178,7 +178,7 @@ def _build_labelled_batch(config: ExperimentConfig, fields: Mapping[str, Any], r
 
 
 def _build_language_batch(config: ExperimentConfig, rows: int) -> dict[str, Tensor]:
-    """Return text without document ends, as one segment of every stream or as packed blocks."""
+    """Return a micro-batch of running text, as segments of streams or as packed blocks."""
     ids = _build_ids(config, rows)
     if get_kind(config.dataset).reading == "blocks":
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": ids, "documents": ids * 0}

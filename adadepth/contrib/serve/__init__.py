@@ -1,1 +1,1 @@
-"""Interactive page on which a visitor changes the depth of trained models."""
+"""Interactive web page on which a visitor changes the depth of trained models."""

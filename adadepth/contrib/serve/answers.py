@@ -35,7 +35,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class BoardCell:
-    """A cell of a board: its symbol, its target and the model's answer.
+    """Cell of a grid or puzzle on the page: its symbol, its target and the model's answer.
 
     Attributes:
         symbol: Symbol of the input.
@@ -56,7 +56,7 @@ class BoardCell:
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a model to one input at one setting.
+    """Answer of a model to one input at one depth setting.
 
     Attributes:
         result: Description of this input, with the fields of texts.json.
@@ -90,7 +90,7 @@ class Answer:
 
 
 def compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExample, setting: Setting) -> Answer:
-    """Return the answer of a model to a text or a synthetic example, at a setting and at full depth.
+    """Return a model's answer to a text or a generated example, at a depth setting and at full depth.
 
     Raises:
         DataError: If the text is too long or unreadable for the model, or if the answer takes too long.
@@ -116,7 +116,7 @@ def _compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
 
 
 def measure_quality(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality | None:
-    """Return the quality of a model at a setting, or None without evaluation data.
+    """Return the quality of a model at a depth setting, or None without evaluation data.
 
     The quality is measured once for each setting.
     """
@@ -164,7 +164,7 @@ def _collate_input(checkpoint: ServedCheckpoint, model_input: InputExample) -> M
 
 
 def _measure_seconds(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> float:
-    """Return the seconds of a pass without per-step predictions.
+    """Return the seconds of a forward pass without predictions after every step.
 
     A slow pass is measured once. Otherwise the result is the median of several passes.
     """
@@ -205,7 +205,7 @@ def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> 
 def _build_board(
     checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapping[str, Any]
 ) -> list[list[BoardCell]]:
-    """Return the cells of an example, in rows, with their symbols, targets, answers and updates."""
+    """Return the cells of an example, in rows, with symbols, targets, answers and numbers of updates."""
     example, row = model_input.example, result["texts"][0]
     positions = find_cell_positions(example).tolist()
     cells = get_cell_symbols(checkpoint, example)
@@ -242,7 +242,7 @@ def _get_labels(checkpoint: ServedCheckpoint, example: Mapping[str, Any], positi
 def _build_puzzle_cells(
     checkpoint: ServedCheckpoint, example: Mapping[str, Any], cells: list[str], row: Mapping[str, Any]
 ) -> list[BoardCell]:
-    """Return the cells of a puzzle. It halts as a whole and has an answer for every cell after every step."""
+    """Return the cells of a puzzle, which has one depth and an answer for every cell after every step."""
     names = checkpoint.pipeline.tokenizer.convert_ids_to_tokens(np.asarray(example["labels"]).tolist())
     targets = [name if label else None for name, label in zip(names, np.asarray(example["labels"]), strict=True)]
     steps = [step["label"] for step in row["steps"] or []][: round(row["updates"])]

@@ -1,4 +1,4 @@
-"""HTML of answers: predictions, depth, compute and time compared with full depth, downloads and the command line."""
+"""HTML of answers on the interactive page: predictions, depth, compute and time, compared with full depth."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_LETTERS = 2  # letters of an answer in a cell
 
 
 class Tile(NamedTuple):
-    """A value with its name, and the value at full depth for comparison."""
+    """Figure on the page with its name, and the same figure at full depth for comparison."""
 
     key: str
     name: str
@@ -45,7 +45,7 @@ class Tile(NamedTuple):
 
 
 def render_template(template: str, **content: Any) -> Markup:
-    """Render a template of this package. Text is escaped."""
+    """Render an HTML template of this package. Text is escaped."""
     return Markup(load_templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
@@ -58,7 +58,7 @@ def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
 def render_answer(
     checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer, *, with_curve: bool = True
 ) -> Markup:
-    """Render an answer as a section that can also be shown alone.
+    """Render an answer as an HTML section that can also be shown alone.
 
     Args:
         checkpoint: Checkpoint that answered.
@@ -91,7 +91,7 @@ def render_answer(
 
 
 def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Sequence[Continuation]) -> Markup:
-    """Render the text generated so far at a setting, next to the text at full depth."""
+    """Render the text that is generated at a depth setting, next to the text at full depth."""
     sides = [_describe_side(checkpoint, prompt, part) for part in parts]
     side_count = 2 if checkpoint.knobs else 1  # a model of one depth writes once
     is_whole = len(parts) == side_count and all(part.result is not None for part in parts)
@@ -222,7 +222,7 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
 
 
 def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tuple[list[tuple[float, float]], str, str]:
-    """Return (compute, quality) points for settings of a knob, the metric's name, and a description.
+    """Return points (compute, quality) at several depth settings, the metric's name, and a description.
 
     The points are measured now if evaluation data are available. Otherwise they are those that the run compared.
     """
@@ -257,7 +257,7 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
 
 
 def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str, Any]]:
-    """Return the boards of an answer: one with the difficulty of every cell, and one with its depth and answer."""
+    """Return the grids of an answer: one with the difficulty of every cell, and one with its depth and answer."""
     if answer.board is None or (answer.result["unit"] != "token" and answer.result["predicts"] == "classes"):
         return []  # rendered as a text: its cells have no depth or answer of their own
     board_cells = [cell for row in answer.board for cell in row]
@@ -298,7 +298,7 @@ def _build_cell(text: str, style: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of the input board with its difficulty."""
+    """Return a cell of the input grid with its difficulty."""
     difficulty = "" if cell.difficulty is None else str(cell.difficulty)
     if cell.symbol in ".#":
         return _build_cell(difficulty or cell.symbol, "wall" if cell.symbol == "#" else "")
@@ -306,7 +306,7 @@ def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
-    """Return a cell with its answer, in the colour of its depth."""
+    """Return a cell of the answer grid in the colour of its depth."""
     depth = 0 if cell.updates is None else round(cell.updates)
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = f"d{depth}" + (" wrong" if is_wrong else "")
@@ -322,7 +322,7 @@ def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
 
 
 def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of the answer to a puzzle."""
+    """Return a cell of the answer to a puzzle after a step."""
     is_given = cell.label == cell.symbol
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = " ".join(["given"] * is_given + ["wrong"] * is_wrong)
@@ -367,7 +367,7 @@ def _choose_legend(answer: Answer) -> str:
 
 
 def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
-    """Render the input as cells that a visitor can change."""
+    """Render the input as grid cells that a visitor can change."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     is_edited = synthetic.board is not None
@@ -400,7 +400,7 @@ def _build_svg_link(name: str, figure: Figure) -> Link:
 
 
 def _build_boards_figure(answer: Answer) -> Figure | None:
-    """Return the boards as a figure in the style of the report."""
+    """Return the grids of an answer as a figure in the style of the report."""
     if answer.board is None:
         return None
     rows, columns = len(answer.board), len(answer.board[0])
@@ -429,7 +429,7 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
 
 
 def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer) -> tuple[str, str]:
-    """Return the command line that gives the same result, and a remark about it."""
+    """Return the command line that gives the same answer, and a remark about it."""
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":

@@ -1,4 +1,4 @@
-"""Filter of HTTP requests: allowed host names, no file routes, and a limit on the request size."""
+"""Filter for HTTP requests to the page: allowed host names, no file routes, and a limit on the request size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLICY_VIOLATION = 1008  # close code of a websocket
 
 
 class AllowedHosts:
-    """The allowed host names of the page.
+    """Host names under which the page may be requested.
 
     Another site can point its own host name at this machine (DNS rebinding). A browser then treats the page as a part
     of that site. A numeric address cannot be redirected in this way.
@@ -51,7 +51,7 @@ class AllowedHosts:
             self._hosts |= {machine, machine.partition(".")[0]}
 
     def has_host(self, host: str) -> bool:
-        """Return whether a `Host` header, with or without a port, is allowed."""
+        """Return whether the `Host` header of a request, with or without a port, is allowed."""
         name = _parse_url(f"//{host}")[0]
         return name in self._hosts or is_loopback(name) or (not self._is_local and _parse_address(name) is not None)
 
@@ -94,7 +94,7 @@ def _parse_url(url: str) -> tuple[str, int | None]:
 
 
 class RequestFilter:
-    """An ASGI middleware that rejects unknown host names, file routes, and requests that are too long.
+    """Filter of requests (an ASGI middleware) that rejects unknown hosts, file routes and long requests.
 
     Args:
         app: ASGI application behind the filter.
@@ -149,7 +149,7 @@ class RequestFilter:
 
 
 class _LimitedRequest:
-    """A request that is read only up to the size limit, even if it does not state its length."""
+    """Request that can be read only up to the size limit, even if it does not state its length."""
 
     def __init__(self, receive: _Receive, send: _Send) -> None:
         self._receive, self._send, self._bytes = receive, send, 0
@@ -160,7 +160,7 @@ class _LimitedRequest:
         return self._bytes > MAX_REQUEST_BYTES
 
     async def receive(self) -> _Message:
-        """Return the next message, or a disconnect once the request exceeds the limit."""
+        """Return the next message of the request, or a disconnect once the request exceeds the limit."""
         message = await self._receive()
         self._bytes += len(message.get("body", b""))
         return {"type": "http.disconnect"} if self.is_too_long else message

@@ -1,4 +1,4 @@
-"""Exclusive access to a model: one query at a time, each with a time limit."""
+"""Exclusive access to a model of the page: one query at a time, each with a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Deadline:
-    """The time limit of a query."""
+    """Time limit of a query."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -29,7 +29,7 @@ class Deadline:
         self.end = perf_counter() + self._seconds
 
     def check(self, *_: Any) -> None:
-        """Raise an error if the time limit of the query has passed. It runs before every module of the model.
+        """Raise an error if the time limit of the query has passed.
 
         Raises:
             DataError: If the time limit has passed.
@@ -39,7 +39,7 @@ class Deadline:
 
 
 class ModelLock:
-    """A lock for the model of one checkpoint.
+    """Lock for the model of one checkpoint, which one query at a time can hold.
 
     Args:
         seconds: Time limit of a query.
@@ -52,7 +52,7 @@ class ModelLock:
 
     @contextmanager
     def hold(self, model: Any) -> Iterator[Deadline]:
-        """Wait for the lock and hold it within the context. The modules of the model check the time limit.
+        """Wait for the lock, and hold it within the block. Modules of the model check the time limit.
 
         Raises:
             DataError: If the previous query has not ended in time, because it still runs compiled code.

@@ -56,7 +56,7 @@ _SHARED_KEYS = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")
 
 
 def serve(config: ExperimentConfig) -> None:
-    """Open the page, and wait until Ctrl-C closes it."""
+    """Open the interactive page for the configured checkpoints, and wait until Ctrl-C closes it."""
     if find_spec("gradio") is None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
     checkpoints = [load_served_checkpoint(single) for single in _list_configs(config)]
@@ -152,7 +152,7 @@ def _name_run(config: ExperimentConfig, run: Path) -> str:
 
 
 def copy_weights(model: torch.nn.Module) -> None:
-    """Copy the weights from the memory-mapped file into memory.
+    """Copy the weights of a model from the memory-mapped file into memory.
 
     If another process truncated the mapped file, this process would end (SIGBUS). If another process overwrote it, the
     model would change.
@@ -199,7 +199,7 @@ def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> Synth
 
 
 def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
-    """Return an evaluator on examples of the first set, which evaluates as mode=evaluate does."""
+    """Return an evaluator of the model on examples of the first data set, as in mode=evaluate."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
@@ -240,7 +240,7 @@ def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str,
 
 
 def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
-    """Return (compute, quality) points of the exit rules or budgets that were compared.
+    """Return points (compute, quality) of the exit rules or budgets that earlier evaluations compared.
 
     They come from the newest evaluation of the run that has them, or from the run itself.
     """

@@ -1,4 +1,4 @@
-"""Export of a run as a space of the hub: the page with its model and settings in one folder.
+"""Export of a run as a Hugging Face space: the interactive page with its model and settings in one folder.
 
 python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
@@ -24,7 +24,7 @@ _FILES = {"app.py": "space_app.py.j2", "requirements.txt": "space_requirements.t
 
 
 def write_space(run: Path, folder: Path) -> Path:
-    """Write the folder of a space.
+    """Write the folder of a Hugging Face space.
 
     Args:
         run: Directory of a finished run.

@@ -1,4 +1,4 @@
-"""MLflow, Trackio and Comet trackers, registered by entry points of the group `adadepth.loggers`.
+"""Trackers for MLflow, Trackio and Comet, registered by entry points of the group `adadepth.loggers`.
 
 This module imports none of their packages.
 """

@@ -1,4 +1,4 @@
-"""Words of a treebank with part of speech, relation, depth in the tree and frequency, and its sentences as examples."""
+"""Words of a treebank with part of speech, relation, depth in the tree and frequency, and sentences as examples."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def read_trees(table: DataTable) -> Trees:
 
 
 class _Word(NamedTuple):
-    """A word: its location for messages, and its values in the columns."""
+    """Word of a treebank: its location for messages, and its values in the columns."""
 
     location: str
     form: Any
@@ -99,7 +99,7 @@ class _Word(NamedTuple):
 
 
 def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
-    """Yield the words of each sentence.
+    """Yield the words of each sentence of a treebank.
 
     The reader of CoNLL-U yields only words. Other tables may also have entries for contractions and for empty nodes,
     which have no head and are skipped.
@@ -129,7 +129,7 @@ def _require_columns(word: _Word) -> _Word:
 
 
 def _count_depths(words: Sequence[_Word]) -> list[int]:
-    """Return the number of arcs from the root to each word.
+    """Return the number of arcs from the root of the dependency tree to each word.
 
     Heads number words from 1, and the head of the root is 0.
     """
@@ -148,7 +148,7 @@ def _count_depths(words: Sequence[_Word]) -> list[int]:
 
 
 def _check_heads(words: Sequence[_Word]) -> list[int]:
-    """Return the number of the head of each word. Exactly one of them is 0."""
+    """Return the number of the head of each word. Exactly one word of a sentence has the head 0."""
     allowed = {str(number): number for number in range(len(words) + 1)}
     for word in words:
         if str(word.head) not in allowed:
@@ -184,7 +184,7 @@ NO_WORD = -1  # the owner of special tokens
 
 @dataclass(frozen=True)
 class Masks:
-    """Vocabulary and settings for masking tokens."""
+    """Vocabulary and settings for the masking of tokens in treebank sentences."""
 
     vocabulary: Vocabulary
     settings: MaskingConfig
@@ -245,7 +245,7 @@ WHOLE = "treebank"  # name of the set of files that are not splits
 
 @dataclass(frozen=True)
 class TreebankSet:
-    """A split of a treebank.
+    """Split of a treebank: its words and its sentences as examples.
 
     Attributes:
         trees: All words of the split.
@@ -353,7 +353,7 @@ def _find_treebank_files(path: Any) -> list[Path]:
 
 
 def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataTable]) -> list[str]:
-    """Return the names of the splits to evaluate."""
+    """Return the names of the treebank's splits to evaluate."""
     if dataset.evaluation_splits is None:
         return [name for name in ("validation", "test") if name in tables] or list(tables)
     for name in dataset.evaluation_splits:
@@ -365,7 +365,7 @@ def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataT
 
 
 def _summarise_set(split: TreebankSet, layout: Layout) -> dict[str, int]:
-    """Return the numbers of sentences and words, of evaluated sentences and words, and of truncated sentences."""
+    """Return the counts of sentences and words: all, evaluated, and truncated."""
     pieces = split.plain.pieces
     tokens = [sum(map(len, words)) for words in pieces]
     return {

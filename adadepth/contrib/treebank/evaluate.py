@@ -38,7 +38,7 @@ _HEAD_KINDS = ("classification", "tagging", "question_answering")  # heads that 
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Measure, write and print the depths of words on every set of a treebank, and return the metrics."""
+    """Measure the depths of words on every treebank split, write and print them, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = _load_model(config, path)
@@ -69,7 +69,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 
 
 def _load_model(config: ExperimentConfig, path: str) -> Any:
-    """Load the model of the checkpoint with the head that it was trained with.
+    """Load the model of a checkpoint with the head with which it was trained.
 
     Raises:
         CheckpointError: If its tokens do not halt one by one, or it does not accept single sentences.
@@ -99,7 +99,7 @@ def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
 
 
 def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer | MaskedTreebankScorer]:
-    """Build a scorer for every set.
+    """Build a scorer for every treebank split.
 
     Scorers with masks come first, because they have the published classes of tokens.
     """
@@ -114,7 +114,7 @@ def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer 
 def _summarise_words(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """Return the contents of words.json."""
+    """Return the content of words.json."""
     max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, split in data.sets.items():

@@ -15,7 +15,7 @@ from adadepth.config.kinds import Kind
 
 @dataclass
 class TreebankConfig(ExamplesConfig):
-    """Settings of a treebank. `mode=evaluate` measures depth by linguistic class on it."""
+    """Treebank on which `mode=evaluate` measures depth by linguistic class."""
 
     name: str = setting("trees", "name of the data set in reports")
     path: Any = setting(
@@ -41,7 +41,7 @@ TREES = Kind(
 
 
 def check_treebank(dataset: TreebankConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Yield the problems of a configuration. A treebank can only be used to evaluate token-level models."""
+    """Yield an error line for every problem of a configuration with a treebank."""
     if config.mode is Mode.train:
         how = f"read with {format_mode(Mode.evaluate, config)} only"
         yield f"dataset={dataset.name}: {how}; to train on CoNLL-U files, use --config-name act_pos dataset=ud_pos"

@@ -29,7 +29,7 @@ _RAREST = "below 10"
 def classify_words(
     upos: Sequence[str], deprel: Sequence[str], depth: Iterable[int], per_million: Iterable[float]
 ) -> dict[str, list[str]]:
-    """Return the class of each word for every kind of class. Every argument has one entry per word."""
+    """Return the class of each word (e.g. its part of speech) for every kind of class."""
     return {
         "upos": list(upos),
         "deprel": [relation.partition(":")[0] for relation in deprel],
@@ -52,7 +52,7 @@ def _choose_frequency_band(frequency: float) -> str:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Depths of the subword pieces of words. The pieces may be in any order.
+    """Depths of the subword tokens of words, in any order.
 
     Attributes:
         word: Index of the word of each piece, (K,) int64.
@@ -69,7 +69,7 @@ class WordPieces:
 
 
 def concatenate_pieces(parts: Sequence[WordPieces]) -> WordPieces:
-    """Concatenate the pieces of several batches or processes."""
+    """Concatenate the subword depths of several batches or processes."""
     cosines = [part.cosines for part in parts if part.cosines is not None]
     return WordPieces(
         np.concatenate([part.word for part in parts]),
@@ -116,7 +116,7 @@ def describe_words(
 def _summarise_class(
     name: str, depths: Mapping[str, Any], members: NDArray[np.bool_], max_updates: int
 ) -> dict[str, Any]:
-    """Return the row of a class: number of words and sentences, and mean depth of first pieces with interval, spread.
+    """Return the statistics of a linguistic class: counts, mean depth with its interval, and spread.
 
     `split` is the share of words with several pieces. `over_pieces` averages depth over the pieces of a word, and then
     over words. `cosine` has one value per iteration, averaged over the `cosine_n` first pieces that ran the iteration.

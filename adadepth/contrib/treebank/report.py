@@ -127,14 +127,14 @@ def format_words(summary: _WordSummary) -> str:
 
 
 def _iterate_rows(reading_summary: _WordSummary) -> Iterator[tuple[str, _WordSummary]]:
-    """Yield (kind, row) for all words, with the kind `word`, and for every class."""
+    """Yield (kind of class, statistics) for all words and for every linguistic class."""
     if "all" in reading_summary:
         yield "word", reading_summary["all"]
     yield from ((kind, row) for kind, rows in reading_summary["kinds"].items() for row in rows)
 
 
 def _prepend_all_words(reading_summary: _WordSummary, kind: str) -> list[_WordSummary]:
-    """Return the row of all words, then the rows of a kind."""
+    """Return the statistics of all words, then those of the classes of a kind."""
     return [
         *([reading_summary["all"]] if "all" in reading_summary else []),
         *reading_summary.get("kinds", {}).get(kind, []),
@@ -179,7 +179,7 @@ def words(files: RunFiles) -> Section | None:
 
 
 def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure and tables of each kind of class for one set."""
+    """Return the figure and tables of each kind of class for one treebank split."""
     kinds = [
         {
             "title": CLASS_KINDS[kind],

@@ -1,4 +1,4 @@
-"""Scorers of a treebank, which record the depth of every token with the word of the token."""
+"""Scorers for treebanks, which record the depth of every token together with its word."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 class WordRecorder:
-    """Recorder of the depth of every piece of a word.
+    """Recorder of the depths of the subword tokens of words.
 
     If tokens are masked, only the pieces that were replaced by [MASK] are recorded.
 
@@ -34,7 +34,7 @@ class WordRecorder:
         self._parts: list[WordPieces] = []
 
     def add(self, batch: Mapping[str, Tensor], trace: DepthTrace, states: Sequence[Tensor] | None) -> None:
-        """Add a batch. If its states are given, also add their similarity before and after each iteration."""
+        """Add the depths of a batch and, if states are given, their similarity between iterations."""
         owners = torch.full(batch["input_ids"].shape, NO_WORD)
         for row, index in zip(owners, batch["index"].tolist(), strict=True):
             row_owners = torch.from_numpy(self.examples.owners(index))
@@ -50,11 +50,11 @@ class WordRecorder:
         self._parts.append(WordPieces(owners[counted].numpy(), first[counted].numpy(), updates, cosines))
 
     def merge(self) -> None:
-        """Gather the pieces of all processes."""
+        """Gather the recorded depths of all processes."""
         self._parts = [part for parts in gather_from_processes(self._parts) for part in parts]
 
     def pieces(self) -> WordPieces:
-        """Return the pieces of all added batches."""
+        """Return the depths of subword tokens from all batches."""
         return concatenate_pieces(self._parts)
 
 
@@ -87,7 +87,7 @@ class TreebankScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def merge(self) -> None:
-        """Gather the words of all processes."""
+        """Gather the recorded words of all processes."""
         self.words.merge()
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
@@ -95,7 +95,7 @@ class TreebankScorer(Scorer):
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens as units, with their token classes."""
+        """Return the tokens of a batch as units with their token classes."""
         return Units(classify_tokens(batch, self._tokenizer))
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
@@ -111,7 +111,7 @@ class TreebankScorer(Scorer):
 
 
 class MaskedTreebankScorer(PretrainingScorer):
-    """Scorer of masked sentences, evaluated in the same way as in pretraining."""
+    """Scorer of masked sentences, which are evaluated as in pretraining."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: TreebankExamples, device: torch.device) -> None:
         super().__init__(tokenizer, device)

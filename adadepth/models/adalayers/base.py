@@ -92,7 +92,7 @@ def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def weights_digest(base: nn.Module) -> str:
-    """Return the SHA-256 digest of the weights.
+    """Return the SHA-256 digest of a model's weights.
 
     Names are not included, because they differ between transformers releases.
     """
@@ -104,7 +104,7 @@ def weights_digest(base: nn.Module) -> str:
 
 
 def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
-    """Return the N blocks of the base in the order in which they are called. ALBERT calls its groups several times.
+    """Return the N blocks of the base model in call order. ALBERT calls its groups several times.
 
     Raises:
         ConfigError: If the base has no list of N blocks.
@@ -119,7 +119,7 @@ def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
 
 
 class _StopBlock(nn.Module):
-    """Placeholder for removed blocks. With it, the loop over the blocks still reaches the last state."""
+    """Placeholder for a removed block, with which the base model's loop over blocks still works."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError("states: the base was truncated, but deeper states were requested")
@@ -130,7 +130,7 @@ def _is_cut(blocks: nn.ModuleList) -> bool:
 
 
 def cut_blocks(base: PreTrainedModel, depth: int) -> None:
-    """Remove all blocks after the first `depth`, unless blocks are shared."""
+    """Remove all blocks of the base model after the first `depth`, unless blocks are shared."""
     blocks = find_blocks(base)
     shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
     if not shared and depth < len(blocks) - _is_cut(blocks):
@@ -139,7 +139,7 @@ def cut_blocks(base: PreTrainedModel, depth: int) -> None:
 
 
 class _StopForward(Exception):
-    """Signal that ends a forward pass when the deepest requested state has been read."""
+    """Signal that ends the base model's forward pass once the deepest requested state has been read."""
 
 
 def stream_states(
@@ -149,7 +149,7 @@ def stream_states(
     consume: Callable[[int, Tensor], None],
     trainable: bool = False,
 ) -> int:
-    """Run the base as far as needed, and pass the requested states to a function, shallowest first.
+    """Run the base model as far as needed, and pass the requested hidden states to a function, shallowest first.
 
     Args:
         base: Encoder; see `extract_encoder`.
@@ -194,7 +194,7 @@ _BASE_SETTINGS = ("base_model", "base_revision")
 def build_on_base(
     model_class: Any, settings: AdaLayersSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """Build a new head on the base model that the settings name.
+    """Build a new Adalayers head on the base model that the settings name.
 
     Args:
         model_class: Class of the model with the head.
@@ -223,7 +223,7 @@ def build_on_base(
 
 
 class OnBaseModel(DepthModel, PreTrainedModel):
-    """Base class of heads on the encoder of another model, which is frozen unless the configuration trains it.
+    """Base class of heads on the encoder of another model, which is frozen unless it is configured to be trained.
 
     Checkpoints of the model do not contain a frozen base that was loaded from `config.base_model`.
     """

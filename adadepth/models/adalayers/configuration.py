@@ -1,4 +1,4 @@
-"""Configuration of Adalayers."""
+"""Configuration of Adalayers models."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.models.shared.configuration import FamilyConfig
 
 @strict
 class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
-    """Configuration of a distribution over the layers of a base model, and a head on the mixed states (Dremov 2024).
+    """Configuration of Adalayers: a distribution over the layers of a base model, and a head on the mixed states.
 
     State n is the hidden state after n blocks of the base. State 0 is the embeddings. Layer j is the j-th entry of the
     distribution; see `layer_states`. Field names are those of the reference implementation.
@@ -101,7 +101,7 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def layer_states(self) -> tuple[int, ...]:
-        """Index of the hidden state of every layer."""
+        """Index of the hidden state that belongs to every layer."""
         assert self.layers_num is not None
         first = 0 if self.include_embeddings else 1
         return tuple(range(first, first + self.layers_num))

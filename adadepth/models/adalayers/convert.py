@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """Rename the weights of the reference implementation. For an encoder-decoder base, only the encoder is kept."""
+    """Rename the weights of the reference implementation of Adalayers to those of this package."""
     encoder = "model.encoder." if any(name.startswith("model.decoder.") for name in state_dict) else "model."
     converted = {}
     for name, weight in state_dict.items():

@@ -121,7 +121,7 @@ class AdaLayersSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the settings of base, cache and head are consistent."""
+    """Check that the Adalayers settings of base, cache and head are consistent."""
     model, features = config.model, config.features
     assert isinstance(model, AdaLayersSettings)
     if model.pretrained is not None:

@@ -63,7 +63,7 @@ def project(projector: nn.Module, activated: Tensor) -> Tensor:
 
 
 def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean over real tokens, (B, k), or 0 for a sequence without real tokens."""
+    """Return the mean state over real tokens, (B, k), or 0 for a sequence without real tokens."""
     if mask is None:
         return features.mean(dim=1)
     real = mask.ne(0).unsqueeze(-1).to(features.dtype)
@@ -108,7 +108,7 @@ def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
 
 
 def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) -> dict[str, LossTerm]:
-    """Return the enabled penalties on the distribution: its entropy, and its mean depth as a share of N.
+    """Return the configured penalties on the layer distribution: its entropy, and its mean depth as a share of N.
 
     Args:
         config: Configuration with the coefficients of the penalties.

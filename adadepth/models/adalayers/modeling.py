@@ -67,7 +67,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
 
 def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
-    """Return the multiply-accumulates per token of the projections and the weighted sum."""
+    """Return the multiply-accumulates per token of projecting and mixing the layers."""
     states, projected = config.state_width, config.project_dim
     if config.mix == "projected":
         return layers * float(states * projected + projected)
@@ -88,7 +88,7 @@ def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: b
 
 @dataclass
 class AdaLayersOutput(ModelOutput):
-    """Output with the loss and its parts, logits, (B, C) or (B, T, C), and the depth trace.
+    """Output of an Adalayers model: loss and its parts, logits, (B, C) or (B, T, C), and depth trace.
 
     `distribution` contains the weights of the layers before any layer is cut, float32, (L,), differentiable. If
     requested, `hidden_states` are the N + 1 states of the base, (B, T, K) each, and `attentions` are the attention
@@ -105,7 +105,7 @@ class AdaLayersOutput(ModelOutput):
 
 
 class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnBaseModel):
-    """Model with a weighted sum of layers. A subclass adds the head that reads the sum, and its loss."""
+    """Model that mixes the layers of a base model with learned weights. A subclass adds a head and its loss."""
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
@@ -140,7 +140,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         self.post_init()
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Build the modules that read the mixed states."""
+        """Build the modules that predict from the mixed states."""
         raise NotImplementedError
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
@@ -151,11 +151,11 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         raise NotImplementedError
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the loss part of the task."""
+        """Return the task's loss for logits and labels."""
         raise NotImplementedError
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """Return the count that divides the loss of the task."""
+        """Return the number that divides the task's loss."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -243,21 +243,21 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return Fit(target, depth, depth <= target)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the sequences of a batch.
+        """Return the number of sequences of a batch.
 
         All sequences of a task have the same depth, and a budget counts it once for each.
         """
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return sum_n t_n^a of the tail masses t_n, counted for every sequence.
+        """Return the sum of t_n^a over the tail masses t_n of the layer weights, times the number of sequences.
 
         The value is close to the deepest state with weight; see `smooth_depth`.
         """
         return self._count_per_sequence(smooth_depth(self._compute_tails(outputs)), outputs)
 
     def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return the expected state index sum_n t_n, counted for every sequence."""
+        """Return the expected state index under the layer weights, times the number of sequences."""
         return self._count_per_sequence(self._compute_tails(outputs).sum(), outputs)
 
     def _compute_tails(self, outputs: AdaLayersOutput) -> Tensor:
@@ -302,7 +302,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return tuple(self.config.layer_states[layer] for layer in layers)
 
     def states_to_read(self) -> tuple[int, ...]:
-        """Return the states that the next forward pass reads: active states, or all states in training with top-k."""
+        """Return the states of the base model that the next forward pass reads."""
         return self._select_states(self.active_states())
 
     def _select_states(self, active: tuple[int, ...]) -> tuple[int, ...]:
@@ -432,7 +432,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return total, blocks
 
     def _activate(self, state: Tensor) -> Tensor:
-        """Return a state in the form that the weighted sum reads.
+        """Return a hidden state in the form in which the layers are mixed.
 
         The result does not depend on weights of the head, so it can be cached.
         """
@@ -444,7 +444,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.dropout(project(self.projectors[str(layer)], state))
 
     def _find_unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
-        """Yield the parameters that get no gradient if only these layers are read and this many blocks ran."""
+        """Yield the parameters without gradient if only these layers are read and this many blocks ran."""
         for name, projector in getattr(self, "projectors", {}).items():
             if int(name) not in layers:
                 yield from projector.parameters()
@@ -495,7 +495,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:
-        """Remove the layers with a weight of at most `min_weight`.
+        """Remove the layers whose weight is at most `min_weight`.
 
         Their projections and the blocks above the deepest remaining layer are removed, too.
 

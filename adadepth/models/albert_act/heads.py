@@ -88,7 +88,7 @@ class TaskOutput(HaltingOutput):
 
 @dataclass
 class SpanOutput(HaltingOutput):
-    """Predictions of the question-answering head: start logits and end logits, (B, T) each."""
+    """Predictions of the question-answering head: logits of answer starts and of answer ends, (B, T) each."""
 
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
@@ -139,11 +139,11 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the units with a target. Heads with readouts implement this method."""
+        """Return the tokens or sequences with a target. Heads with readouts implement this method."""
         raise NotImplementedError
 
     def read(self, state: Tensor) -> Tensor:
-        """Return the logits, (K, C), for the states of units, (K, H). Heads with readouts implement this method."""
+        """Return the logits, (K, C), that the head reads from states, (K, H). Heads with readouts implement it."""
         raise NotImplementedError
 
     def with_loss(
@@ -154,7 +154,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         units: TargetUnits | None = None,
     ) -> Output:
-        """Set `loss` and `loss_parts` of the result if the task has a loss, and return the result."""
+        """Set `loss` and `loss_parts` of a model output if the task has a loss, and return the output."""
         if task is not None:
             terms = {"task": task, "ponder": self.ponder_term(outputs)}
             if units is not None:
@@ -362,7 +362,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         return self.with_loss(result, outputs, task, num_targets)
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the targets inside the text. The start and the end of an answer count as half a target each."""
+        """Return the number of answers inside the text; a start and an end count as half an answer each."""
         length = batch["input_ids"].shape[-1]
         return (
             _is_inside(batch["start_positions"], length).sum() + _is_inside(batch["end_positions"], length).sum()

@@ -72,7 +72,7 @@ class TracedOutput(ModelOutput):
 
 @dataclass
 class AlbertActOutput(TracedOutput):
-    """States and halting of one pass.
+    """Output of the ACT-ALBERT encoder: states and halting of one forward pass.
 
     Attributes:
         last_hidden_state: Results of the recurrence, (B, T, H).
@@ -163,7 +163,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
 
     def count_payers(self, mask: Tensor) -> Tensor:
-        """Return the count that divides the ponder penalty: real tokens, or sequences with at least one real token.
+        """Return the number that divides the ponder penalty: real tokens, or sequences with at least one.
 
         Args:
             mask: Mask of the real tokens, (B, T).
@@ -171,11 +171,11 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the real tokens of a batch, which are the units of a depth budget."""
+        """Return the number of real tokens of a batch, which a depth budget averages over."""
         return batch["attention_mask"].sum()
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Return the smooth depth, summed over real tokens.
+        """Return the smooth depth (see `adadepth.budget`), summed over real tokens.
 
         The smooth depth is computed from the survivals 1 - h_n after all updates before the last; see `smooth_depth`.
         """
@@ -187,7 +187,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Execution modes with equal results.
+        """Execution modes of the model that give equal results.
 
         This is only `dense` if the depth is fixed or halted states keep changing.
         """
@@ -230,12 +230,12 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_tokens`."""
+        """Return the multiply-accumulates of a batch from its depth trace; see `price_tokens`."""
         return price_tokens(self.config, trace)
 
 
 class Start(NamedTuple):
-    """Input of the encoder.
+    """Input of the encoder's first iteration.
 
     Attributes:
         state: x_0, (B, T, H).

@@ -66,7 +66,7 @@ class PackedPositions(DensePositions):
 
     @property
     def slots(self) -> Tensor:
-        """Index b T + t of each running token, ascending, int64, (P,)."""
+        """Index b T + t of each running token in the batch, ascending, int64, (P,)."""
         return self.active.slots
 
     @property
@@ -88,20 +88,20 @@ class PackedPositions(DensePositions):
         return output
 
     def renew(self, state: Tensor) -> None:
-        """Set the states, (P, H), from which the next iteration recomputes keys and values.
+        """Set the states, (P, H), from which the next iteration computes keys and values.
 
         They include halted tokens.
         """
         self._changed = self.block_input(state)
 
     def narrow(self, staying: Tensor) -> None:
-        """Keep only the packed tokens at positions `staying`, int64, (P',), as running tokens."""
+        """Reduce the running tokens to those at positions `staying`, int64, (P',), of the packing."""
         self.active = ActiveSet(self.slots[staying], self.active.shape)
         if self._first is not None:
             self._first = take(self._first, staying)
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Drop the tokens outside `running`, (B, T), and return the states of the others.
+        """Remove halted tokens from the packing, and return the states of the others.
 
         The call synchronises with the device.
         """

@@ -33,7 +33,7 @@ class HaltingUnit(nn.Module):
         self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return the halting probabilities, float32 (...), of states, (..., H)."""
+        """Return the probability of halting for states, (..., H), float32 (...)."""
         return self.dense(state).squeeze(-1).sigmoid()
 
 
@@ -46,7 +46,7 @@ class AlbertActLayer(AlbertLayer):
 
 
 class TokenStates(NamedTuple):
-    """States and halting sums of tokens after an iteration.
+    """States and halting sums of all tokens after an iteration.
 
     Attributes:
         state: x_n, (..., H).
@@ -76,7 +76,7 @@ class DensePositions:
 
     @property
     def slots(self) -> Tensor | None:
-        """Index b T + t of each running token, int64, (P,), or None if all positions run."""
+        """Index b T + t of each running token in the batch, int64, (P,), or None if all positions run."""
         return None
 
     @property
@@ -103,7 +103,7 @@ class DensePositions:
         return layer(block_input, self._mask, **self._options)[0]
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Drop the tokens outside `running`, (B, T), if tokens are packed, and return the states of the others."""
+        """Remove halted tokens, if tokens are packed, and return the states of the others."""
         return state
 
     def find(self, slots: Tensor) -> Tensor:
@@ -229,7 +229,7 @@ class AlbertActTransformer(nn.Module):
     def trace(
         self, halting: ActState, probabilities: Tensor, valid: Tensor, computed: ComputedSteps | None = None
     ) -> DepthTrace:
-        """Return the trace of a forward pass.
+        """Return the depth trace of a forward pass.
 
         Args:
             halting: Final halting sums, (B, T).
@@ -259,7 +259,7 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def state_rule(self) -> StateRuleLike:
-        """Rule that updates the states. With a fixed depth, it is `graves`.
+        """Name of the rule that updates the states. With a fixed depth, it is `graves`.
 
         A fixed depth leaves nothing to interpolate: the state is the block's output. The cap forces every token to halt
         with weight 1, so the last output is the result.

@@ -1,4 +1,4 @@
-"""Cache policies of looped models by name. `adadepth.models.looped.cache` contains their equations."""
+"""Policies that say which loops of a token a looped model's cache stores; `looped.cache` has the equations."""
 
 from __future__ import annotations
 

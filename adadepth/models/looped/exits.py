@@ -20,7 +20,7 @@ from adadepth.models.looped.token_compaction import remove_exited
 
 
 class LoopResults(NamedTuple):
-    """Results of the loops for K units.
+    """Results of running the loops for K tokens or sequences.
 
     Attributes:
         at_exit: Head input r at the exit of each unit, (K, D).
@@ -44,7 +44,7 @@ ROWS = 1024  # predictions made at once for a rule
 
 @dataclass
 class LoopReading:
-    """How units are predicted, and the state of the exit rule.
+    """How predictions are read from the loops, and the memory of the exit rule.
 
     Attributes:
         slots: Index b T + t of the token from which each unit is predicted, int64, (K,), or None for all B T tokens.
@@ -75,7 +75,7 @@ class LoopReading:
         return flat if self.slots is None else flat[self.slots]
 
     def start(self, device: torch.device) -> None:
-        """Create the state of the exit rule before the first loop.
+        """Create the memory of the exit rule before the first loop.
 
         A fixed rule has no state, so that an exported program can have any number of rows.
         """

@@ -142,7 +142,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return output
 
     def _build_output(self, run: Looping, results: LoopResults, real: Tensor, all_loops: bool) -> LoopedOutput:
-        """Return the output of a forward pass without losses and logits.
+        """Return the output of a forward pass without losses or logits.
 
         Args:
             run: State of the batch after its loops.
@@ -264,7 +264,7 @@ class _Classifier(LoopedTaskModel):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of the head for one prediction."""
+        """Multiply-accumulates that the head needs for one prediction."""
         return float(self.config.hidden_size * count_head_classes(self.config))
 
     def _read(
@@ -339,7 +339,7 @@ class _Classifier(LoopedTaskModel):
         raise NotImplementedError
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses after n loops, (K, n), and the weights of the units, (K,)."""
+        """Return the losses after n loops, (K, n), and the weights of tokens or sequences, (K,)."""
         raise NotImplementedError
 
     def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:

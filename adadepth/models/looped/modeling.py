@@ -76,7 +76,7 @@ class CacheLayerView:
 
 @dataclass
 class Looping:
-    """State of a batch between its loops.
+    """State of a batch between two loops.
 
     Attributes:
         embedded: Output e of the prelude, (B, T, D).

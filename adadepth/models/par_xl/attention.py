@@ -39,7 +39,7 @@ class ParXLCache(DynamicCache):
         self._distances: dict[int, Tensor] = {}
 
     def distances(self, layer: int, codes: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the projected codes of the distances L to 0, (L + 1, d). Cached projections are reused."""
+        """Return the projected codes of the distances L to 0, (L + 1, d). Earlier projections are reused."""
         cached = self._distances.get(layer)
         missing = len(codes) - (0 if cached is None else len(cached))
         if missing > 0:
@@ -83,7 +83,7 @@ _Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
-    """Context of attention: fields of the configuration that a call may replace.
+    """Attention context of a call: settings of the configuration that a call may replace.
 
     Attributes:
         memory_length: Maximum number of memory positions.

@@ -44,7 +44,7 @@ Mix = Mapping[int, Tensor | None]
 
 
 def make_path_mixes(path: Iterable[int]) -> list[Mix]:
-    """Return one mix per block that runs only the operation of the path, without a factor."""
+    """Return for each block a mix that runs only the operation of a path."""
     return [{operation: None} for operation in path]
 
 
@@ -137,7 +137,7 @@ class ParXLBlock(GradientCheckpointingLayer):
 
 @dataclass
 class ParXLModelOutput(ModelOutput):
-    """States of one segment.
+    """Output of the PAR-XL encoder: states of one segment.
 
     Attributes:
         last_hidden_state: Input of the output layer, (B, T, d).
@@ -157,7 +157,7 @@ class ParXLModelOutput(ModelOutput):
 
 @dataclass
 class ParXLOutput(ModelOutput):
-    """Predictions of one segment.
+    """Output of a PAR-XL language model for one segment.
 
     Attributes:
         loss: Sum of `loss_parts`, or None without labels and targets.
@@ -190,7 +190,7 @@ def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
 
 
 def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
-    """Return the trace of the operations that ran.
+    """Return the depth trace of a network, which records the operations that ran.
 
     Args:
         weights: Weight of every operation in every block, (N, 3).

@@ -21,7 +21,7 @@ WARMUP = 2
 def operation_latencies(
     config: ParXLConfig, length: int, memory: int, batch: int, device: torch.device, dtype: torch.dtype, repeats: int
 ) -> dict[str, float]:
-    """Measure the median inference time in seconds of an attention and a feed-forward block. The identity takes 0.
+    """Measure the inference time of an attention and a feed-forward block in seconds; the identity takes 0.
 
     Args:
         config: Configuration with widths and switches.
@@ -128,7 +128,7 @@ def _prepare_call(model: nn.Module, **inputs: Any) -> Callable[[], object]:
 
 
 def derive(supernet: ParXLSupernet, architecture: str | None = None, *, keep_weights: bool = True) -> ParXLForCausalLM:
-    """Derive the fixed network of an architecture, with the device, precision and mode of the supernet.
+    """Build the fixed network of an architecture from a supernet, with its device, precision and mode.
 
     With the weights of the supernet, the network has the same output as the supernet with one-hot gates.
 

@@ -14,7 +14,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 @strict
 class PonderConfig(FamilyConfig, settings=PonderSettings):
-    """Base configuration of the families that halt by PonderNet's halting distribution."""
+    """Base configuration of models that halt by PonderNet's halting distribution."""
 
     # The settings of `PonderSettings`, which documents them, with the values of a file that lacks them.
     prior: str = "geometric"

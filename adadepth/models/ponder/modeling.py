@@ -94,7 +94,7 @@ def ponder_terms(
 
 @dataclass(frozen=True)
 class HaltingStage:
-    """Second stage of training, with the slope k and the threshold gamma of its targets.
+    """Loss of the second training stage, with the slope k and the threshold gamma of its targets.
 
     See `adadepth.halting.distribution`.
     """
@@ -103,13 +103,13 @@ class HaltingStage:
     threshold: float
 
     def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Return the only loss part, `halting`, summed and counted as in `ponder_terms`; see `continuation_losses`."""
+        """Return the loss part `halting` of the second training stage; see `continuation_losses`."""
         per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
-    """Base class of models with PonderNet's halting: loss, counts, depth, and the second stage of training.
+    """Base class of models with PonderNet's halting distribution: loss, counts, depth, and second training stage.
 
     Attributes:
         config: Configuration with the fields that `ponder_distributions` and `ponder_terms` read, and `exit_rule`.
@@ -128,7 +128,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
     def add_halting(
         self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None
     ) -> None:
-        """Set the halting distribution of an output, and its loss if there are labels.
+        """Add the halting distribution to a model output and, if there are labels, the loss.
 
         Args:
             output: Output of a forward pass that ran all steps.
@@ -177,7 +177,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         return last.bias
 
     def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
-        """Return the expected number of steps, summed over sequences and differentiable in the halting distribution."""
+        """Return the expected number of steps, summed over sequences, with gradients for the halting distribution."""
         assert outputs.posterior is not None
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))

@@ -87,7 +87,7 @@ class ExitRuleKnob(DepthKnob):
 
 
 def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
-    """Return whether rows run the remaining steps after their exit. This changes neither exit steps nor predictions.
+    """Return whether rows also run the steps after their exit, which changes no result.
 
     The loss needs every step, and so do states and attentions of the whole batch. By default, rows run all steps in
     training, if there are labels, if states or attentions are requested, and in an exported program, because its shapes
@@ -105,7 +105,7 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
 
 
 class Stepper(Protocol):
-    """Interface between a model and the step loop. A stepper stores the running rows of a batch between two steps.
+    """Interface between a model and the loop over steps. It stores the running rows of a batch.
 
     Attributes:
         rows: Number B of rows at the start.
@@ -130,24 +130,24 @@ class Stepper(Protocol):
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the running rows at these positions, int64 (A',)."""
+        """Drop all rows except those at these positions, int64 (A',)."""
         ...
 
 
 @runtime_checkable
 class RefillingStepper(Stepper, Protocol):
-    """Stepper that starts with the first rows of a batch and admits the others later.
+    """Stepper that begins with the first rows of a batch, and admits further rows when others exit.
 
     `keep` may drop all of its rows.
     """
 
     def admit(self, rows: Tensor) -> None:
-        """Start these rows of the batch, int64 (A',), and append them to the running rows."""
+        """Append these rows of the batch, int64 (A',), to the running rows."""
         ...
 
 
 class Steps(NamedTuple):
-    """Result of the step loop.
+    """Result of the loop over steps.
 
     The fields are logits, (B, N, C), halting logits, (B, N), exit steps, (B,), and the number and width of computed
     rows, (I,).
@@ -168,7 +168,7 @@ class Steps(NamedTuple):
 
 @dataclass
 class Cohort:
-    """Rows that started together, are at the same step, and are passed to the exit rule together.
+    """Cohort of rows that started together and are at the same step.
 
     Attributes:
         rows: Indices of the rows, int64, (A,).
@@ -196,7 +196,7 @@ class Cohort:
         return exits
 
     def keep(self, positions: Tensor) -> None:
-        """Keep only the rows at these positions, int64 (A',)."""
+        """Drop all rows except those at these positions, int64 (A',)."""
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
@@ -286,7 +286,7 @@ def run_steps(
 
 
 class _Result(NamedTuple):
-    """Result of one iteration of the loop: rows and step of each cohort, and logits of all rows."""
+    """Result of one iteration of the loop over steps."""
 
     taken: list[tuple[Tensor, int]]
     width: int

@@ -56,7 +56,7 @@ logger = logging.getLogger(__name__)
 
 
 def get_head_classes(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the head's classes, in the order of the head."""
+    """Return the names of the classes of a classifier's head in order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
 
@@ -291,7 +291,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return input_ids
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the loss of a batch."""
+        """Return the loss of a batch for logits and labels."""
         raise NotImplementedError
 
     def _trace(self, mask: Tensor) -> DepthTrace:

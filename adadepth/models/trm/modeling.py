@@ -60,12 +60,12 @@ def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 
 
 def all_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return for each row whether all of its labelled cells are predicted correctly, boolean (B,)."""
+    """Return for each row whether all its labelled cells are predicted right, boolean (B,)."""
     return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
 
 
 def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight: float) -> dict[str, LossTerm]:
-    """Return the loss parts `task` and `halt`, summed over rows. `halt` has the weight w.
+    """Return the loss parts `task` and `halt` of a supervision step, summed over rows.
 
     Args:
         logits: Logits of the cells, (B, L, V).
@@ -110,7 +110,7 @@ Carry = dict[str, Tensor]
 
 
 def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
-    """Return the contents of the slots at the start of a step, with new puzzles in place of those that have halted."""
+    """Return the contents of the training slots at the start of a step, with new puzzles in place of halted ones."""
     answer, reasoning = model.start(len(input_ids))
     fresh = {
         "answer": answer,
@@ -133,7 +133,7 @@ def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, pu
 
 
 def decide_halting(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
-    """Return which slots halt after a step, boolean (B,).
+    """Return in which slots puzzles halt after a step, boolean (B,).
 
     Args:
         config: Configuration with `num_steps` and `exploration`.
@@ -279,7 +279,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return output
 
     def _resolve_places(self, slots: int | None, run_all_steps: bool | None) -> int | None:
-        """Return the number of slots for a forward pass, or None if all puzzles run together.
+        """Return the number of slots that a forward pass uses, or None if all puzzles run together.
 
         If `slots` is None, the number is that of the configuration, unless all steps run anyway.
         """
@@ -288,7 +288,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return self.config.places
 
     def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
-        """Run a supervision step of all slots, and return its loss and the contents of the slots after it."""
+        """Run a supervision step on the puzzles in all slots, and return its loss and the slots after it."""
         labels, config = carry["labels"], self.config
         embedded = self.embed(carry["input_ids"], carry["puzzle_kinds"])
         answer, reasoning = self.step(embedded, carry["answer"], carry["reasoning"])
@@ -370,7 +370,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return y and z before the first step, (rows, S, D) each.
+        """Return the initial answer y and reasoning z, (rows, S, D) each.
 
         Each repeats one random vector that is not trained.
         """

@@ -1,4 +1,4 @@
-"""Registry of the trackers that `logger.report_to` can name; trackers are imported only when they are used.
+"""Registry of the trackers (e.g. TensorBoard) that `logger.report_to` can name; each is imported on first use.
 
 Installed packages add trackers through the entry point group `adadepth.loggers`.
 """
@@ -16,7 +16,7 @@ _HERE = "adadepth.training.trackers"
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """Descriptor of a tracker.
+    """Descriptor of a tracker: where its class is, and what must be installed.
 
     Attributes:
         place: Import path of the tracker's class, `module:name`; see `adadepth.training.trackers.base.Tracker`.
@@ -53,7 +53,7 @@ def trackers() -> Mapping[str, TrackerKind]:
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
-    """Describe why an object is not a valid descriptor of a tracker, or return None if it is one."""
+    """Return what is wrong with a plug-in's descriptor of a tracker, or None if it is valid."""
     if not isinstance(descriptor, TrackerKind):
         return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
     return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"

@@ -1,4 +1,4 @@
-"""Interface of trackers, and conversions of the values that they log."""
+"""Interface of trackers, which send metrics to services such as TensorBoard, and conversions of their values."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ class Tracker:
 
     @classmethod
     def check(cls, config: ExperimentConfig) -> None:
-        """Check that the tracker can be opened; write nothing, and do not access the network.
+        """Check that the tracker can be opened, without writing files or using the network.
 
         Raises:
             ConfigError: If it cannot be opened; the message names the setting.
@@ -30,7 +30,7 @@ class Tracker:
     def __init__(
         self, config: ExperimentConfig, directory: Path, identity: str | None = None, resume_step: int | None = None
     ) -> None:
-        """Open the tracker.
+        """Open the tracker for a run.
 
         Args:
             config: Configuration of the run.
@@ -58,14 +58,14 @@ class Tracker:
         """Store a file or folder as an artifact; `kind` is `report` or `model`."""
 
     def objective(self, value: float) -> None:
-        """Log the objective of the run: the metric that `optimise` names, measured on the saved model."""
+        """Log the objective of the run, which is the metric that `optimise` names for the saved model."""
 
     def finish(self, exit_code: int = 0) -> None:
         """Close the tracker. Call it in ``finally``, with a non-zero code after a failure."""
 
 
 def select_numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
-    """Select the metrics that are numbers."""
+    """Select the metrics whose values are numbers."""
     return {name: value for name, value in metrics.items() if isinstance(value, int | float)}
 
 

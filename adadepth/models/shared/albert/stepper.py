@@ -45,7 +45,7 @@ _WIDTH_MULTIPLE = 8
 
 
 class SharedLayer(nn.Module):
-    """Parameters of the encoder: the projection of embeddings to states, and the layer that every step applies."""
+    """Parameters of the ALBERT encoder: the projection of embeddings to states, and the shared layer."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SharedLayer(nn.Module):
 
 
 class Reading(NamedTuple):
-    """Predictions of the heads after a step.
+    """Predictions that the heads make after a step.
 
     Attributes:
         logits: Logits of the task, (A, C).
@@ -118,7 +118,7 @@ class AlbertStepper:
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
-        """Number of queries, keys and query-key pairs of the next step."""
+        """Number of queries, keys and query-key pairs that the next step computes."""
         return self._running.computed
 
     @property
@@ -139,7 +139,7 @@ class AlbertStepper:
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the running rows at positions `rows`, int64 (A',), and drop all others."""
+        """Drop all rows except the running ones at positions `rows`, int64 (A',)."""
         self._memory = None if self._memory is None else self._memory[rows]
         self._running.keep(rows)
 
@@ -203,7 +203,7 @@ class PaddedRows:
         return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the rows at positions `rows`, int64 (A',), and remove columns that contain only padding.
+        """Drop all rows except those at positions `rows`, int64 (A',), and remove columns of padding only.
 
         The call synchronises with the device.
         """
@@ -262,7 +262,7 @@ class PackedRows:
         return self._state[torch.stack([first, second], dim=1)]
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the rows at positions `rows`, int64 (A',). The call synchronises with the device."""
+        """Drop all rows except those at positions `rows`, int64 (A',). The call synchronises with the device."""
         stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
         self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
         counts = self._active.counts[rows]
