@@ -159,6 +159,14 @@ class Drawing:
                 f'L{neck[0] - across:g} {neck[1] - down:g}Z"/>'
             )
 
+    def vertical(self, x: float, start: float, end: float, kind: str = "line", head: bool = True) -> None:
+        """Draw a vertical arrow from one height to another."""
+        self.arrow((x, start), (x, end), kind=kind, head=head)
+
+    def horizontal(self, y: float, start: float, end: float, kind: str = "line", head: bool = True) -> None:
+        """Draw a horizontal arrow from one position to another."""
+        self.arrow((start, y), (end, y), kind=kind, head=head)
+
     def bar(self, x: float, y: float, width: float, height: float) -> None:
         """Draw a bar that stands for a probability."""
         self._shapes.append(f'<rect class="bar" x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="1.5"/>')
@@ -168,17 +176,31 @@ class Drawing:
         for number, line in enumerate(lines):
             self.text(x, y + 19 * number, line, kind)
 
+    def box_below(
+        self, source: float, x: float, y: float, width: float, height: float, lines: Sequence[str],
+        kind: str = "plain", arrow: str = "line",
+    ) -> None:  # fmt: skip
+        """Draw a box and an arrow to the middle of its top, from a bottom at `source`."""
+        self.vertical(x + width / 2, source, y, arrow)
+        self.box(x, y, width, height, lines, kind)
+
+    def panel(self, y: float, *lines: str) -> None:
+        """Draw a box of full width with lines of details."""
+        self.box(8, y, WIDTH - 16, 20 + 23 * len(lines), [])
+        for number, line in enumerate(lines):
+            self.text(24, y + 22 + 23 * number, line, "in", BODY)
+
     def column(self, *boxes: tuple[float, float, Sequence[str], str]) -> None:
         """Draw boxes below each other with arrows between them: top, height, lines of text and kind of each."""
         for above, (y, *_) in pairwise(boxes):
-            self.arrow((290, above[0] + above[1]), (290, y))
+            self.vertical(290, above[0] + above[1], y)
         for y, height, lines, kind in boxes:
             self.box(140, y, 300, height, lines, kind)
 
     def readouts(self, y: float, left: Sequence[str], right: Sequence[str], source: float) -> None:
         """Draw what reads a step: the prediction at the left, the halting at the right, from a bottom at `source`."""
         for x in (170, 394):
-            self.arrow((x, source), (x, y))
+            self.vertical(x, source, y)
         self.box(28, y, 226, 60, left)
         self.box(276, y, 236, 60, right, "decide")
 
@@ -193,9 +215,9 @@ class Drawing:
             again: Point at which a further step begins.
         """
         self.diamond(394, y, 236, 96, question)
-        self.arrow((276, y), (216, y), kind="halt")
+        self.horizontal(y, 276, 216, kind="halt")
         self.text(246, y - 14, "yes", anchor="middle")
-        self.arrow((52, source), (52, y - 20))
+        self.vertical(52, source, y - 20)
         self.box(28, y - 20, 188, 40, [result])
         self.arrow((394, y + 48), (394, y + 68), (12, y + 68), (12, again[1]), again, kind="again")
         self.text(404, y + 58, "no")
@@ -252,7 +274,7 @@ def draw_act_albert() -> Drawing:
         (122, 60, ["Shared ALBERT block", "$y_n$ = Block($x_{n−1}$)"], "repeat"),
         (208, 60, ["Halting unit", "$p_n$ = σ($w$ · $y_n$ + $b$)"], "decide"),
     )
-    drawing.arrow((290, 268), (290, 290))
+    drawing.vertical(290, 268, 290)
     drawing.diamond(290, 336, 300, 92, ["$h$ + $p_n$ > 1 − ε ?"])
     drawing.text(290, 398, "$h$: cumulative halting probability", anchor="middle")
     drawing.arrow((140, 336), (90, 336), (90, 412))
@@ -261,13 +283,13 @@ def draw_act_albert() -> Drawing:
     drawing.text(446, 322, "yes")
     drawing.box(28, 412, 226, 60, ["The token goes on", "$w_n$ = $p_n$,   $h$ ← $h$ + $p_n$"])
     drawing.box(278, 412, 234, 60, ["The token halts: remainder", "$w_n$ = $R$ = 1 − $h$"], "decide")
-    drawing.arrow((190, 472), (190, 500))
-    drawing.arrow((390, 472), (390, 500), kind="halt")
+    drawing.vertical(190, 472, 500)
+    drawing.vertical(390, 472, 500, kind="halt")
     drawing.box(130, 500, 320, 44, ["$x_n$ = $w_n$ $y_n$ + (1 − $w_n$) $x_{n−1}$"], "repeat")
     drawing.arrow((130, 522), (12, 522), (12, 152), (140, 152), kind="again")
     drawing.note(22, 118, "running tokens:", "next update", kind="label-again")
     drawing.text(22, 170, "up to the cap", "label-again")
-    drawing.arrow((290, 544), (290, 596), kind="halt")
+    drawing.vertical(290, 544, 596, kind="halt")
     drawing.note(302, 560, "halted: the state is frozen,", "other tokens attend to it")
     drawing.box(140, 596, 300, 60, ["Task head on the final states", "loss = task + τ Σ (updates + $R$)"])
     drawing.legend()
@@ -290,9 +312,8 @@ def draw_ponder_albert() -> Drawing:
         (122, 60, ["Shared ALBERT block", "$h_n$ = Block($h_{n−1}$)"], "repeat"),
     )
     drawing.readouts(212, ["Classifier", "first [CLS] → $logits_n$"], ["Halting head", "second [CLS] → $λ_n$"], 182)
-    drawing.arrow((394, 272), (394, 298))
-    drawing.box(276, 298, 236, 60, ["Halting distribution", "$p_n$ = $λ_n$ Π$_{j<n}$ (1 − $λ_j$)"], "decide")
-    drawing.arrow((394, 358), (394, 380))
+    drawing.box_below(272, 276, 298, 236, 60, ["Halting distribution", "$p_n$ = $λ_n$ Π$_{j<n}$ (1 − $λ_j$)"], "decide")
+    drawing.vertical(394, 358, 380)
     drawing.note(68, 346, "exit rule quantile:0.5: first $n$", "with $p_1$ + … + $p_n$ > 0.5")
     drawing.exit_decision(428, ["Exit rule: stop?"], "Prediction $logits_n$", 272, (140, 152))
     drawing.note(22, 118, "next step,", "at most $N$", kind="label-again")
@@ -310,7 +331,7 @@ def draw_ponder_albert() -> Drawing:
     drawing.text(252, 596, "      + β KL($p$ ‖ $prior$)", "in", BODY)
     drawing.bar(252, 617, 14, 10)
     drawing.text(272, 622, "$p_n$", "in")
-    drawing.arrow((306, 622), (330, 622), head=False)
+    drawing.horizontal(622, 306, 330, head=False)
     drawing.text(336, 622, "geometric prior", "in")
     drawing.legend()
     return drawing
@@ -331,29 +352,28 @@ def draw_adalayers() -> Drawing:
     rows = (("Embeddings", "$f_0$", "$Z_0$", 0.09), ("Block 1", "$f_1$", "$Z_1$", 0.21),
             ("Block 2", "$f_2$", "$Z_2$", 0.44), ("Block 3", "$f_3$", "$Z_3$", 0.26),
             ("Blocks 4 to $N$", "$f_4$ … $f_N$", "", 0.0))  # fmt: skip
-    drawing.arrow((326, 428), (326, 76), kind="halt", head=False)
+    drawing.vertical(326, 428, 76, kind="halt", head=False)
     for number, (name, projection, state, weight) in enumerate(rows):
         y, line = 80 + 62 * number + (0 if weight else 38), "line" if weight else "idle"
         drawing.box(28, y, 140, 38, [name], "dashed")
         if state:
             drawing.text(190, y + 7, state, anchor="middle")
         drawing.box(214, y, 82, 38, [projection], "plain" if weight else "dashed")
-        drawing.arrow((168, y + 19), (214, y + 19), kind=line)
-        drawing.arrow((296, y + 19), (326, y + 19), kind=line, head=False)
+        drawing.horizontal(y + 19, 168, 214, kind=line)
+        drawing.horizontal(y + 19, 296, 326, kind=line, head=False)
         drawing.bar(326, y + 8, 220 * weight, 22)
         drawing.text(334 + 220 * weight, y + 19, f"{weight:.2f}"[1:] if weight else "0", "label-halt", bold=True)
         if weight:
-            drawing.arrow((368 + 220 * weight, y + 19), (490, y + 19), head=False)
+            drawing.horizontal(y + 19, 368 + 220 * weight, 490, head=False)
         if number:
-            drawing.arrow((98, y - 24 if weight else y - 62), (98, y), kind=line)
+            drawing.vertical(98, y - 24 if weight else y - 62, y, kind=line)
     drawing.arrow((490, 99), (490, 510), (440, 510))
-    drawing.arrow((16, 317), (478, 317), kind="halt", head=False)
+    drawing.horizontal(317, 16, 478, kind="halt", head=False)
     for y, label in ((331, "deepest state with weight:"), (350, "blocks below do not run")):
         drawing.text(112, y, label, "label-halt", bold=True)
     drawing.box(28, 428, 412, 44, ["$p̃$ = softmax(α $p$),  0 where $p̃_i$ ≤ $cutoff$"], "decide")
     drawing.box(28, 488, 412, 44, ["$F$ = GELU(Σ $p̃_i$ $f_i$),   $f_i$ = LayerNorm($W_i$ GELU($Z_i$))"])
-    drawing.arrow((234, 532), (234, 556))
-    drawing.box(28, 556, 412, 40, ["Small head → classes or tags"])
+    drawing.box_below(532, 28, 556, 412, 40, ["Small head → classes or tags"])
     drawing.legend("dashed")
     return drawing
 
@@ -371,21 +391,21 @@ def draw_par_xl() -> Drawing:
     drawing.box(140, 56, 240, 40, ["Word embeddings"])
     drawing.box(8, 122, 504, 294, [], "frame")
     drawing.text(20, 140, "block of the supernet, $N$ in a row", "label-again")
-    drawing.arrow((260, 96), (260, 160), head=False)
+    drawing.vertical(260, 96, 160, head=False)
     details = ("with memory", "per position", "identity")
     branches = zip((88, 260, 432), ("Attention", "Feed-forward", "Skip"), details, "sf−", strict=True)
     for x, name, detail, letter in branches:
         drawing.arrow((260, 160), *([] if x == 260 else [(x, 160)]), (x, 182))
         drawing.box(x - 72, 182, 144, 58, [name, detail], "repeat")
-        drawing.arrow((x, 240), (x, 266))
-        drawing.arrow((x, 324), (x, 366), kind="halt")
+        drawing.vertical(x, 240, 266)
+        drawing.vertical(x, 324, 366, kind="halt")
         drawing.text(x + 10, 342, f"× $w_{letter}$", "label-halt", BODY, True)
     gates = ["Gates of this block", "$w$ = softmax(($a$ + $g$) / τ),  $g$: Gumbel noise in training"]
     drawing.box(16, 266, 488, 58, gates, "decide")
     drawing.box(16, 366, 488, 38, ["weighted sum: input of the next block"], "repeat")
-    drawing.arrow((260, 416), (260, 446), kind="halt")
-    drawing.box(78, 446, 364, 58, ["Derive", "most probable operation of each block"], "decide")
-    drawing.arrow((260, 504), (260, 530), kind="halt")
+    derive = ["Derive", "most probable operation of each block"]
+    drawing.box_below(416, 78, 446, 364, 58, derive, "decide", arrow="halt")
+    drawing.vertical(260, 504, 530, kind="halt")
     for number, letter in enumerate("sfffs−f"):
         drawing.box(78 + 53 * number, 530, 46, 40, [letter], "dashed" if letter == "−" else "plain")
     drawing.text(260, 590, "derived network, trained again, with an adaptive softmax", anchor="middle")
@@ -405,15 +425,14 @@ def draw_trm() -> Drawing:
     )
     drawing.heading("TRM", "depth of each puzzle (sequence)")
     drawing.box(130, 56, 280, 40, ["Embedded puzzle $x$;  start $y$, $z$"])
-    drawing.arrow((270, 96), (270, 176))
+    drawing.vertical(270, 96, 176)
     drawing.box(28, 118, 484, 294, [], "frame")
     drawing.text(40, 136, "supervision step", "label-again", bold=True)
     drawing.box(50, 154, 440, 196, [], "frame")
     drawing.box(130, 176, 280, 60, ["Reasoning", "$z$ ← $f$($z$ + ($y$ + $x$))"], "repeat")
     drawing.arrow((410, 222), (450, 222), (450, 190), (410, 190), kind="again")
     drawing.text(420, 240, "$n$ times", "label-again")
-    drawing.arrow((270, 236), (270, 266))
-    drawing.box(130, 266, 280, 60, ["Answer", "$y$ ← $f$($y$ + $z$)"], "repeat")
+    drawing.box_below(236, 130, 266, 280, 60, ["Answer", "$y$ ← $f$($y$ + $z$)"], "repeat")
     drawing.text(420, 296, "once", "label-again")
     drawing.arrow((130, 296), (64, 296), (64, 206), (130, 206), kind="again")
     drawing.text(72, 190, "cycle", "label-again")
@@ -422,7 +441,7 @@ def draw_trm() -> Drawing:
     drawing.text(270, 391, "gradients through the last of the $T$ cycles only", anchor="middle")
     halt_logit = ["Halt logit: is it right?", "$q$ = $w$ · $y$[0] + $b$"]
     drawing.readouts(438, ["Answer head", "$logits$ = $W$ $y$"], halt_logit, 412)
-    drawing.arrow((394, 498), (394, 520))
+    drawing.vertical(394, 498, 520)
     drawing.exit_decision(568, ["$q$ > 0 ?"], "Answer of this step", 498, (28, 265))
     drawing.text(22, 622, "$y$, $z$ go on, without gradients; at most $N$ steps", "label-again")
     drawing.legend()
@@ -446,19 +465,17 @@ def draw_looped() -> Drawing:
     )
     halting_unit = ["Halting unit (optional)", "$λ_n$ = σ($g$ · rms($s_n$) + $b$)"]
     drawing.readouts(298, ["Coda and LM head", "$r_n$ = rms(coda($s_n$))"], halting_unit, 268)
-    drawing.arrow((394, 358), (394, 392))
+    drawing.vertical(394, 358, 392)
     drawing.arrow((190, 358), (190, 376), (340, 376), (340, 413))
     drawing.exit_decision(440, ["Exit rule:", "exit?"], "Next token from $r_n$", 358, (140, 226))
     drawing.note(22, 188, "next loop,", "at most $N$", kind="label-again")
-    drawing.box(8, 530, 504, 112, [], "plain")
-    details = (
+    drawing.panel(
+        530,
         "Start $s_0$: $e$, zeros or drawn",
         "Injection $z$: $s_{n−1}$, $s_{n−1}$ + $e$, $A$ [$s_{n−1}$, $e$] or $e$",
         "Exit rules read predictions, states $s_n$ or $λ_n$",
         "Without a cache, loops end once all tokens have exited",
     )
-    for number, detail in enumerate(details):
-        drawing.text(24, 552 + 23 * number, detail, "in", BODY)
     drawing.legend()
     return drawing
 
@@ -498,16 +515,16 @@ def draw_overview() -> Drawing:
 
 def _mini_loop(drawing: Drawing, x: float, y: float, width: float, name: str) -> None:
     """Draw a small box with a loop over it, and an arrow into it; (x, y) is the middle of its left side."""
-    drawing.arrow((x - 20, y), (x, y))
+    drawing.horizontal(y, x - 20, x)
     drawing.box(x, y - 17, width, 34, [name], "repeat")
     drawing.arrow((x + width - 14, y - 17), (x + width - 14, y - 36), (x + 14, y - 36), (x + 14, y - 17), kind="again")
 
 
 def _mini_exit(drawing: Drawing, x: float, y: float, start: float, question: str) -> None:
     """Draw an arrow from `start` to a small decision, and one out of it; (x, y) is the decision's centre."""
-    drawing.arrow((start, y), (x - 30, y))
+    drawing.horizontal(y, start, x - 30)
     drawing.diamond(x, y, 60, 46, [question])
-    drawing.arrow((x + 30, y), (x + 50, y), kind="halt")
+    drawing.horizontal(y, x + 30, x + 50, kind="halt")
 
 
 def _mini_act(drawing: Drawing, x: float, y: float) -> None:
@@ -517,7 +534,7 @@ def _mini_act(drawing: Drawing, x: float, y: float) -> None:
 
 def _mini_ponder(drawing: Drawing, x: float, y: float) -> None:
     _mini_loop(drawing, x + 26, y, 56, "layer")
-    drawing.arrow((x + 82, y), (x + 97, y))
+    drawing.horizontal(y, x + 82, x + 97)
     for number, height in enumerate((8, 18, 32, 22, 12, 6)):
         drawing.bar(x + 100 + 7 * number, y + 16 - height, 5, height)
     _mini_exit(drawing, x + 188, y, x + 143, "exit?")
@@ -527,9 +544,9 @@ def _mini_adalayers(drawing: Drawing, x: float, y: float) -> None:
     for number, weight in enumerate((12, 34, 58, 2)):
         top = y - 37 + 20 * number
         drawing.box(x + 26, top, 76, 15, [], "dashed")
-        drawing.arrow((x + 102, top + 7.5), (x + 126, top + 7.5))
+        drawing.horizontal(top + 7.5, x + 102, x + 126)
         drawing.bar(x + 128, top + 2, weight, 11)
-    drawing.arrow((x + 194, y), (x + 236, y), kind="halt")
+    drawing.horizontal(y, x + 194, x + 236, kind="halt")
 
 
 def _mini_par(drawing: Drawing, x: float, y: float) -> None:
@@ -537,16 +554,16 @@ def _mini_par(drawing: Drawing, x: float, y: float) -> None:
         corners = [(x + 20, y), (x + 20, y + offset)] if offset else []
         drawing.arrow((x + 6, y), *corners, (x + 40, y + offset))
         drawing.box(x + 40, y + offset - 11, 62, 22, [letter], "repeat")
-        drawing.arrow((x + 102, y + offset), (x + 126, y + offset))
+        drawing.horizontal(y + offset, x + 102, x + 126)
     drawing.box(x + 126, y - 38, 70, 76, ["gates"], "decide")
-    drawing.arrow((x + 196, y), (x + 236, y), kind="halt")
+    drawing.horizontal(y, x + 196, x + 236, kind="halt")
 
 
 def _mini_looped(drawing: Drawing, x: float, y: float) -> None:
     for left in (x + 6, x + 117):
         drawing.box(left, y - 17, 16, 34, [])
     _mini_loop(drawing, x + 42, y, 58, "core")
-    drawing.arrow((x + 100, y), (x + 117, y))
+    drawing.horizontal(y, x + 100, x + 117)
     _mini_exit(drawing, x + 184, y, x + 133, "exit?")
 
 
