@@ -17,6 +17,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(ROOT / ".ci")  # as when the script is run
     return load_script(".ci/architecture_figures.py", monkeypatch)
 
 
