@@ -17,7 +17,9 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
 
 def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
-    assert [path.stem for path in TUTORIALS] == ["act_albert", "adalayers", "looped", "par_xl", "ponder_albert", "trm"]
+    assert [path.stem for path in TUTORIALS] == [
+        "act_albert", "adalayers", "early_exit", "looped", "par_xl", "ponder_albert", "trm",
+    ]  # fmt: skip
 
 
 def test_every_page_is_in_the_menu_of_the_site():
