@@ -56,7 +56,9 @@ def arguments(words: list[str]) -> list[str]:
         options = ["--config-name", name, *options]
     elif not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(override) for override in overrides):
-            raise ConfigError("latest: names the newest run of a configuration; give it with --config-name")
+            raise ConfigError(
+                "latest: names the newest run of a configuration; name the configuration with --config-name"
+            )
         raise ConfigError(_format_missing_config(options))
     return options + [expand_preset(override, parse_config_name(options)) for override in overrides]
 

@@ -83,7 +83,7 @@ def _check_code(hydra: DictConfig, overrides: Sequence[str]) -> Iterator[str]:
 
 def _find_problem(key: str, value: Any, typed: set[tuple[str, Any]]) -> str | None:
     if "_target_" in key.split(".") and key not in _PLUGINS:
-        return "names code, which a configuration cannot; only installed packages can add code"
+        return "names code, but a configuration cannot name code; only installed packages can add code"
     if not key.startswith("hydra.launcher.") or (key, value) in typed:
         return None
     if key.count(".") > 2:  # hydra.launcher.setup, additional_parameters
@@ -95,7 +95,7 @@ def _find_log_problem(key: str, value: Any) -> str | None:
     """Return what is wrong with a logging setting that makes `logging.config` import or call code, or None."""
     names = key.split(".")
     if "()" in names:
-        return "names code, which a configuration cannot; only installed packages can add code"
+        return "names code, but a configuration cannot name code; only installed packages can add code"
     if names[-1] == "class" and value != "logging.StreamHandler":
         return "must be logging.StreamHandler, which writes to the terminal"
     if str(value).startswith("ext://") and value not in _STREAMS:

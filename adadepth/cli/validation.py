@@ -135,7 +135,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
             yield f"{key}={format_value(value)}: {allowed}, but mode={config.mode}{hint}"
     if config.mode in needs["checkpoint"] and config.checkpoint is None:
         choices = "a run directory, one of its checkpoints, `latest`, a hub id, or demo:hops, a bundled model"
-        yield f"checkpoint: mode={config.mode} needs it ({choices})"
+        yield f"checkpoint: required by mode={config.mode} ({choices})"
     yield from _check_several_checkpoints(config)
     if config.mode is Mode.predict:
         yield from _check_predict_inputs(config)
@@ -147,7 +147,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_reports(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is Mode.report and config.run is None and not config.runs:
-        yield "run: mode=report needs it (a run directory, or `latest`), or runs for a comparison"
+        yield "run: required by mode=report (a run directory, or `latest`), unless runs names runs to compare"
     if config.run is not None and config.runs:
         yield f"runs={config.runs}: only used without run={config.run}"
     if config.runs and config.mode is not Mode.report:
@@ -180,14 +180,14 @@ def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
         able = join_alternatives(name for name, spec in families().items() if spec.fixed_depth is not None)
         yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; only used with {able}"
     if config.rival_of is not None and config.seeds > 1:
-        yield f"rival_of={config.rival_of}: not with seeds={config.seeds}; set seed to that of the run"
+        yield f"rival_of={config.rival_of}: cannot be combined with seeds={config.seeds}; set seed to that of the run"
 
 
 def _check_seeds(config: ExperimentConfig) -> Iterator[str]:
     if config.seed + config.seeds > 2**32:
         yield f"seeds={config.seeds}: there are fewer seeds from seed={config.seed} on"
     if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
-        yield f"seeds={config.seeds}: only used with mode=train, and not with resume"
+        yield f"seeds={config.seeds}: only used with mode=train and without resume"
 
 
 def _check_several_checkpoints(config: ExperimentConfig) -> Iterator[str]:
@@ -205,12 +205,12 @@ def _check_predict_inputs(config: ExperimentConfig) -> Iterator[str]:
     if config.output is not None and config.input is None:
         yield f"output={config.output}: only used with input, a table to predict"
     if text is not None and config.input is not None:
-        yield f"input={config.input}: not with text={text!r:.60}; give one of them"
+        yield f"input={config.input}: cannot be combined with text={text!r:.60}; give one of them"
     elif config.input is not None:
         return
     elif text is None:
         choices = "a text, a list of texts or of pairs, or @FILE with one per line"
-        yield f"text: mode=predict needs it ({choices}), or input, a table"
+        yield f"text: required by mode=predict ({choices}), unless input names a table"
     elif not texts or not all(isinstance(item, str) or _is_pair(item) for item in texts):
         yield f"text={format_value(text)}: must be a text, a list of texts or of pairs, or @FILE"
 

@@ -112,7 +112,9 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
     content = {"unshared": unshared(group_settings), "listed": listed, "extra_settings": keys[MAX_SETTINGS:]}
     html = fill("compared:settings", table=table, comparison=comparison, **content)
-    return Section("What differs", "differs", html, tables=[build_settings_table(comparison, keys)] if keys else [])
+    return Section(
+        "Settings that differ", "differs", html, tables=[build_settings_table(comparison, keys)] if keys else []
+    )
 
 
 def verdicts(comparison: Comparison, folder: Path) -> Section | None:
@@ -155,7 +157,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
     remarks = {**dict(_get_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
     content = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "quality": quality, "remarks": remarks}
     html = fill("compared:curves", **content, means=any(len(entry.runs) > 1 for entry in comparison.entries))
-    return Section("Over training", "training", html, [figure])
+    return Section("Training curves", "training", html, [figure])
 
 
 def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Group | None]:
@@ -219,7 +221,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
         return build_seeds_section(comparison.groups[0].summary)
     table = build_figure_table(comparison.entries, names)
     html = fill("compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=listed)
-    return Section("Final figures", "figures", html, tables=[table])
+    return Section("Final metrics", "figures", html, tables=[table])
 
 
 # ---- quality against work

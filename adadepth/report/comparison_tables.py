@@ -268,7 +268,7 @@ def build_search_section(comparison: Comparison, folder: Path) -> Section | None
     table = _build_search_table(search)
     figures = [*_draw_importances(search), _draw_coordinates(search)]
     html = fill("compared:search", table=table, figures=figures, search=search)
-    return Section("What mattered", "search", html, figures, [table], of=f"n = {len(search.trials)} trials")
+    return Section("Importance of parameters", "search", html, figures, [table], of=f"n = {len(search.trials)} trials")
 
 
 def _build_search_table(search: Search) -> Table:

@@ -121,8 +121,8 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
     """
     if not advice:
         raise ConfigError(
-            "adopt_rule=true: no exit rule can be advised, because advice needs a score and enough examples for "
-            "two halves"
+            "adopt_rule=true: no exit rule can be recommended, because a recommendation needs a score and enough "
+            "examples for two halves"
         )
     trainer, folder = session.trainer, session.run.directory / MODEL
     trainer.accelerator.unwrap_model(trainer.model).config.exit_rule = advice["rule"]["rule"]

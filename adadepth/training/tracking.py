@@ -161,7 +161,7 @@ class _FanOut:
         reason = next(iter(str(error).splitlines()), "")
         say(
             f"warning: {type(sink).__name__} failed ({type(error).__name__}: {reason}); it gets no further "
-            f"metrics, and {METRICS_FILE} goes on"
+            f"metrics, but {METRICS_FILE} still gets all of them"
         )
         self.sinks.remove(sink)
 

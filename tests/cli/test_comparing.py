@@ -112,7 +112,8 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["runs=[all]"], "runs=['all']: only used"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json "
                                                                     "found in outputs/act_tiny"),
-    (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; give it with --config-name"),
+    (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; name the configuration with "
+                                       "--config-name"),
 ]))  # fmt: skip
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:
     record(Path("all/run_0"))
@@ -130,7 +131,7 @@ def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: s
     ).checked()
     page = page_of(result)
     headings = re.findall(r"<h2[^>]*>([^<]*)", page)
-    assert headings[:2] == ["Best by eval/mlm_loss", "What differs"]
+    assert headings[:2] == ["Best by eval/mlm_loss", "Settings that differ"]
     (table,) = Path("outputs/comparisons").glob("*/tables/best.csv")
     rows = list(csv.DictReader(table.read_text(encoding="utf-8").splitlines()))
     assert [row["run"] for row in rows] == [f"act_penalty={value}" for value in (0.001, 0.002, 0.003)]
@@ -149,7 +150,7 @@ def test_a_search_says_what_mattered(command: Command, trainings: set[float]) ->
     given = ("optimise=eval/mlm_loss", "hydra.sweeper.n_trials=12")
     result = command("--config-name", "act_tiny", "sweep=optuna_penalty", *given).checked()
     page = page_of(result)
-    assert re.findall(r"<h2[^>]*>([^<]*)", page)[:2] == ["Best by eval/mlm_loss", "What mattered"]
+    assert re.findall(r"<h2[^>]*>([^<]*)", page)[:2] == ["Best by eval/mlm_loss", "Importance of parameters"]
     (folder,) = Path("outputs/comparisons").glob("*")
     assert {"importances.svg", "parallel_coordinates.svg"} <= {path.name for path in (folder / "figures").iterdir()}
     rows = list(csv.DictReader((folder / "tables" / "search.csv").read_text(encoding="utf-8").splitlines()))

@@ -322,7 +322,7 @@ def test_what_needs_no_network_is_named_where_there_is_none(tmp_path, base):
 
 
 def test_features_are_for_frozen_bases():
-    with pytest.raises(ConfigError, match="features: only used by models of adalayers"):
+    with pytest.raises(ConfigError, match="features: only used by the model family adalayers"):
         configured("ponder_tiny", "features.cache=false")
 
 

@@ -173,7 +173,7 @@ def test_sequences_that_halt_are_held_too(tmp_path):
     (("budget.target=null",), "budget: only used with a target"),
     (("budget.targets=[2]",), "budget.targets=[2.0]: only used"),
     (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
-    (("rival_of=x", "seeds=2"), "rival_of=x: not with seeds=2"),
+    (("rival_of=x", "seeds=2"), "rival_of=x: cannot be combined with seeds=2"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_one_line(overrides, message):
     with pytest.raises(ConfigError) as error:

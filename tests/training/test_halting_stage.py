@@ -129,11 +129,11 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
 
 
 @pytest.mark.parametrize(("root", "overrides", "message"), [
-    ("ponder_tiny", ["halting.alone=true"], "model.pretrained: halting.alone=true needs it"),
+    ("ponder_tiny", ["halting.alone=true"], "model.pretrained: required by halting.alone=true"),
     ("ponder_tiny", ["halting.slope=3"], "halting: only used with halting.alone=true"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.threshold=-1"], "must be at least 0"),
-    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: only used by models of ponder_albert or"),
+    ("ponder_tiny", ["halting.alone=true", "model=pabee_mini"], "halting: only used by the model family ponder_albert"),
     ("act_tiny", ["halting.alone=true"], "halting: only used"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "optimise=eval/kl_loss"], "optimise=eval/kl_loss: "),
     (

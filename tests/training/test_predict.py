@@ -417,13 +417,13 @@ def test_lists_and_other_keys_are_hydra_s() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["mode=predict", "checkpoint=x"], "text: mode=predict needs it"),
-        (["mode=predict", "checkpoint=x", "text=a", "input=b.csv"], "input=b.csv: not with text='a'"),
+        (["mode=predict", "checkpoint=x"], "text: required by mode=predict"),
+        (["mode=predict", "checkpoint=x", "text=a", "input=b.csv"], "input=b.csv: cannot be combined with text='a'"),
         (["mode=predict", "checkpoint=x", "text=a", "output=b.csv"], "output=b.csv: only used with input"),
         (["input=b.csv"], "input=b.csv: only used"),
         (["mode=predict", "checkpoint=x", "text=[]"], "text=[]: must be a text"),
         (["mode=predict", "checkpoint=x", "text=[[a,b,c]]"], "must be a text, a list of texts or of pairs"),
-        (["mode=predict", "text=a"], "checkpoint: mode=predict needs it"),
+        (["mode=predict", "text=a"], "checkpoint: required by mode=predict"),
         (["text=a"], "text=a: only used with mode=predict"),
     ],
 )

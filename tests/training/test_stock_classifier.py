@@ -140,5 +140,5 @@ def test_classes_of_other_names_are_one_line(folder: Path, tmp_path: Path) -> No
 
 
 def test_training_needs_a_model() -> None:
-    with pytest.raises(ConfigError, match=r"model\.pretrained: model=stock_classifier needs it"):
+    with pytest.raises(ConfigError, match=r"model\.pretrained: required by model=stock_classifier"):
         configured("finetune", "model=stock", "dataset.path=folder")

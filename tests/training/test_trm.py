@@ -262,7 +262,7 @@ TARGET = ("budget=depth", "budget.target=2")
     ((*TARGET, "trainer.halting_statistics=false"), "budget.target=2: needs trainer.halting_statistics=true"),
     (("trainer.dataloader_drop_last=false",), "trainer.dataloader_drop_last=false: "),
     (("dataset=cola",), "model=trm: task=finetune has no classifier of this family"),
-    (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles, for trm only"),
+    (("model=albert_mini",), "model=albert: dataset=sudoku has puzzles; use trm"),
     (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
     (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
     (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),

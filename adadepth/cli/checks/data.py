@@ -131,7 +131,7 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
         size = "" if tokenizer.vocab_size else " tokenizer.vocab_size=8000"
         yield f"tokenizer.symbols={tokenizer.symbols}: only used with tokenizer.kind=unigram{size}"
     if kind is TokenizerKind.unigram and tokenizer.vocab_size is None:
-        yield "tokenizer.vocab_size: tokenizer.kind=unigram needs it"
+        yield "tokenizer.vocab_size: required by tokenizer.kind=unigram"
     if kind is TokenizerKind.byte and tokenizer.vocab_size is not None:
         yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
 
@@ -144,7 +144,7 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
     if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
         yield "dataset.evaluation_splits=held_out: needs dataset.held_out, the share of the training rows to hold out"
     if dataset.held_out is not None and "held_out" not in dataset.evaluation_splits:
-        yield f"dataset.held_out={dataset.held_out}: name held_out in dataset.evaluation_splits, to evaluate on it"
+        yield f"dataset.held_out={dataset.held_out}: add held_out to dataset.evaluation_splits to evaluate on them"
     if dataset.held_out is not None and dataset.source is Source.embedded:
         yield f"dataset.held_out={dataset.held_out}: {_OWN_ROWS}"
 
@@ -156,7 +156,7 @@ def _check_table_source(dataset: TableConfig) -> Iterator[str]:
         return
     yield from _check_path(dataset, "a folder, or a mapping of splits to files")
     if dataset.source is Source.hub and not dataset.hub.path:
-        yield "dataset.hub.path: dataset.source=hub needs it"
+        yield "dataset.hub.path: required by dataset.source=hub"
 
 
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
@@ -179,7 +179,7 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
             yield f"dataset.test_hub.{split}: not in dataset.test_splits={dataset.test_splits}"
         if not isinstance(entry, dict) or set(entry) != {"path", "name", "split"}:
             has = ", ".join(entry) if isinstance(entry, dict) else entry
-            yield f"dataset.test_hub.{split}: needs path, name and split, has {has}"
+            yield f"dataset.test_hub.{split}: needs path, name and split, but has {has}"
 
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
@@ -190,7 +190,7 @@ def check_local(dataset: TableConfig) -> Iterator[str]:
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
     """Check that the settings choose one of the probing tasks of SentEval."""
     if not dataset.task:
-        yield "dataset.task: dataset=senteval needs it, e.g. past_present for past_present.txt in dataset.path"
+        yield "dataset.task: required by dataset=senteval, e.g. past_present for past_present.txt in dataset.path"
 
 
 def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:

@@ -118,17 +118,17 @@ def _check_head(model: Family, dataset: DatasetConfig, predicted: PredictionSpec
         yield f"model={model.name}: task=finetune has no classifier of this family"
     else:
         able = join_alternatives(list_families_with_head(predicted.head))
-        yield f"model={model.name}: dataset={dataset.name} {predicted.what}, for {able} only"
+        yield f"model={model.name}: dataset={dataset.name} {predicted.what}; use {able}"
 
 
 def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
     """Check that the model family has a token classifier, and that the classifier can read the generated data."""
     able = [name for name in list_families_with_head("tagging") if families()[name].own_symbols]
     if get_kind(dataset).own_symbols and model.name not in able:
-        yield f"model={model.name}: dataset={dataset.name} labels its own symbols, for {join_alternatives(able)}"
+        yield f"model={model.name}: dataset={dataset.name} labels symbols of its own; use {join_alternatives(able)}"
     elif "tagging" not in model.heads:
         taggers = join_alternatives(list_families_with_head("tagging"))
-        yield f"model={model.name}: dataset={dataset.name} tags words, for {taggers}"
+        yield f"model={model.name}: dataset={dataset.name} tags words; use {taggers}"
 
 
 def check_probing(config: ExperimentConfig) -> Iterator[str]:

@@ -21,7 +21,7 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
     for group in _GROUPS:
         if group not in model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
             readers = join_alternatives(list_families_reading(group))
-            yield f"{group}: only used by models of {readers}, but this one is of {config.model.name}"
+            yield f"{group}: only used by the model family {readers}, not by {config.model.name}"
     for check in model.checks:
         yield from load(check)(config)
 
@@ -59,7 +59,7 @@ def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
     if config.mode is not Mode.train:
         yield f"halting.alone=true: only used with mode=train, but mode={config.mode}"
     if model.pretrained is None:
-        yield "model.pretrained: halting.alone=true needs it, the folder of a trained model, e.g. RUN/model"
+        yield "model.pretrained: required by halting.alone=true; give the folder of a trained model, e.g. RUN/model"
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:

@@ -14,7 +14,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     """Check that the trainer's settings of evaluation, saving, schedule and distributed training are consistent."""
     trainer = config.trainer
     if trainer.eval_strategy == "steps" and trainer.eval_steps is None:
-        yield "trainer.eval_steps: trainer.eval_strategy=steps needs it"
+        yield "trainer.eval_steps: required by trainer.eval_strategy=steps"
     if trainer.load_best_model_at_end:
         yield from _check_best_model(config)
     yield from _check_selection(config)
@@ -39,7 +39,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
             "of the model; the derived network supports it as a language model"
         )
     if trainer.ema_decay is not None and trainer.deepspeed:
-        yield f"trainer.ema_decay={trainer.ema_decay}: not with trainer.deepspeed"
+        yield f"trainer.ema_decay={trainer.ema_decay}: cannot be combined with trainer.deepspeed"
     for name in ("deepspeed", "fsdp_config"):
         value = getattr(trainer, name)
         is_device = isinstance(value, str) and os.path.exists(value) and not os.path.isfile(value)
@@ -64,7 +64,7 @@ def _check_hub(config: ExperimentConfig) -> Iterator[str]:
             "`hf upload NAME RUN/model` uploads the model of any run"
         )
     if config.runtime.offline:
-        yield "trainer.push_to_hub=true: not with runtime.offline=true"
+        yield "trainer.push_to_hub=true: cannot be combined with runtime.offline=true"
 
 
 def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
@@ -76,7 +76,7 @@ def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
             yield f"{patience}: only used with trainer.schedule=plateau{warmup}"
         return
     if trainer.plateau_patience is None:
-        yield "trainer.plateau_patience: trainer.schedule=plateau needs it"
+        yield "trainer.plateau_patience: required by trainer.schedule=plateau"
     if trainer.eval_strategy == "no" or trainer.metric_for_best_model is None:
         yield "trainer.schedule=plateau: needs trainer.eval_strategy and trainer.metric_for_best_model"
     if trainer.warmup_steps:

@@ -132,7 +132,7 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
         yield f"{setting}: needs model.attn_implementation eager, sdpa or flash_attention_2, not flex_attention"
     if config.runtime.compile:
         yield (
-            f"{setting}: not with runtime.compile=true, because a compiled graph has fixed shapes; set "
+            f"{setting}: cannot be combined with runtime.compile=true, because a compiled graph has fixed shapes; set "
             "model.execution=auto"
         )
 

@@ -336,7 +336,7 @@ class LoopedModel(LoopedPreTrainedModel):
             cache = None  # recomputed layers would write twice
         if documents is not None:
             if cache is not None or position_ids is not None:
-                raise DataError("documents: not with a cache or position_ids")
+                raise DataError("documents: cannot be combined with a cache or position_ids")
             position_ids, attention_mask = count_in_documents(documents), None  # masks follow from positions of 0
         if isinstance(cache, LoopedCache) and self.training:
             raise ConfigError(f"cache_policy={cache.policy}: needs a model in evaluation mode; call eval()")

@@ -84,7 +84,8 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
     edges = [0, *cutoffs, vocab_size]
     if any(start >= stop for start, stop in pairwise(edges)):
         raise ConfigError(
-            f"cutoffs={list(cutoffs)}: must increase and stay below vocab_size={vocab_size}, and the first be positive"
+            f"cutoffs={list(cutoffs)}: must increase and stay below vocab_size={vocab_size}, "
+            "and the first one must be positive"
         )
 
 

@@ -197,7 +197,7 @@ def _check_search(config: ExperimentConfig) -> Iterator[str]:
     search, is_search = config.search, config.task is Task.architecture_search
     if search.method is SearchMethod.two_phase:
         if search.gate_learning_rate is None:
-            yield "search.gate_learning_rate: search.method=two_phase needs it, e.g. 1e-2"
+            yield "search.gate_learning_rate: required by search.method=two_phase, e.g. 1e-2"
         if config.trainer.max_steps == -1:
             yield "trainer.max_steps=-1: search.method=two_phase needs the number of updates"
     if search.stop_unchanged is not None and config.trainer.eval_strategy is EvalStrategy.no:

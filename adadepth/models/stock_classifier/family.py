@@ -25,7 +25,7 @@ class StockClassifierSettings(ModelConfig):
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
     """Check that a training run names its pretrained model."""
     if config.mode is Mode.train and config.model.pretrained is None:
-        yield "model.pretrained: model=stock_classifier needs it, the folder or hub id of a model of transformers"
+        yield "model.pretrained: required by model=stock_classifier; give a folder or hub id of transformers"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:

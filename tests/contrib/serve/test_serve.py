@@ -22,7 +22,7 @@ SERVE = ("mode=serve", "checkpoint=somewhere")
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["mode=serve"], "checkpoint: mode=serve needs it"),
+        (["mode=serve"], "checkpoint: required by mode=serve"),
         (["serve.port=1"], "serve: only used with mode=serve checkpoint=latest, but mode=train"),
         ([*SERVE, "serve.port=70000"], "serve.port=70000: must be from 0 to 65535"),
         (["mode=predict", "checkpoint=[a,b]", "text=x"], "checkpoint=.*: must be one; a list is only used with"),
