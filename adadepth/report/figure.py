@@ -191,7 +191,7 @@ class Boards:
 
     @property
     def lines(self) -> int:
-        """Number of rows of boards."""
+        """Number of rows in which the boards are arranged."""
         return -(-len(self.boards) // self.across)
 
 

@@ -1,4 +1,4 @@
-"""Colours of pages and figures."""
+"""Colours and line styles of report pages and figures."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def time_interleaved(
     device: torch.device,
     after: Callable[[], None] = lambda: None,
 ) -> dict[Name, dict[str, float]]:
-    """Time every function once per round.
+    """Time several functions in alternation, each once per round.
 
     Args:
         calls: Functions to time, by name.

@@ -72,7 +72,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def load_data(
     config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
 ) -> LanguageData:
-    """Load the text of a run.
+    """Load the text of a run as streams or packed blocks of tokens.
 
     A two-phase search reserves a part of the training text for the gates.
 

@@ -202,7 +202,7 @@ class TrainingProgress:
         }
 
     def load(self, state: dict[str, Any]) -> None:
-        """Restore the sums from a checkpoint."""
+        """Restore the sums since the last log entry from a checkpoint."""
         device = self._args.device
         self._updates = state["updates"]
         self._tokens = torch.tensor(state["tokens"], device=device)

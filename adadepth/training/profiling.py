@@ -56,7 +56,7 @@ class _ProfilerStepCallback(TrainerCallback):
         self._tracing = tracing
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Advance the profiler by one step."""
+        """Advance torch's profiler by one step."""
         self._tracing.step()
 
 

@@ -66,6 +66,6 @@ def check_estimate(config: ExperimentConfig) -> Iterator[str]:
 
 
 def get_estimate_settings(config: ExperimentConfig) -> EstimateConfig:
-    """Return the settings of mode=estimate."""
+    """Return the settings of mode `estimate` in a configuration."""
     settings: EstimateConfig = get_mode_settings(config, "estimate")
     return settings

@@ -84,7 +84,7 @@ class Answer:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """The description of the input."""
+        """Description of the input, for the page."""
         row: Mapping[str, Any] = self.result["texts"][0]
         return row
 

@@ -1,4 +1,4 @@
-"""A served checkpoint with its depth knobs and data, and conversions between examples, boards and their text."""
+"""Checkpoint that the interactive page serves, with depth controls and data, and conversions of examples to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_NEW_TOKENS = 200
 
 
 class DepthQuality(NamedTuple):
-    """Quality, compute and mean updates of a model at one depth, on examples of an evaluation set."""
+    """Quality, compute and mean number of updates of a model at one depth, measured on evaluation examples."""
 
     quality: float
     work: float  # as a share of full depth
@@ -28,7 +28,7 @@ class DepthQuality(NamedTuple):
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Synthetic data that can generate new examples for a visitor.
+    """Generator of new examples of the task, for visitors of the interactive page.
 
     Attributes:
         dataset: Settings of the dataset.
@@ -45,7 +45,7 @@ class SyntheticData:
 
 @dataclass(frozen=True)
 class QualityEvaluator:
-    """An evaluator of the quality of the model at its current depth.
+    """Evaluator that measures the quality of a model at its current depth.
 
     Attributes:
         name: Name of the metric.
@@ -60,7 +60,7 @@ class QualityEvaluator:
 
 @dataclass(frozen=True)
 class ServedCheckpoint:
-    """A checkpoint that the page serves.
+    """Checkpoint that the interactive page serves.
 
     Attributes:
         name: Name of the run, or path of the model.
@@ -90,22 +90,22 @@ class ServedCheckpoint:
 
     @property
     def model(self) -> Any:
-        """The model."""
+        """Model of the checkpoint."""
         return self.pipeline.model
 
     @property
     def segment_length(self) -> int | None:
-        """Tokens per segment of a model with memory, or None for other models."""
+        """Number of tokens that a model with memory reads at a time, or None for other models."""
         return self.pipeline.segment_length
 
     @property
     def generates_text(self) -> bool:
-        """Whether the model continues texts."""
+        """Whether the model is a language model that can continue texts."""
         return self.pipeline.predicts == "next" and bool(self.model.can_generate())
 
 
 class InputExample(NamedTuple):
-    """An example of synthetic data, its cells as text, and its source."""
+    """Generated example, with its cells as text and its source."""
 
     example: dict[str, Any]
     board: str
@@ -113,7 +113,7 @@ class InputExample(NamedTuple):
 
 
 def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
-    """Return an example of an evaluation set by its number, which is the same as in mode=evaluate.
+    """Return an example of an evaluation set by its number, with the numbering of mode=evaluate.
 
     Raises:
         DataError: If the set does not exist.
@@ -129,7 +129,7 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
 
 
 def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
-    """Return the example for a board that a visitor edited.
+    """Return the example that a visitor created by editing a grid.
 
     Raises:
         DataError: If the board is invalid.
@@ -154,13 +154,13 @@ def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
 
 
 def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
-    """Return the symbols of the cells of an example."""
+    """Return the symbols of an example's grid cells."""
     ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
     return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
 
 
 def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
-    """Return cells, or one value per cell, arranged in the rows of the board."""
+    """Return cells, or one value per cell, in the rows of the grid."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if synthetic.board is None:
@@ -169,7 +169,7 @@ def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[lis
 
 
 def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> str:
-    """Return the cells of an example as text."""
+    """Return the grid cells of an example as text."""
     cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
     assert synthetic is not None
     return " ".join(cells) if synthetic.board is None else synthetic.board.written(synthetic.dataset, cells)

@@ -1,4 +1,4 @@
-"""Streaming of the continuation of a text by a language model, at a setting and at full depth, with the same seed."""
+"""Streaming of generated text to the interactive page, at a depth setting and at full depth with the same seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SEED = 0
 
 @dataclass(frozen=True)
 class Continuation:
-    """A continuation, complete or in progress.
+    """Generated continuation of a text, complete or in progress.
 
     Attributes:
         setting: Depth of the model.
@@ -48,7 +48,7 @@ class Continuation:
 
 
 class _TokenStreamer(BaseStreamer, StoppingCriteria):
-    """A streamer that queues every token, and stops generation when the reader has stopped."""
+    """Streamer that queues every generated token, and stops the generation once the reader has stopped."""
 
     def __init__(self, queue: Queue[Any], stopped: Event, deadline: Deadline) -> None:
         self.queue, self.stopped, self.deadline, self.is_prompt = queue, stopped, deadline, True
@@ -61,10 +61,10 @@ class _TokenStreamer(BaseStreamer, StoppingCriteria):
         self.is_prompt = False
 
     def end(self) -> None:
-        """Do nothing, because the complete text is queued after it is described."""
+        """Do nothing at the end of generation, because the complete text is queued later."""
 
     def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> Any:
-        """Return for every row whether generation must stop."""
+        """Return for every text whether its generation must stop."""
         return torch.full((input_ids.shape[0],), self.stopped.is_set(), dtype=torch.bool, device=input_ids.device)
 
 
@@ -104,7 +104,7 @@ def stream_continuation(
 
 
 def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
-    """Return the next part of the queue, or raise the error that ended generation.
+    """Return the next part of generated text from the queue, or raise the error that ended the generation.
 
     Raises:
         DataError: If no part arrives in time, for example because compiled code does not return.
@@ -121,7 +121,7 @@ def _wait_for_part(queue: Queue[Any], seconds: float) -> Any:
 def _generate(
     checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting, queue: Queue[Any], stopped: Event
 ) -> None:
-    """Generate a text in a separate thread, and put its result or error into the queue."""
+    """Generate a text in a separate thread, and put text or error into the queue."""
     try:
         with (
             checkpoint.lock.hold(checkpoint.model) as deadline,

@@ -1,4 +1,4 @@
-"""Depth controls of a model: the available knobs, and the effect of their values on its configuration."""
+"""Depth controls (knobs) of a model on the interactive page, and their effect on the model's configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP = 0.01, 0.99, 0.01
 
 @dataclass(frozen=True)
 class Knob:
-    """A control of a model's depth.
+    """Control of a model's depth on the interactive page.
 
     Attributes:
         name: Name for the visitor.
@@ -38,11 +38,11 @@ class Knob:
 
     @property
     def start(self) -> float:
-        """The initial value, in the middle of the range."""
+        """Initial value of the depth control, in the middle of its range."""
         return round((self.low + self.high) / 2 / self.step) * self.step
 
     def validate(self, value: float) -> float:
-        """Return the value if it is in range.
+        """Return the value of a depth control, or raise an error if it is out of range.
 
         Raises:
             ConfigError: If the value is out of range.
@@ -54,7 +54,7 @@ class Knob:
 
 @dataclass(frozen=True)
 class Setting:
-    """The depth of a model: the name of a knob with its value, or `AS_TRAINED` or `FULL`."""
+    """Depth setting of a model: a knob's name and value, or one of `AS_TRAINED` and `FULL`."""
 
     knob: str = AS_TRAINED
     value: float = 0.0
@@ -153,7 +153,7 @@ def _build_rule_knob(rule: ExitRule) -> Knob:
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
-    """Return the exit rule with a name, at any threshold, or None if a threshold of it does not set a depth."""
+    """Return the exit rule of a name with an example threshold, or None if the rule's depth has no threshold."""
     for text in (name, f"{name}:0.5"):
         try:
             return parse_rule(text).with_level(0.5)
@@ -180,7 +180,7 @@ def set_full_depth(model: Any) -> None:
 
 @contextmanager
 def restore_depth(model: Any) -> Iterator[None]:
-    """Restore the depth of the model at the end of the context."""
+    """Restore the depth of the model at the end of the block."""
     before = dict(vars(model.config))
     try:
         yield
@@ -193,7 +193,7 @@ def restore_depth(model: Any) -> Iterator[None]:
 
 @contextmanager
 def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[dict[str, Any]]:
-    """Apply a setting to the model within the context, and yield the configuration values that it changes.
+    """Apply a depth setting to the model within the block, and yield the configuration values that it changes.
 
     Raises:
         ConfigError: If the knob does not exist, or the value is out of its range.

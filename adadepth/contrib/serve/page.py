@@ -1,4 +1,4 @@
-"""The gradio page: its controls, their events and its server.
+"""Interactive page, built with gradio: its controls, their events and its server.
 
 No other module imports gradio. Analytics, external fonts and storage of inputs are disabled.
 """
@@ -55,7 +55,7 @@ _CODE_FONT = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, names: Sequence[str] = ()) -> None:
-    """Open the page, print its address and whether other machines can reach it, and wait for Ctrl-C.
+    """Open the interactive page, print its address and who can reach it, and wait for Ctrl-C.
 
     Args:
         checkpoints: Checkpoints to serve.
@@ -84,12 +84,12 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
 
 
 def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> str:
-    """Start the server in the background and return its address."""
+    """Start the server of the page in the background, and return its address."""
     hosts = AllowedHosts(host, [*names, *list_space_hosts()])
 
     @asynccontextmanager
     async def add_filter(app: Any) -> AsyncIterator[None]:
-        """Wrap the application in the request filter before the first request."""
+        """Wrap the web application in the filter of requests, before it receives any."""
         app.middleware_stack = RequestFilter(app.middleware_stack, hosts)
         yield
 
@@ -127,11 +127,11 @@ def _bypass_proxy() -> Iterator[None]:
 
 
 class _OneLineTraceback:
-    """A replacement for the module `traceback` that prints each error on one line of the console."""
+    """Replacement for the module `traceback` that prints each error on one line of the console."""
 
     @staticmethod
     def print_exc(*_: Any, **__: Any) -> None:
-        """Print the error that is currently handled."""
+        """Print the error that is being handled, on one line."""
         error = sys.exc_info()[1]
         say(f"refused: {'' if error is None else format_error(error)}")
 
@@ -183,7 +183,7 @@ def _render_heading(checkpoints: Sequence[ServedCheckpoint]) -> str:
 
 
 class _InputControls(NamedTuple):
-    """The controls of the input.
+    """Controls on the page for the input.
 
     Attributes:
         values: Components with the values that form the input.
@@ -238,7 +238,7 @@ def _build_example_controls(checkpoint: ServedCheckpoint) -> _InputControls:
 
 
 class _DepthControls(NamedTuple):
-    """The controls of the depth."""
+    """Controls on the page for the depth."""
 
     knob: Any
     value: Any
@@ -272,7 +272,7 @@ def _connect_controls(
     outputs: list[Any],
     load: Any,
 ) -> None:
-    """Connect the controls with the answers.
+    """Make the page compute an answer when a control changes.
 
     In the browser, every control records the request and changes a hidden text. Only that change triggers an answer. A
     change during an answer triggers another answer afterwards, with the current values of the controls. The page
@@ -310,12 +310,12 @@ def _connect_controls(
 
 
 def _build_note_script(request: str) -> str:
-    """Return a script that records the visitor's request."""
+    """Return a script that records in the browser what the visitor has requested."""
     return f"() => {{ window.adadepthWanted = {json.dumps(request)}; return [] }}"
 
 
 def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls) -> None:
-    """Set the range of the slider from the knob, and choose a knob when the slider moves.
+    """Connect the depth controls: the knob sets the range of the slider, and moving the slider chooses a knob.
 
     Both happen in the browser, without delay.
     """
@@ -334,7 +334,7 @@ def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls)
 
 
 def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputControls) -> None:
-    """Show the selected example as cells and as text, and show an edited text as cells."""
+    """Connect the controls of an example, which is shown and edited as cells and as text."""
     name, number, text = controls.values
     current = gr.State((name.value, number.value))
 
@@ -355,7 +355,7 @@ def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputCont
 
 
 def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) -> Iterator[Any]:
-    """Yield the contents of the page for the state of its controls, for one checkpoint after another.
+    """Yield the content of the page for the values of its controls, for one checkpoint after another.
 
     Args:
         checkpoints: Checkpoints to query.
@@ -374,7 +374,7 @@ def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) 
 def _render_parts(
     checkpoint: ServedCheckpoint, inputs: Sequence[Any], knob: str, value: Any, tokens: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield an answer without its curve and then with it, or generated text. An error is yielded as one line."""
+    """Yield an answer, first without and then with its curve, or generated text, or an error as one line."""
     try:
         setting = Setting(knob, float(value or 0))
         if tokens and checkpoint.generates_text:
@@ -401,7 +401,7 @@ def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | I
 
 
 def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting) -> Iterator[str]:
-    """Yield the generated text at regular intervals, first at the setting and then at full depth."""
+    """Yield the generated text at regular intervals, first at the depth setting and then at full depth."""
     parts: list[Continuation] = []
     for depth in (setting, Setting(FULL)) if checkpoint.knobs else (setting,):
         seconds = 0.0

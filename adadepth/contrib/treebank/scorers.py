@@ -119,7 +119,7 @@ class MaskedTreebankScorer(PretrainingScorer):
         self.words = WordRecorder(examples)
 
     def merge(self) -> None:
-        """Gather the statistics of all processes."""
+        """Gather the recorded depths and predictions of all processes."""
         super().merge()
         self.words.merge()
 

@@ -346,7 +346,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> SpanOutput:
-        """Compute start and end logits.
+        """Compute the logits of answer starts and answer ends, (B, T) each, and the loss if there are labels.
 
         Target positions are token indices, (B,), ignored if they are outside the text.
         """

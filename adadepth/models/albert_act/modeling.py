@@ -140,7 +140,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
             self._init_positions(module)
 
     def _init_positions(self, module: nn.Embedding) -> None:
-        """Initialise an embedding with sinusoids.
+        """Initialise the position embedding with sines and cosines.
 
         On grids, rows use the first half of the width and columns the second. If there are more than two token types,
         they are the columns of a grid.
@@ -278,7 +278,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         readout_slots: Tensor | None = None,
         **kwargs: Any,
     ) -> AlbertActOutput:
-        """Encode a batch.
+        """Encode a batch of token ids or embeddings: apply the shared layer until every token has halted.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.

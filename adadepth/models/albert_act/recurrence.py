@@ -253,7 +253,7 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of iterations."""
+        """Maximum number of iterations of the shared layer."""
         fixed = self.fixed_depth
         return self.config.num_hidden_layers if fixed is None else fixed
 

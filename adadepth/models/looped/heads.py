@@ -255,7 +255,7 @@ class _Classifier(LoopedTaskModel):
 
     @property
     def level_rule(self) -> str:
-        """Default exit rule for a budget.
+        """Exit rule whose threshold is fitted to a depth budget by default.
 
         Regression and multi-label tasks have no margin, so without a halting unit they use a rule on distances.
         """

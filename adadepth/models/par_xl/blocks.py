@@ -94,7 +94,7 @@ class ParXLBlock(GradientCheckpointingLayer):
         *weights: Tensor | None,
         past_key_values: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Run the operations of a mix.
+        """Run the operations of a weighted mix on the block's input.
 
         A mix is passed as `operations` and `weights`, because reentrant checkpointing computes gradients only of
         arguments that are tensors themselves.
@@ -308,7 +308,7 @@ class ParXLModel(ParXLPreTrainedModel):
         mixes: Sequence[Mix] | None = None,
         context: Context | None = None,
     ) -> ParXLModelOutput:
-        """Compute the states of a segment.
+        """Compute the hidden states of a segment of tokens.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.

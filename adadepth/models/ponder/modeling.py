@@ -224,7 +224,7 @@ class PonderClassificationLoss:
         self.kl_direction = kl_direction
 
     def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
-        """Compute the loss.
+        """Return the loss of a model output for labels.
 
         Args:
             prediction: Output of a forward pass that ran all steps.

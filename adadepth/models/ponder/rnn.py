@@ -169,7 +169,7 @@ class RnnStepper:
         return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the given rows."""
+        """Drop all rows except the given ones."""
         self._driven, self._state = self._driven[rows], self._state[rows]
 
     def admit(self, rows: Tensor) -> None:

@@ -138,7 +138,7 @@ class TokenLayer(CacheLayerMixin):
         return self._length + query_length, 0
 
     def reset(self) -> None:
-        """Remove all tokens."""
+        """Remove all tokens from the cache."""
         self.keys = self.values = None
         self.is_initialized = False
         self.close(0)
@@ -157,7 +157,7 @@ class TokenLayer(CacheLayerMixin):
         self._length = max(self._length + tokens_to_remove, 0)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Repeat every row `repeats` times."""
+        """Repeat every row of the cache `repeats` times."""
         if self.is_initialized:
             self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
 

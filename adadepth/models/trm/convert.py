@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Rename published weights.
+    """Rename the weights of the published code to those of this package.
 
     The published code calls the answer z_H, the reasoning z_L and the network `L_level`.
     """

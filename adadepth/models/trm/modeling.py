@@ -202,7 +202,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise weights as published.
+        """Initialise weights as the published code does.
 
         The standard deviation is 1 / sqrt(inputs) for linear layers, 1 / sqrt(D) for embeddings, and 1 for start
         states.
@@ -450,7 +450,7 @@ class TrmStepper:
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the given rows."""
+        """Drop all rows except the given ones."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 

@@ -330,7 +330,7 @@ class SteppedAlbertModel(SteppedAlbert):
     draws_alone = True
 
     def init_weights(self) -> None:
-        """Initialise the weights."""
+        """Initialise the weights of the encoder."""
         SharedBlockModel.init_weights(self)
 
     @can_return_tuple
@@ -379,7 +379,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         return self.albert.embeddings.word_embeddings
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the word embeddings."""
+        """Replace the table of word embeddings."""
         self.albert.embeddings.word_embeddings = value
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
