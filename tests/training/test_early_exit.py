@@ -25,7 +25,7 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert logged(trained, "train/distillation_loss")
     assert AutoModelForCausalLM.from_pretrained(trained / "model").config.exits == [1, 3]
     rules = "exit_rules=[fixed:1,margin:0.001]"
-    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", *layers, f"checkpoint={trained}", rules)
+    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", rules)  # its own exits
     rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
@@ -46,8 +46,8 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
     assert read(run / "budgets.json")["knob"] == "exit_rule margin"
 
 
-def test_a_pretrained_encoder_is_fine_tuned(tmp_path: Path) -> None:
-    """EE-Tuning: what is trained are the early exits."""
+def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:
+    """EE-Tuning: what is trained are the early exits, so the last exit stays the network of transformers."""
     small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)
     table = tmp_path / "reviews.csv"
     lines = [
@@ -56,8 +56,16 @@ def test_a_pretrained_encoder_is_fine_tuned(tmp_path: Path) -> None:
     table.write_text("\n".join(["text,label", *lines]) + "\n")
     run = folder_of_run(
         tmp_path / "runs", "--config-name", "finetune", "model=early_exit_pretrained", f"model.pretrained={tmp_path}",
-        "model.trains=exits", "tokenizer.path=null", "tokenizer.vocab_size=100", f"dataset.path={table}",
-        "dataset.sequence_length=32", "debug=default", *QUICK,
+        "model.trains=exits", "model.exit_layers=[2]", "tokenizer.path=null", "tokenizer.vocab_size=100",
+        f"dataset.path={table}", "dataset.sequence_length=32", "debug=default", *QUICK,
     )  # fmt: skip
     halting = read(run / "halting.json")
-    assert (halting["unit"], halting["max_depth"]) == ("sequence", 4)
+    assert (halting["unit"], halting["max_depth"]) == ("sequence", 2)
+    command = ("--config-name", "finetune", "model=early_exit_pretrained", "mode=evaluate", "debug=default")
+    checkpoint = (f"checkpoint={run}", f"dataset.path={table}", "model.trains=exits", "exit_rules=[all]")
+    studied = folder_of_run(tmp_path / "studied", *command, *checkpoint)
+    rows = {row["rule"]: row for row in read(studied / "exit_rules.json")["sets"]["held_out"]["rows"]}
+    assert {rule.partition(":")[0] for rule in rows} >= {"fixed", "margin", "entropy", "patience", "kl"}
+    for row in rows.values():
+        assert 1 <= row["mean_updates"] <= 2
+    assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]

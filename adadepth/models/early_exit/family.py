@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from adadepth.config import Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
+from adadepth.config import Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
 
@@ -112,9 +112,14 @@ class EarlyExitSettings(ModelConfig):
 
 
 def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
-    """Check that sizes are set or come from a pretrained network, and that the settings of training fit together."""
+    """Check that sizes are set or come from a pretrained network, and that the settings of training fit together.
+
+    A checkpoint has settings of its own, so in other modes than training only its loading compares them with overrides.
+    """
     model = config.model
     assert isinstance(model, EarlyExitSettings)
+    if config.mode is not Mode.train:
+        return
     if model.pretrained is None:
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             if getattr(model, name) is None:
