@@ -11,6 +11,7 @@ import yaml
 from adadepth.config import ExperimentConfig
 from adadepth.contrib.bench import runs
 from adadepth.models.build import build_classifier, build_language_model
+from adadepth.models.shared.steps import resolve_exit_rule
 from tests.configs.support import configured
 
 TASKS = Path(runs.__file__).parent / "configs" / "bench" / "task"
@@ -65,3 +66,14 @@ def test_early_exits_have_the_full_depth_and_the_compute_of_the_loops(task: str)
     head = int(loops.readout_work)
     assert exits.readout_work == head
     assert count_weights(exits) - head == loops.max_updates * (count_weights(loops) - head)
+
+
+@pytest.mark.parametrize("task", ["hops_causal", "text_causal"])
+def test_early_exits_support_the_exit_rules_of_their_evaluation(task: str) -> None:
+    methods = {name: ways for name, ways in read_task(task)["ways"].items() if name.startswith("early_exit")}
+    assert methods
+    for method, overrides in methods.items():
+        (rules,) = (override.partition("=")[2] for override in overrides if override.startswith("exit_rules="))
+        model = build_model(configure(task, method))
+        for rule in rules.strip("[]").split(","):
+            assert resolve_exit_rule(model, rule).label == rule
