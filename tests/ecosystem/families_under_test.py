@@ -206,6 +206,7 @@ CASES = [
             "test_correct_missing_keys": "the network without its head and norm is no checkpoint of the family",
         },
         attributes={"has_attentions": False},
+        shape=lambda config: config.base_config,
     ),
     ModelCase(
         "ParXL",

@@ -7,11 +7,16 @@ from tests.ecosystem.families_under_test import CASES, targets
 from tests.models_support import MOVING
 
 pytestmark = pytest.mark.slow
+_ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
+# Task of PEFT, a part of the names of frozen weights, and the matrices that get an adapter.
 ADAPTED = {
-    "AlbertActForSequenceClassification": "SEQ_CLS",
-    "AlbertActForTokenClassification": "TOKEN_CLS",
-    "PonderAlbertForSequenceClassification": "SEQ_CLS",
-    "MultiExitAlbertForSequenceClassification": "SEQ_CLS",
+    "AlbertActForSequenceClassification": ("SEQ_CLS", *_ALBERT),
+    "AlbertActForTokenClassification": ("TOKEN_CLS", *_ALBERT),
+    "PonderAlbertForSequenceClassification": ("SEQ_CLS", *_ALBERT),
+    "MultiExitAlbertForSequenceClassification": ("SEQ_CLS", *_ALBERT),
+    "EarlyExitForCausalLM": ("CAUSAL_LM", *_LLAMA),
+    "EarlyExitForSequenceClassification": ("SEQ_CLS", *_LLAMA),
+    "EarlyExitForTokenClassification": ("TOKEN_CLS", *_LLAMA),
 }
 HEADS = [
     pytest.param(case, head, id=head.__name__) for case in CASES for head in case.models() if head.__name__ in ADAPTED
@@ -21,12 +26,11 @@ HEADS = [
 def adapted(case, head):
     peft = pytest.importorskip("peft")
     config = case.config()
-    for name, value in MOVING.items():
-        setattr(config, name, value)
+    case.shape(config).initializer_range = MOVING["initializer_range"]
     torch.manual_seed(0)
     base = head(config)
-    kind = ADAPTED[head.__name__]
-    lora = peft.LoraConfig(task_type=kind, r=4, target_modules=["query", "value"], lora_dropout=0.0)
+    kind, _, matrices = ADAPTED[head.__name__]
+    lora = peft.LoraConfig(task_type=kind, r=4, target_modules=matrices, lora_dropout=0.0)
     return base, peft.get_peft_model(base, lora), case.inputs(config)
 
 
@@ -35,7 +39,7 @@ def test_only_adapter_and_head_learn_and_the_loss_falls(case, head):
     _, model, inputs = adapted(case, head)
     model.train()
     frozen = {name: each.detach().clone() for name, each in model.named_parameters() if not each.requires_grad}
-    assert any("albert_layer" in name for name in frozen)
+    assert any(ADAPTED[head.__name__][1] in name for name in frozen)
     optimizer = torch.optim.Adam([each for each in model.parameters() if each.requires_grad], lr=0.01)
     losses = []
     for _ in range(20):

@@ -53,6 +53,10 @@ FAMILIES = {
     ),
     "looped": ("loop_tiny",),
     "looped, drawn": ("loop_tiny", *DRAWN),
+    "early exit": (
+        "exit_tiny", "model.num_hidden_layers=3", "model.exit_layers=null", "model.exit_heads=own",
+        "model.exit_curriculum=rotational", "model.rotation=2", "trainer.ddp_find_unused_parameters=true",
+    ),
     "looped, tags": ("act_hops", "model=looped_mini", "budget=none", *DRAWN),
 }  # fmt: skip
 
@@ -161,6 +165,22 @@ def test_a_training_is_that_of_one_process(family: str, kind: Kind) -> None:
     run = train(family, kind)
     assert_equal(run, of_one(family))
     assert (run / "checkpoints" / "checkpoint-4" / "shards").is_dir() == kind.sharded
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [Kind(2), Kind(2, sharded=True)], ids=named)
+def test_a_layer_that_all_texts_of_a_process_skip_stops_no_training(kind: Kind) -> None:
+    further = ("model.exit_heads=shared", "trainer.ddp_find_unused_parameters=false")
+    run = train("early exit", kind, "model.layer_dropout=0.9", *further)
+    assert json.loads((run / "run.json").read_text())["status"] == "finished"
+
+
+@pytest.mark.slow
+def test_heads_without_a_loss_in_a_step_need_a_setting_of_ddp() -> None:
+    given = ["--config-name", *command("early exit", Kind(2)), "trainer.ddp_find_unused_parameters=false"]
+    status, said = try_to_launch([*given, f"output_dir={_place()}"], 2)
+    assert status == 2
+    assert "trainer.ddp_find_unused_parameters=false: must be true" in said
 
 
 @pytest.mark.slow

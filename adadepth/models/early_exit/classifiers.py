@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import (
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING,
@@ -29,6 +29,7 @@ from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
     count_sequences,
+    refuse_unknown,
     step_losses,
     target_weights,
 )
@@ -60,11 +61,13 @@ class _Classifier(EarlyExitModel):
         exit_rule: str | ExitRule | None = None,
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
+        **options: Any,
     ) -> EarlyExitOutput:
         """Predict; the arguments are those of `EarlyExitForCausalLM.forward`, and segments of encoders.
 
         Labels of texts follow `infer_problem_type`, those of tokens are classes (B, T), negative where there is none.
         """
+        refuse_unknown(options, type(self).__name__, known=())
         running = self.begin({
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,
@@ -131,7 +134,7 @@ class EarlyExitForSequenceClassification(_Classifier):
 
     @property
     def _reads_last_token(self) -> bool:
-        return isinstance(getattr(self.head, "score", None), nn.Linear)
+        return hasattr(self.head, "score")  # a matrix, or what adapters replace it with
 
     def predict(self, head: Any, states: Tensor, **options: Any) -> Tensor:
         """Return the logits (A, C) of a head for normed states, of last tokens (A, D) or whole texts (A, T, D)."""

@@ -8,6 +8,7 @@ from typing import Any
 from adadepth.config import Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
+from adadepth.runtime.distributed import is_distributed
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
 ExitLossWeights = StrEnum(
@@ -140,8 +141,26 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
+    yield from _check_unused_heads(config, model)
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
+
+
+def _check_unused_heads(config: ExperimentConfig, model: EarlyExitSettings) -> Iterator[str]:
+    """Check that DDP accepts heads without a loss in a step."""
+    weights, first = model.exit_weights, model.exit_layers is None or 1 in model.exit_layers
+    has_idle_exits = (
+        model.exit_curriculum is not ExitCurriculum.none
+        or weights is ExitLossWeights.last
+        or not model.exit_scale
+        or (weights is ExitLossWeights.layerskip and first)  # its weight is 0
+    )
+    refuses = config.trainer.ddp_find_unused_parameters is False and is_distributed() and not config.trainer.fsdp
+    if refuses and has_idle_exits and model.exit_heads is not ExitHeads.shared:
+        yield (
+            f"trainer.ddp_find_unused_parameters=false: must be true, because model.exit_heads={model.exit_heads} has "
+            "heads without a loss in some steps"
+        )
 
 
 def first_tokens(model: Any) -> dict[str, Any]:

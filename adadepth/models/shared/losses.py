@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -29,9 +29,14 @@ class LossOptions(TypedDict, total=False):
     num_items_in_batch: Tensor | int | None
 
 
-def refuse_unknown(options: LossOptions, owner: str) -> None:
-    """Raise a `TypeError` for arguments that are not in `LossOptions`, as Python does for unknown arguments."""
-    if unknown := options.keys() - LossOptions.__annotations__:
+def refuse_unknown(
+    options: Mapping[str, Any], owner: str, known: Collection[str] = frozenset(LossOptions.__annotations__)
+) -> None:
+    """Raise a `TypeError` for unknown arguments, as Python does.
+
+    An argument that is None counts as absent: PEFT passes `output_attentions=None` to every model.
+    """
+    if unknown := {name for name, value in options.items() if value is not None}.difference(known):
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 

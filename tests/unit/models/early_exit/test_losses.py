@@ -169,6 +169,24 @@ def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytes
             near(found[row], states[row])
 
 
+def test_several_processes_also_run_a_layer_that_all_texts_skip(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small(layer_dropout=1.0).train()  # all texts skip the last layer
+
+    def compute_gradients() -> tuple[Tensor, list[Tensor | None]]:
+        model.zero_grad()
+        torch.manual_seed(0)
+        loss = model(IDS, labels=LABELS).loss
+        loss.backward()
+        return loss, [weight.grad for weight in model.layers[-1].parameters()]
+
+    alone, nothing = compute_gradients()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    loss, gradients = compute_gradients()
+    assert torch.equal(loss, alone)
+    assert all(gradient is None for gradient in nothing)
+    assert all(gradient is not None and not gradient.any() for gradient in gradients)
+
+
 def test_layers_are_skipped_as_often_as_said() -> None:
     from adadepth.models.early_exit.layers import draw_skipped
 
