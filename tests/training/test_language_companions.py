@@ -20,18 +20,23 @@ ROOT = Path(__file__).resolve().parents[2]
 DATA = ("dataset=stream_python_docs", "dataset.append_eos=false", "tokenizer=words")
 
 
-LOOPED = (
-    "loop_tiny", "debug=default", "tokenizer=words", "dataset.append_eos=false", "dataset.sequence_length=64",
+_SMALL = (
+    "debug=default", "tokenizer=words", "dataset.append_eos=false", "dataset.sequence_length=64",
     "model.hidden_size=32", "model.intermediate_size=64", "model.num_attention_heads=2",
 )  # fmt: skip
+BLOCKS = {
+    "looped": ("loop_tiny", *_SMALL),
+    "early exit": ("exit_tiny", *_SMALL, "model.num_hidden_layers=3", "model.exit_layers=[1]", "model.exit_heads=own"),
+}
 
 
-@pytest.fixture(scope="module")
-def looped_run(tmp_path_factory) -> Path:
-    out = tmp_path_factory.mktemp("looped")
-    tasks.run(configured(*LOOPED, "trainer.max_steps=30", "trainer.disable_tqdm=true", f"output_dir={out}"))
-    (folder,) = out.glob("loop_tiny/*")
-    return folder
+@pytest.fixture(scope="module", params=BLOCKS)
+def run_on_blocks(request, tmp_path_factory) -> tuple[Path, tuple[str, ...]]:
+    """A run of a family that is trained on blocks of text, and its settings."""
+    settings, out = BLOCKS[request.param], tmp_path_factory.mktemp("blocks")
+    tasks.run(configured(*settings, "trainer.max_steps=30", "trainer.disable_tqdm=true", f"output_dir={out}"))
+    (folder,) = out.glob(f"{settings[0]}/*")
+    return folder, settings
 
 
 @pytest.fixture(scope="module")
@@ -48,22 +53,37 @@ def run(tmp_path_factory) -> Path:
     return folder
 
 
+def test_pipeline_generates_text_of_blocks(run_on_blocks):
+    assert_generates(run_on_blocks[0])
+
+
 def test_pipeline_generates_text(run):
+    assert_generates(run)
+
+
+def assert_generates(run):
     generate = transformers.pipeline("text-generation", model=str(run / "model"))
+    options = {"max_new_tokens": 8, "do_sample": False, "suppress_tokens": generate.tokenizer.all_special_ids}
     texts = ["the value of the", "if a", "this function returns a list"]
-    alone = [generate(text, max_new_tokens=8, do_sample=False)[0]["generated_text"] for text in texts]
+    alone = [generate(text, **options)[0]["generated_text"] for text in texts]
     assert all(answer.startswith(text) and len(answer) > len(text) for answer, text in zip(alone, texts, strict=True))
-    together = generate(texts, max_new_tokens=8, do_sample=False, batch_size=3)
+    together = generate(texts, **options, batch_size=3)
     assert [answers[0]["generated_text"] for answers in together] == alone, "padded on the left, nothing else changes"
 
 
 def test_lora_trains(run, tmp_path):
+    assert_lora_trains(run, tmp_path, ["query", "key_value", "position", "output"])
+
+
+def test_lora_trains_on_blocks(run_on_blocks, tmp_path):
+    assert_lora_trains(run_on_blocks[0], tmp_path, ["q_proj", "o_proj", "lm_head"])
+
+
+def assert_lora_trains(run, tmp_path, matrices):
     peft = pytest.importorskip("peft")
     model, tokenizer = AutoModelForCausalLM.from_pretrained(run / "model"), AutoTokenizer.from_pretrained(run / "model")
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    settings = peft.LoraConfig(
-        r=4, lora_alpha=32, target_modules=["query", "key_value", "position", "output"], task_type="CAUSAL_LM"
-    )
+    settings = peft.LoraConfig(r=4, lora_alpha=32, target_modules=matrices, task_type="CAUSAL_LM")
     adapted = peft.get_peft_model(model, settings)
     data = [{"input_ids": tokenizer("the dog sat on the mat and slept for hours").input_ids}] * 32
     trainer = Trainer(
@@ -137,9 +157,10 @@ def test_the_harness_agrees(run, tmp_path, window, context):
     assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)
 
 
-def test_the_harness_agrees_on_blocks(looped_run, tmp_path):
+def test_the_harness_agrees_on_blocks(run_on_blocks, tmp_path):
     """A block of 64 places predicts 63 tokens, and so does a window of that length."""
     pytest.importorskip("lm_eval")
-    found = harness(looped_run, tmp_path / "harness", 63)
-    expected = ours(looped_run, tmp_path / "ours", *LOOPED)
+    folder, settings = run_on_blocks
+    found = harness(folder, tmp_path / "harness", 63)
+    expected = ours(folder, tmp_path / "ours", *settings)
     assert found["word_perplexity,none"] == pytest.approx(expected["eval/word_perplexity"], rel=1e-5)

@@ -67,7 +67,7 @@ class _Classifier(EarlyExitModel):
 
         Labels of texts follow `infer_problem_type`, those of tokens are classes (B, T), negative where there is none.
         """
-        refuse_unknown(options, type(self).__name__, known=())
+        refuse_unknown(options, type(self).__name__, allowed=())
         running = self.begin({
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,

@@ -30,13 +30,13 @@ class LossOptions(TypedDict, total=False):
 
 
 def refuse_unknown(
-    options: Mapping[str, Any], owner: str, known: Collection[str] = frozenset(LossOptions.__annotations__)
+    options: Mapping[str, Any], owner: str, allowed: Collection[str] = frozenset(LossOptions.__annotations__)
 ) -> None:
     """Raise a `TypeError` for unknown arguments, as Python does.
 
     An argument that is None counts as absent: PEFT passes `output_attentions=None` to every model.
     """
-    if unknown := {name for name, value in options.items() if value is not None}.difference(known):
+    if unknown := {name for name, value in options.items() if value is not None}.difference(allowed):
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
