@@ -179,6 +179,7 @@ FAMILY = Family(
         "classification": f"{_CLASSIFIERS}:EarlyExitForSequenceClassification",
         "tagging": f"{_CLASSIFIERS}:EarlyExitForTokenClassification",
     },
+    public={"add_exits": "adadepth.models.early_exit.pretrained:add_exits"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),

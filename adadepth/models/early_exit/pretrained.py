@@ -10,16 +10,34 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.early_exit.configuration import OPTIONAL_SIZES, SIZES, EarlyExitConfig
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.early_exit.layers import split_model
 from adadepth.models.early_exit.modeling import EarlyExitModel
-from adadepth.models.folder import is_weightless
+from adadepth.models.folder import is_weightless, read_config
 from adadepth.models.loading import allow_new_weights, refuse_mismatched, refuse_missing, warn_about_new_weights
 from adadepth.runtime.hub_access import silence_transformers
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest
 _COMPARED = 8  # tokens of the comparison
+
+
+def add_exits(source: str, *, model_class: type[EarlyExitModel] = EarlyExitForCausalLM, **settings: Any) -> Any:
+    """Build an early-exit model with the weights of a pretrained network of transformers, such as LayerSkip's.
+
+    Args:
+        source: Folder or hub id of the network.
+        model_class: Class of the result.
+        **settings: Fields of `EarlyExitSettings`, e.g. `exit_layers`. By default there is an exit after every layer,
+            with the final norm and head of the network.
+
+    Raises:
+        ConfigError: If a setting contradicts the network.
+        CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
+    """
+    chosen = EarlyExitSettings(pretrained=source, **settings)
+    return build_from_base(model_class, chosen, read_config("model.pretrained", source), None, {})
 
 
 def build_from_base(

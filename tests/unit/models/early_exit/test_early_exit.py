@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from adadepth import (
     EarlyExitConfig,
     EarlyExitForCausalLM,
     EarlyExitForSequenceClassification,
     EarlyExitForTokenClassification,
+    add_exits,
 )
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
@@ -224,6 +225,29 @@ def test_exits_of_a_pretrained_decoder_begin_as_its_last_one(kind: str, tmp_path
         build_language_model(EarlyExitSettings(pretrained=str(tmp_path), hidden_size=64), PIECES)
     with pytest.raises(ConfigError, match=r"it has 53 pieces, the tokenizer 60"):
         build_language_model(EarlyExitSettings(pretrained=str(tmp_path)), 60)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@torch.no_grad()
+def test_a_folder_as_layerskip_is_published(tied: bool, tmp_path: Path) -> None:
+    """Plain Llama in bfloat16 with scaled rotary positions; Llama 3.2 also ties the matrices of words."""
+    rotary = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0,
+              "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+    config = LlamaConfig(**SIZES, num_key_value_heads=2, rope_parameters=rotary, tie_word_embeddings=tied)
+    draw_weights(LlamaForCausalLM(config)).to(torch.bfloat16).save_pretrained(tmp_path)
+    stock = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
+    states = []
+    for layer in stock.model.layers:
+        layer.register_forward_hook(lambda module, inputs, output: states.append(output))
+    expected = stock(IDS).logits
+    for model in (add_exits(str(tmp_path)), build_language_model(EarlyExitSettings(pretrained=str(tmp_path)), PIECES)):
+        assert model.config.exits == [1, 2, 3, 4]
+        assert (model.config.exit_heads, model.config.exit_rule, len(model.exits)) == ("shared", None, 0)
+        near(model(IDS).logits, expected)
+        for number, read in enumerate(states, start=1):
+            near(model(IDS, exit_rule=f"fixed:{number}").logits, stock.lm_head(stock.model.norm(read)))
+    with pytest.raises(ConfigError, match="exit_layers"):
+        add_exits(str(tmp_path), exit_layers=[5])
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "qwen2"])
