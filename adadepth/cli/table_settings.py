@@ -114,7 +114,7 @@ def add_table_settings(words: Sequence[str]) -> list[str]:
 
 
 def _read_command(words: Sequence[str]) -> _Command | None:
-    """Parse a command line with `--config-name finetune` into its overrides and the settings of its table.
+    """Parse a command line with `--config-name finetune`: return its overrides and the settings of its examples.
 
     The result is None if it does not train on a table, or if Hydra will refuse it.
     """

@@ -28,7 +28,7 @@ class TaskDepthReporter(Scorer):
         self._reads_cached_states = False
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Record whether a batch holds states of the base model that were read from the cache on disk."""
+        """Note whether the base model's states come from the cache on disk; this evaluation collects no examples."""
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:

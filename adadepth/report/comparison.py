@@ -332,7 +332,7 @@ def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str,
 
 
 def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
-    """Return the points of a group of runs, in the order of the figure's rows."""
+    """Return the points that a figure of depth by class shows for a group of runs, one for each row of the figure."""
     rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
         Dot(depth["mean"], row + offset, f"{label}, {name}: {format_spread(depth)}", spread_x=depth.get("std", 0.0))

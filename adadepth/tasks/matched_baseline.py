@@ -160,7 +160,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
     count = min(len(dataset), _MOST_EXAMPLES, trained // (2 * passes))
     if count < min(_FEWEST_EXAMPLES, len(dataset)):
         raise BaselineUnavailable(
-            f"training was too short: {trained:,} sequences, but the comparison reads each example {passes} times"
+            f"training was too short: it read {trained:,} sequences, but the baseline needs {passes} passes"
         )
     return count
 
@@ -205,7 +205,7 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 
 
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
-    """Return the exit steps under an exit rule of the model family, and the label of the rule.
+    """Return the exit steps under the default exit rule of the model at a threshold of one half, and the rule's label.
 
     Its threshold is fitted so that units exit after half of the steps on average.
     """

@@ -66,7 +66,9 @@ class BenchSweeper(GridSweeper):
         """
         common_overrides, *rest = self.grid(arguments)[0]
         if rest:
-            raise ConfigError(f"{' '.join(arguments)}: only the methods (ways) of a bench take several values of a key")
+            raise ConfigError(
+                f"{' '.join(arguments)}: several values of a key can only be given in `ways`, the methods of a bench"
+            )
         runs = bench.list_bench_runs(
             self.tasks, self.seeds, common_overrides, lambda overrides: self.grid(list(overrides))[0]
         )

@@ -98,7 +98,9 @@ def self_speculation(
     _check(model, input_ids, generation_config, synced_gpus, draft_tokens, model_kwargs)
     rule, drafter = _prepare_drafting(model, draft_rule, model_kwargs)
     if rule.mixes:
-        raise ConfigError(f"draft_rule={rule.label}: mixes all loops, so a draft saves none")
+        raise ConfigError(
+            f"draft_rule={rule.label}: combines the predictions of all loops, so a draft needs all of them"
+        )
     if STATES in rule.needs:
         raise ConfigError(f"draft_rule={rule.label}: reads the change of states, which drafts do not store")
     text = _AcceptedTokens(input_ids, logits_processor, stopping_criteria, generation_config, streamer)

@@ -185,7 +185,7 @@ def _describe_truth(answer: Answer) -> str:
 
 
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the number of correct cells with a target, and a remark, or None if no cell has a target."""
+    """Return the number of correct cells as a text, and a comment on it, or None if no cell has a target."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.label is not None]
     targets = [cell for cell in board_cells if result["predicts"] != "cells" or cell.label != cell.symbol]
     if not targets:

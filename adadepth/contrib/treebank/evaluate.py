@@ -114,7 +114,7 @@ def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer 
 def _summarise_words(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """Return the content of words.json."""
+    """Return the depths by class of word in every set, which words.json stores."""
     max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, split in data.sets.items():
@@ -149,7 +149,7 @@ def _list_sentence_numbers(split: TreebankSet) -> np.ndarray:
 
 
 def _publish_summary(summary: dict[str, Any], session: Session) -> None:
-    """Write the summary of words, print it and log it to trackers."""
+    """Write the depths and probes by class of word to words.json, print them and log them to trackers."""
     write_words(session.run.directory, summary)
     say(format_words(summary))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step

@@ -346,7 +346,9 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         """
         config = self.config
         if not config.freeze_base_model and getattr(base, "layerdrop", 0.0) > 0.0:
-            raise ConfigError(f"freeze_base_model=False: the base skips blocks at random, layerdrop={base.layerdrop}")
+            raise ConfigError(
+                f"freeze_base_model=False: cannot train a base that skips blocks at random (layerdrop={base.layerdrop})"
+            )
         self.model = base.requires_grad_(not config.freeze_base_model)
         if config.kept_layers is not None:
             cut_blocks(base, config.layer_states[config.layers[-1]])

@@ -35,7 +35,7 @@ def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> 
 
 
 def read_config(config: dict[str, Any]) -> AdaLayersConfig:
-    """Convert the configuration of the reference implementation, and set `seed_compat`.
+    """Return the configuration for a checkpoint of the reference implementation, given its JSON fields.
 
     Raises:
         CheckpointError: If the head has a conditional random field.

@@ -88,7 +88,7 @@ class PackedPositions(DensePositions):
         return output
 
     def renew(self, state: Tensor) -> None:
-        """Set the states, (P, H), from which the next iteration computes keys and values.
+        """Store the new states of the running tokens, (P, H), for the keys and values of the next iteration.
 
         They include halted tokens.
         """

@@ -223,7 +223,7 @@ def _rename_source(name: str, prefix: str) -> str:
 
 
 def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
-    """Return the attribute, the module that has it, and the layers."""
+    """Find the list of layers of a network: return the name of the attribute, the module that has it, and the list."""
     for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
         for name, layers in stack.named_children():
             if isinstance(layers, nn.ModuleList) and len(layers) == config.num_hidden_layers:

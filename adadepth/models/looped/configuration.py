@@ -142,7 +142,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
                 f"base_config has {base.num_hidden_layers} layers, but prelude + core + coda = {self.layers}"
             )
         if self.queries != "state":
-            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} support no separate queries")
+            raise ConfigError(f"queries={self.queries}: layers of {base.model_type} read queries from `state` only")
 
     def _check_sizes(self) -> None:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:

@@ -83,7 +83,7 @@ _Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
-    """Attention context of a call: settings of the configuration that a call may replace.
+    """Limits of attention in one forward pass, which may differ from those of the configuration.
 
     Attributes:
         memory_length: Maximum number of memory positions.

@@ -334,7 +334,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
     def __init__(self, config: ParXLConfig) -> None:
         if config.architecture is not None:
             raise ConfigError(
-                f"architecture={config.architecture}: a ParXLSupernet searches for one; ParXLForCausalLM holds it"
+                f"architecture={config.architecture}: must be complete here; ParXLSupernet searches for one"
             )
         super().__init__(config)
         self.gates: nn.Parameter = nn.Parameter(torch.zeros(config.num_hidden_layers, len(OPERATIONS)))

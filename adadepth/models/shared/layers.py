@@ -31,7 +31,7 @@ class Dropout(nn.Dropout):
         return input * mask.mul_(scale)
 
     def added(self, state: Tensor, change: Tensor) -> Tensor:
-        """Return state + drop(change) for two tensors of the same shape."""
+        """Add a change to a state of the same shape, with dropout on the change."""
         if not self._uses_bit_mask(change):
             return state + super().forward(change)
         mask, scale = _draw_mask(change, self.p)

@@ -183,7 +183,9 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
         targets = labels.float().unsqueeze(1).expand(step_logits.shape)
         return unit_losses(kind, step_logits, targets), all_sequences
     if kind != "regression" or outputs != 1:
-        raise ConfigError(f"problem_type={kind} with {outputs} outputs: steps must predict classes or one value")
+        raise ConfigError(
+            f"problem_type={kind} with {outputs} outputs: predictions after every step must be classes or one number"
+        )
     losses = (step_logits.float().squeeze(-1) - labels.float().view(-1, 1)) ** 2
     return losses, all_sequences
 

@@ -318,7 +318,7 @@ def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tenso
 
 
 def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
-    """Collect the results of all iterations, ordered by row and step of the row."""
+    """Collect the predictions of all iterations in tables with a row for each example and a column for each step."""
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
     steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])

@@ -279,7 +279,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return output
 
     def _resolve_places(self, slots: int | None, run_all_steps: bool | None) -> int | None:
-        """Return the number of slots that a forward pass uses, or None if all puzzles run together.
+        """Return how many puzzles run at a time in a forward pass, or None if all of them do.
 
         If `slots` is None, the number is that of the configuration, unless all steps run anyway.
         """

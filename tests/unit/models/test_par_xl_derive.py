@@ -120,7 +120,7 @@ def test_a_supernet_is_not_loaded_as_a_network(auto, tmp_path):
 
 def test_a_network_is_not_loaded_as_a_supernet(tmp_path):
     small_network("sf").save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"^architecture=sf: a ParXLSupernet searches for one; ParXLForCausalLM hold"):
+    with pytest.raises(ConfigError, match=r"^architecture=sf: must be complete here"):
         ParXLSupernet.from_pretrained(tmp_path)
 
 
