@@ -31,7 +31,7 @@ adadepth: transformers whose depth is not fixed.
   adadepth --config-name act_tiny                         train, evaluate, write a report
   adadepth --config-name act_tiny model=albert_act_mini trainer.max_steps=50
   adadepth --config-name act_tiny mode=evaluate checkpoint=latest
-  adadepth --config-name act_tiny -m model.act_penalty=1e-3,5e-4 seed=0,1
+  adadepth --config-name act_tiny -m budget.target=3,5 seed=0,1
   adadepth --config-dir FOLDER --config-name NAME         with your own YAML files in addition
 
 `python -m adadepth` is the same, and so is `python adadepth/run.py` in a clone.

@@ -15,8 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, field
+from threading import local
 from typing import Any, NamedTuple
 
 import torch
@@ -115,29 +115,36 @@ def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Te
     return selected[id(inputs)]
 
 
-_recorded: ContextVar[RunningTexts | None] = ContextVar("recorded", default=None)
+class _Recording(local):
+    """The texts whose inputs this thread records; torch.compile cannot trace a `ContextVar`."""
+
+    def __init__(self) -> None:
+        self.running: RunningTexts | None = None
+
+
+_recording = _Recording()
 
 
 class ExitableLayers(nn.ModuleList):
     """The layers of a network; within `record`, iterating over them gives stand-ins that run nothing."""
 
     def __iter__(self) -> Iterator[Any]:
-        running, layers = _recorded.get(), super().__iter__()
+        running, layers = _recording.running, super().__iter__()
         return layers if running is None else iter([_StandIn(layer, running) for layer in layers])
 
     def __getitem__(self, index: Any) -> Any:
-        is_recorded = isinstance(index, slice) and _recorded.get() is not None
+        is_recorded = isinstance(index, slice) and _recording.running is not None
         return self if is_recorded or index == slice(None, len(self)) else super().__getitem__(index)
 
     @contextmanager
     def record(self) -> Iterator[RunningTexts]:
         """Record the inputs of all layers in a call of their network within the context."""
         running = RunningTexts()
-        token = _recorded.set(running)
+        outer, _recording.running = _recording.running, running
         try:
             yield running
         finally:
-            _recorded.reset(token)
+            _recording.running = outer
 
 
 class _StandIn:

@@ -125,12 +125,14 @@ class StockClassifier(DepthModel, WithStockConfig):
     Attributes:
         own_classes: Mapping in transformers from the type of a configuration to its classifier class.
         from_type: Classifier class of transformers that is extended.
+        reads_last_token: Whether that class finds the last token by an id other than `config.pad_token_id`.
     """
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
     own_classes: ClassVar[Any]
     from_type: ClassVar[Any]
+    reads_last_token: ClassVar[bool]
 
     @classmethod
     def select_class(cls, config: PreTrainedConfig) -> Any:
@@ -278,7 +280,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         Raises:
             ConfigError: If the configuration has no padding id, and there may be padding.
         """
-        if input_ids is None or not reads_last_token(type(self).from_type):
+        if input_ids is None or not type(self).reads_last_token:
             return input_ids
         pad = self.config.get_text_config().pad_token_id
         if pad is not None:
@@ -358,8 +360,7 @@ class StockForTokenClassification(StockClassifier):
         return {"task": target_weights(self.config, batch["labels"]).sum()}
 
 
-@cache
-def reads_last_token(model_class: Any) -> bool:
+def _reads_last_token(model_class: Any) -> bool:
     """Return whether a class of transformers reads the last token with an id other than `config.pad_token_id`."""
     return "pad_token_id" in inspect.getsource(model_class.forward)
 
@@ -367,7 +368,12 @@ def reads_last_token(model_class: Any) -> bool:
 @cache
 def _extend_class(added: Any, extended: Any) -> Any:
     """Extend a class of transformers. The result keeps the class name, so that checkpoints record that name."""
-    members = {"config_class": extended.config_class, "from_type": extended, "__module__": extended.__module__}
+    members = {
+        "config_class": extended.config_class,
+        "from_type": extended,
+        "reads_last_token": _reads_last_token(extended),
+        "__module__": extended.__module__,
+    }
     return type(extended.__name__, (added, extended), members)
 
 
