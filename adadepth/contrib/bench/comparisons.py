@@ -27,6 +27,11 @@ def _is_learned(method: HaltingMethod) -> bool:
     return method.rule in _GATE_RULES or (method.rule == "run" and method.name.startswith(_HALTING_PREFIXES))
 
 
+def _has_different_layers(method: HaltingMethod) -> bool:
+    """Return whether a method exits by a prediction between different layers, instead of updates of one block."""
+    return method.rule in _PREDICTION_RULES and method.name.startswith("early_exit")
+
+
 def has_adaptive_depth(method: HaltingMethod) -> bool:
     """Return whether units get different depths, by an exit rule or because the method learns when to stop."""
     return method.rule in _PREDICTION_RULES or _is_learned(method)
@@ -58,9 +63,9 @@ COMPARISONS = (
     Comparison(
         "Does an exit rule that is applied after training need less compute than learned halting?",
         "According to arXiv 2607.20519 it needs far less. ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) are "
-        "methods of learned halting.",
+        "methods of learned halting. All compared methods apply one block repeatedly.",
         "exit rule after training",
-        lambda method: method.rule in _PREDICTION_RULES,
+        lambda method: method.rule in _PREDICTION_RULES and not _has_different_layers(method),
         "learned halting",
         _is_learned,
     ),
@@ -97,7 +102,7 @@ COMPARISONS = (
         "LayerSkip (arXiv 2404.16710) and DeeBERT (arXiv 2004.12993) exit between different layers. PABEE on ALBERT "
         "(arXiv 2006.04152) and Ouro (arXiv 2510.25741) exit between updates of one block.",
         "different layers",
-        _match_names("early_exit", "early_exit_2", "early_exit_4", "early_exit_narrow", rules=_PREDICTION_RULES),
+        _has_different_layers,
         "repeated block",
         _match_names("mean", "multi_exit", "gate", rules=_PREDICTION_RULES),
     ),

@@ -14,7 +14,6 @@ _TRAINING = {
     "early_exit": "train different layers with a loss after every exit",
     "early_exit_2": "train two different layers with a loss after each",
     "early_exit_4": "train four different layers with a loss after each",
-    "early_exit_narrow": "train four different layers of half the width with a loss after each",
     "gate": "train with a loss after every update, weighted by a gate",
     "gate_alone": "train a gate on the frozen network",
     "ponder_uniform": "train PonderNet with a uniform prior",
