@@ -229,8 +229,8 @@ def test_a_tracker_that_goes_away_is_told_once(
     assert made[0].calls == [1, 2]
     assert [line["train/loss"] for line in read_metrics(tmp_path / "metrics.jsonl")] == [1.0, 2.0, 3.0]
     assert capsys.readouterr().out == (
-        "warning: Vanishing failed (ConnectionError: no route to host); it gets no further metrics, and "
-        "metrics.jsonl goes on\n"
+        "warning: Vanishing failed (ConnectionError: no route to host); it gets no further metrics, but "
+        "metrics.jsonl still gets all of them\n"
     )
 
 

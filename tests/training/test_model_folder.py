@@ -135,7 +135,7 @@ def test_an_upload_that_fails_is_told_and_no_more(hub: Hub, tmp_path: Path, capl
     ("overrides", "message"),
     [
         (["trainer.hub_model_id=us/x"], "trainer.hub_model_id=us/x: only used with trainer.push_to_hub=true"),
-        (["trainer.push_to_hub=true", "runtime.offline=true"], "not with runtime.offline=true"),
+        (["trainer.push_to_hub=true", "runtime.offline=true"], "cannot be combined with runtime.offline=true"),
         (["trainer.push_to_hub=true", "seeds=2"], "trainer.push_to_hub=true: only with mode=train"),
     ],
 )

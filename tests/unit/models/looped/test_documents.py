@@ -45,7 +45,7 @@ def test_another_document_changes_nothing() -> None:
 def test_documents_have_positions_of_their_own_and_no_cache() -> None:
     model = small(**OURO)
     for more in ({"position_ids": torch.arange(12).view(1, -1)}, {"use_cache": True}):
-        with pytest.raises(DataError, match="documents: not with"):
+        with pytest.raises(DataError, match="documents: cannot be combined with"):
             model(ROW, documents=DOCUMENTS, **more)
 
 
