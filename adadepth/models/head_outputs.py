@@ -16,16 +16,20 @@ from adadepth.models.registry import families, load
 
 
 class Field(NamedTuple):
-    """Specification of an output tensor: its number of dimensions, and a description of its content."""
+    """Specification of an output tensor: its number of dimensions, and a description of its content.
+
+    A field that is not `trained` may be missing in training, because only an evaluation reads it.
+    """
 
     dimensions: int
     words: str
+    trained: bool = True
 
 
 _WORDS = {"token_losses": Field(1, "the cross-entropy of each of the P tokens with a label in nats, detached")}
 # Kind of head, as in `Family.heads`, to fields of the output of a batch with targets, beside those of every output.
 OUTPUTS: dict[str, dict[str, Field]] = {
-    "pretraining": {"prediction_logits": Field(2, "(P, V), in the row order of `labels >= 0`"), **_WORDS},
+    "pretraining": {"prediction_logits": Field(2, "(P, V), in the row order of `labels >= 0`", False), **_WORDS},
     "classification": {"logits": Field(2, "(B, C), with one column for a value")},
     "tagging": {"logits": Field(3, "(B, T, C)")},
     "question_answering": {"start_logits": Field(2, "(B, T)"), "end_logits": Field(2, "(B, T)")},
@@ -56,6 +60,8 @@ def check_output(model: DepthModel, outputs: Any) -> None:
     for kind in list_head_kinds(model):
         for name, field in OUTPUTS.get(kind, {}).items():
             value = getattr(outputs, name, None)
+            if value is None and model.training and not field.trained:
+                continue
             if not isinstance(value, Tensor) or value.dim() != field.dimensions:
                 wrong.append(f"{name} must be {field.words}, not {_describe(value)}")
     if wrong:

@@ -7,94 +7,33 @@ classes or pieces, M targets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
-    Cache,
-    GenerationMixin,
-)
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
+from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.early_exit.cache import ExitCache, check_policy
-from adadepth.models.early_exit.layers import (
-    RunningTexts,
-)
-from adadepth.models.early_exit.losses import (
-    token_divergences,
-)
-from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table, find_real_tokens
+from adadepth.models.early_exit.layers import RunningTexts
+from adadepth.models.early_exit.modeling import EarlyExitOutput
+from adadepth.models.early_exit.stepping import ReadingRule, fill_table, find_real_tokens
 from adadepth.models.early_exit.token_steps import TokenStepper
-from adadepth.models.shared.causal import causal_targets, count_in_documents, cross_entropies
+from adadepth.models.early_exit.word_model import TokenRun, WordModel
+from adadepth.models.shared.causal import causal_targets, count_in_documents
 from adadepth.models.shared.generation import CheckedGeneration
-from adadepth.models.shared.losses import (
-    LossOptions,
-    LossTerm,
-    combine_terms,
-    refuse_unknown,
-)
-from adadepth.models.shared.steps import (
-    Choice,
-    choose_states,
-    requested_states,
-    run_steps,
-    runs_all,
-)
+from adadepth.models.shared.losses import LossOptions, combine_terms, refuse_unknown
+from adadepth.models.shared.steps import Choice, run_steps
 
 
-@dataclass
-class TokenRun:
-    """States and exits of the tokens of a batch.
-
-    Attributes:
-        states: States at every exit, (B, T, D) each; or one tensor, at the exit of each token.
-        exit_steps: Exit of each token, from 1, int64, (B, T); 0 at padding.
-        execution: Computation of the batch.
-        has_all_exits: Whether the states are those of all exits.
-    """
-
-    states: list[Tensor]
-    exit_steps: Tensor
-    execution: Execution
-    has_all_exits: bool = False
-
-
-class ExitLogits:
-    """The predictions of every exit, (B, T, N, V), computed when they are indexed.
-
-    `logits[rows, tokens, exits]` is indexed like a tensor and gives float32 (..., V); `logits[...]` gives all of them.
-    """
-
-    def __init__(self, model: EarlyExitForCausalLM, states: Tensor) -> None:
-        self._model, self._states = model, states
-        self._steps = torch.arange(1, states.shape[2] + 1, device=states.device).expand(states.shape[:3])
-        self.shape = torch.Size((*states.shape[:3], model.config.vocab_size))
-
-    def __getitem__(self, index: Any) -> Tensor:
-        return self._model.read_exits(self._states[index], self._steps[index]).float()
-
-
-class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
+class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
     """A language model."""
 
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
     accepts_loss_kwargs = True
-
-    def get_output_embeddings(self) -> Any:
-        """Return the matrix of the last exit's predictions."""
-        return self.head.get_output_embeddings()
-
-    def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the matrix of the last exit's predictions."""
-        self.head.set_output_embeddings(value)
 
     @can_return_tuple
     def forward(
@@ -164,68 +103,29 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
             )
         recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
         running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
-        requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
-        shows = requested is not None
         real = find_real_tokens(attention_mask, running.states)
-        embedded = running.states
-        run_all = runs_all(run_all_steps, targets, training=self.training, shows=shows)
-        self.draw_skipped_layers(running)
-        run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
-        exits = run.exit_steps
-        output = EarlyExitOutput(
-            past_key_values=running.cache,
-            hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
-            exit_steps=exits,
-            trace=DepthTrace("token", exits.float(), real, self.max_updates, execution=run.execution),
-        )
+        run, output = self.run_words(
+            running, rule, real, targets=targets, run_all_steps=run_all_steps,
+            output_hidden_states=output_hidden_states, generator=generator,
+        )  # fmt: skip
         if targets is not None:
-            terms = self._compute_losses(run, targets, output)
+            terms = self.compute_losses(run, targets, output)
             if (items := options.get("num_items_in_batch")) is not None:
                 num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=targets.device))
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
             if self.training:
                 return output
-        if run.has_all_exits:
-            table = torch.stack(run.states, dim=2)
-            output.step_logits = ExitLogits(self, table)
-            states = table.gather(2, (exits.clamp(min=1) - 1)[..., None, None].expand(-1, -1, 1, table.shape[-1]))
-            states = states.squeeze(2)
-        else:
-            states = run.states[0]
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        output.logits = self.read_exits(states[:, columns], exits[:, columns].clamp(min=1))
+        output.logits = self.read_exits(run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1))
         return output
-
-    def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
-        """Run all layers; the rule decides afterwards."""
-        states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
-        if isinstance(rule, Fixed):
-            exits = real * rule.k
-        else:
-            slots = real.flatten().nonzero().squeeze(1)
-            with torch.no_grad():
-                read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
-                exits = fill_table(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
-        execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
-        return TokenRun(states, exits, execution, has_all_exits=True)
 
     def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
         """Run the layers that the exits of tokens need, and with a cache all of them, for later tokens."""
-        steps, shape = self.max_updates, real.shape
-        if isinstance(rule, Fixed):
-            states, exits = self.run_to_exit(running, rule.k), real * rule.k
-            execution = Execution(rule.k, width=shape[1])
-        else:
-            slots = real.flatten().nonzero().squeeze(1)
-            stepper = ExitStepper(self, running, slots, lambda step, states: states)
-            result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
-            chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
-            states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
-            execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
+        run = super()._run_online(running, rule, real, generator)
         if running.cache is not None and self._drafting_exit is None:
-            self.run_to_exit(running, steps)
-            execution = Execution(steps, width=shape[1], memory_length=running.memory_length)
-        return TokenRun([states], exits, execution)
+            self.run_to_exit(running, self.max_updates)
+            run.execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
+        return run
 
     def _forward_cached(
         self,
@@ -331,45 +231,6 @@ class EarlyExitForCausalLM(CheckedGeneration, EarlyExitModel, GenerationMixin):
         """Return the rule of a call; while transformers drafts with an early exit, this exit."""
         exit = self._drafting_exit
         return super().resolve_rule(choice if exit is None else f"fixed:{exit}")
-
-    def _compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
-        """Return the parts of the loss, and set the losses of single tokens in the output."""
-        counted = (targets >= 0).flatten().nonzero().squeeze(1)
-        targets, states = targets.flatten()[counted], [read.flatten(0, 1)[counted] for read in run.states]
-        pieces, weights, losses = self.config.vocab_size, self.exit_weights(), {}
-        total = states[0].new_zeros((), dtype=torch.float32)
-        apart = total if self.config.distillation else None
-        heads = [partial(self.read, step) for step in range(1, len(states) + 1)]
-        for step, (weight, read, head) in enumerate(zip(weights, states, heads, strict=True), start=1):
-            if self.training and not weight:
-                continue
-            losses[step] = cross_entropies(read, targets, head, pieces)
-            total = total + weight * losses[step].sum()
-            if apart is not None and step < len(states):
-                both, temperature = (head, heads[-1]), self.config.distillation_temperature
-                apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
-        count = torch.full((), len(targets), device=targets.device)
-        output.token_losses = losses[max(losses)].detach()
-        if not self.training:
-            output.step_losses = torch.stack(list(losses.values()), dim=1).detach()
-            exits = run.exit_steps.flatten()[counted].clamp(min=1).unsqueeze(1)
-            output.token_losses = output.step_losses.gather(1, exits - 1).squeeze(1)
-        return self.build_terms(total, apart, count)
-
-    def read_exits(self, states: Tensor, steps: Tensor) -> Tensor:
-        """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...)."""
-        flat, numbers = states.flatten(0, -2), steps.flatten()
-        present = numbers.unique().tolist() if len(self.exits) else []
-        if len(present) < 2:  # all exits have the same head
-            return self.read(present[0] if present else self.max_updates, flat).unflatten(0, states.shape[:-1])
-        logits = None
-        for step in present:
-            rows = (numbers == step).nonzero().squeeze(1)
-            part = self.read(step, flat[rows])
-            logits = part.new_zeros(len(flat), part.shape[-1]) if logits is None else logits
-            logits = logits.index_copy(0, rows, part)
-        assert logits is not None
-        return logits.unflatten(0, states.shape[:-1])
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a token to predict."""

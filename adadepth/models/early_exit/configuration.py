@@ -16,7 +16,13 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 # Sizes of a network that every type has, and those that a type may lack.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OPTIONAL_SIZES = ("num_key_value_heads", "max_position_embeddings", "tie_word_embeddings", "initializer_range")
+OPTIONAL_SIZES = (
+    "embedding_size",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+    "initializer_range",
+)
 
 
 @strict
@@ -29,6 +35,7 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
     # The settings of `EarlyExitSettings`, which documents them, with the values of a file that lacks them.
     base: str = "llama"
     vocab_size: int = 32000
+    embedding_size: int | None = None
     hidden_size: int = 128
     num_hidden_layers: int = 4
     num_attention_heads: int = 4
@@ -90,11 +97,12 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
             raise ConfigError(f"base={self.base}: transformers has no such type{nearest(self.base, CONFIG_MAPPING)}")
         kind = CONFIG_MAPPING[self.base]
         sizes: dict[str, Any] = {name: getattr(self, name) for name in (*SIZES, "max_position_embeddings")}
-        heads = {
+        typed = {
+            "embedding_size": self.embedding_size or self.hidden_size,
             "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
             "head_dim": self.hidden_size // self.num_attention_heads,
         }
-        sizes |= {name: value for name, value in heads.items() if hasattr(kind, name)}
+        sizes |= {name: value for name, value in typed.items() if hasattr(kind, name)}
         defaulted = ("tie_word_embeddings", "initializer_range")
         sizes |= {name: value for name in defaulted if (value := getattr(self, name)) is not None}
         tokens = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}

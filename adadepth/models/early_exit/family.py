@@ -36,6 +36,9 @@ class EarlyExitSettings(ModelConfig):
     hidden_size: int | None = setting(
         None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
     )
+    embedding_size: int | None = setting(
+        None, "E, width of the word embeddings of ALBERT and ELECTRA; None: hidden_size", at_least(1), shape=True
+    )
     num_hidden_layers: int | None = setting(
         None, "L, layers; None: those of model.pretrained", at_least(1), shape=True, hub=4
     )
@@ -175,11 +178,13 @@ FAMILY = Family(
     option="early_exit_mini",
     config="adadepth.models.early_exit.configuration:EarlyExitConfig",
     heads={
+        "pretraining": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM",
         "language_model": "adadepth.models.early_exit.causal_lm:EarlyExitForCausalLM",
         "classification": f"{_CLASSIFIERS}:EarlyExitForSequenceClassification",
         "tagging": f"{_CLASSIFIERS}:EarlyExitForTokenClassification",
     },
     public={"add_exits": "adadepth.models.early_exit.pretrained:add_exits"},
+    auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),

@@ -63,10 +63,10 @@ class RunningTexts:
     skipped: Tensor | None = None
     memory_length: int = 0
 
-    def run_layers(self, layers: nn.ModuleList, stop: int) -> None:
+    def run_layers(self, layers: ExitableLayers, stop: int) -> None:
         """Run layers until `stop` of all layers ran."""
         while self.done < stop:
-            layer, (arguments, options) = layers[self.done], self.inputs[self.done]
+            layer, (arguments, options) = layers.get_layer(self.done), self.inputs[self.done]
             if self.skipped is None:
                 self.states = run_layer(layer, self.states, arguments, options)
             else:
@@ -126,15 +126,31 @@ _recording = _Recording()
 
 
 class ExitableLayers(nn.ModuleList):
-    """The layers of a network; within `record`, iterating over them gives stand-ins that run nothing."""
+    """The layers of a network; within `record`, the network gets stand-ins that run nothing.
+
+    Args:
+        layers: Modules with the weights. ALBERT has fewer of them than layers, and applies each several times in a row.
+        depth: Number L of layers.
+    """
+
+    def __init__(self, layers: nn.ModuleList, depth: int) -> None:
+        super().__init__(layers)
+        self.depth = depth
+
+    def get_layer(self, number: int) -> nn.Module:
+        """Return the module that is layer `number` of L, counted from 0."""
+        return super().__getitem__(number * len(self) // self.depth)
 
     def __iter__(self) -> Iterator[Any]:
         running, layers = _recording.running, super().__iter__()
         return layers if running is None else iter([_StandIn(layer, running) for layer in layers])
 
     def __getitem__(self, index: Any) -> Any:
-        is_recorded = isinstance(index, slice) and _recording.running is not None
-        return self if is_recorded or index == slice(None, len(self)) else super().__getitem__(index)
+        running = _recording.running
+        if isinstance(index, slice):
+            return self if running is not None or index == slice(None, len(self)) else nn.ModuleList([*self][index])
+        layer = super().__getitem__(index)
+        return layer if running is None else _StandIn(layer, running)
 
     @contextmanager
     def record(self) -> Iterator[RunningTexts]:
@@ -183,6 +199,19 @@ class HeadInput(nn.Module):
         return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
 
 
+class FirstTokenPooler(nn.Module):
+    """The pooler of ALBERT, which is a linear layer and an activation of the network: tanh(W h_1)."""
+
+    def __init__(self, dense: nn.Linear, activation: nn.Module) -> None:
+        super().__init__()
+        self.dense, self.activation = dense, activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the pooled first token, (A, D), of states (A, T, D)."""
+        pooled: Tensor = self.activation(self.dense(states[:, 0]))
+        return pooled
+
+
 class Parts(NamedTuple):
     """A model of transformers in two parts.
 
@@ -207,7 +236,7 @@ def split_model(model: Any) -> Parts:
     if base is model or config.is_encoder_decoder:
         raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
     name, stack, layers = _find_layers(base, config)
-    setattr(stack, name, ExitableLayers(layers))
+    setattr(stack, name, ExitableLayers(layers, config.num_hidden_layers))
     norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)
     norm = nn.Identity() if norm_name is None else getattr(base, norm_name)
     if norm_name is not None:
@@ -215,6 +244,8 @@ def split_model(model: Any) -> Parts:
     pooler = getattr(base, "pooler", None)
     if pooler is not None:
         base.pooler = None
+    if isinstance(pooler, nn.Linear):  # of ALBERT
+        pooler = FirstTokenPooler(pooler, base.pooler_activation)
     setattr(model, prefix, HeadInput(norm, pooler))
     for plan in ("_tp_plan", "_ep_plan", "_pp_plan"):  # of parallel execution; the network has its own
         entries = (getattr(model, plan, None) or {}).items()
@@ -231,9 +262,10 @@ def _rename_source(name: str, prefix: str) -> str:
 
 def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
     """Find the list of layers of a network: return the name of the attribute, the module that has it, and the list."""
+    modules = getattr(config, "num_hidden_groups", config.num_hidden_layers)  # ALBERT applies each several times
     for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
         for name, layers in stack.named_children():
-            if isinstance(layers, nn.ModuleList) and len(layers) == config.num_hidden_layers:
+            if isinstance(layers, nn.ModuleList) and len(layers) == modules:
                 return name, stack, layers
     raise ConfigError(f"base={config.model_type}: its network has no list of {config.num_hidden_layers} layers")
 

@@ -82,6 +82,7 @@ class EarlyExitOutput(FieldOrderedOutput):
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
+    prediction_logits: Tensor | None = None
     past_key_values: Cache | None = None
     hidden_states: tuple[Tensor | None, ...] | None = None
     step_logits: Any = None
@@ -137,6 +138,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
 
     Attributes:
         mapping: Mapping of transformers from a type of configuration to its model for the task.
+        task_part: Name of the loss part of the task.
     """
 
     config: EarlyExitConfig
@@ -150,6 +152,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     exit_signals = frozenset({LOGITS})
     level_rule = "margin:0.5"
     mapping: ClassVar[Any]
+    task_part: ClassVar[str] = "task"
 
     def __init__(self, config: EarlyExitConfig) -> None:
         super().__init__(config)
@@ -158,6 +161,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         self.exits = nn.ModuleList()
         if config.exit_heads != "shared":
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
+            self._tied_weights_keys = self._tied_weights_keys | self._tie_within_exits()
         self._freeze()
         self._step: int | None = None
         self._total = 1
@@ -169,6 +173,12 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         loaded = super().from_pretrained(*args, **kwargs)
         (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
         return loaded
+
+    def _tie_within_exits(self) -> dict[str, str]:
+        """Return the tied weights of early exits with a head, which has two names for some weights, as the last one."""
+        pairs = [pair for pair in self._tied_weights_keys.items() if pair[1].startswith("head.")]
+        with_head = [f"exits.{number}" for number, exit in enumerate(self.exits) if exit.head is not None]
+        return {f"{exit}.{name}": f"{exit}.{source}" for exit in with_head for name, source in pairs}
 
     def _freeze(self) -> None:
         """Freeze all weights but those of early exits, if these alone are trained."""
@@ -323,8 +333,11 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         base: Any = self.config.base_config
         heads = base.num_attention_heads
         pair = 2.0 * heads * (getattr(base, "head_dim", None) or base.hidden_size // heads)
+        pair *= getattr(base, "inner_group_num", 1)  # a layer of ALBERT may be several in a row
         numbers = [0, *self.config.exits]
-        token = [float(sum(count_layer_macs(self.layers[layer]) for layer in range(number))) for number in numbers]
+        token = [
+            float(sum(count_layer_macs(self.layers.get_layer(layer)) for layer in range(number))) for number in numbers
+        ]
         return torch.tensor(token, dtype=torch.float64), pair * torch.tensor(numbers, dtype=torch.float64)
 
     @cached_property
@@ -332,7 +345,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         """Multiply-accumulates of a token's queries, keys and values between two exits, float64 (N,)."""
         exits = [0, *self.config.exits]
         spans = [range(*span) for span in pairwise(exits)]
-        macs = [sum(count_projection_macs(self.layers[layer]) for layer in span) for span in spans]
+        macs = [sum(count_projection_macs(self.layers.get_layer(layer)) for layer in span) for span in spans]
         return torch.tensor(macs, dtype=torch.float64)
 
     # ---- The forward pass
@@ -373,14 +386,14 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
 
     def build_terms(self, total: Tensor, divergence: Tensor | None, count: Tensor) -> dict[str, LossTerm]:
         """Return the parts of the loss from weighted sums over the units, and what divides them."""
-        terms = {"task": LossTerm(total, count)}
+        terms = {self.task_part: LossTerm(total, count)}
         if divergence is not None:
             terms["distillation"] = LossTerm(divergence, count, self.config.distillation)
         return terms
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Count the units with a label in a batch, for every part of the loss."""
-        return dict.fromkeys(("task", "distillation"), self.count_labels(batch["labels"]))
+        return dict.fromkeys((self.task_part, "distillation"), self.count_labels(batch["labels"]))
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the units with a label."""

@@ -158,13 +158,15 @@ class _Part:
         """Run a layer, counted from 0."""
         self._cache.target.picked = self._selection
         arguments, options = self._running.inputs[number]
-        self._states = run_layer(self._model.layers[number], self._states, arguments, self._select(options))
+        self._states = run_layer(self._model.layers.get_layer(number), self._states, arguments, self._select(options))
 
     def store(self, number: int) -> None:
         """Store the keys and values that a layer, counted from 0, computes from the states."""
         self._cache.target.picked = self._selection
         arguments, options = self._running.inputs[number]
-        both = record_keys_and_values(self._model.layers[number], self._states, *arguments, **self._select(options))
+        both = record_keys_and_values(
+            self._model.layers.get_layer(number), self._states, *arguments, **self._select(options)
+        )
         self._cache.layers[number].update(*both)
 
     def put(self, states: Tensor) -> Tensor:

@@ -19,9 +19,9 @@ MASK[1, 8:] = 0
 PADDED = IDS * MASK
 SIZES = {
     "vocab_size": PIECES, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
-    "intermediate_size": 48, "max_position_embeddings": 64, "pad_token_id": 0,
+    "intermediate_size": 48, "embedding_size": 24, "max_position_embeddings": 64, "pad_token_id": 0,
 }  # fmt: skip
-ENCODERS = ("bert", "roberta", "modernbert", "electra", "distilbert")
+ENCODERS = ("bert", "roberta", "albert", "modernbert", "electra", "distilbert")
 DECODERS = ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "gemma2", "mistral")
 
 
@@ -52,8 +52,11 @@ def get_stock(model: Any, layers: int | None = None) -> Any:
             for name, part in owner.named_children():
                 if isinstance(part, torch.nn.ModuleList) and len(part) == LAYERS:
                     setattr(owner, name, part[:layers])
-        stock.base_model.config = copy.deepcopy(stock.config)  # the model has the same one
-        stock.base_model.config.num_hidden_layers = layers
+        config = copy.deepcopy(stock.config)  # the model has the same one
+        config.num_hidden_layers = layers
+        for part in stock.base_model.modules():
+            if hasattr(part, "config"):
+                part.config = config
     return stock
 
 

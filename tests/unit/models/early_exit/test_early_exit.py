@@ -8,11 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AlbertConfig,
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from adadepth import (
     EarlyExitConfig,
     EarlyExitForCausalLM,
+    EarlyExitForMaskedLM,
     EarlyExitForSequenceClassification,
     EarlyExitForTokenClassification,
     add_exits,
@@ -20,6 +29,7 @@ from adadepth import (
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.family import EarlyExitSettings
+from adadepth.models.early_exit.layers import split_model
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,
     ENCODERS,
@@ -38,7 +48,9 @@ from tests.unit.models.early_exit.early_exit_support import (
 )
 
 LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+MASKED = EarlyExitForMaskedLM
 CASES = [(LANGUAGE, kind) for kind in DECODERS]
+CASES += [(MASKED, kind) for kind in ENCODERS]
 CASES += [(TEXTS, kind) for kind in (*ENCODERS, *DECODERS)]
 CASES += [(TOKENS, kind) for kind in (*ENCODERS, *DECODERS) if kind != "olmo2"]
 IDS_OF_CASES = [f"{head.__name__.removeprefix('EarlyExitFor')} {kind}" for head, kind in CASES]
@@ -87,7 +99,7 @@ def test_an_exit_has_the_weights_that_it_is_given(heads: str) -> None:
 
 @pytest.mark.parametrize(("head", "kind"), [
     (TEXTS, "bert"), (TEXTS, "modernbert"), (TEXTS, "qwen2"), (TOKENS, "bert"), (TOKENS, "gemma2"), (LANGUAGE, "llama"),
-    (LANGUAGE, "gemma2"),
+    (LANGUAGE, "gemma2"), (TEXTS, "albert"), (MASKED, "albert"), (MASKED, "electra"),
 ])  # fmt: skip
 @torch.no_grad()
 def test_texts_that_leave_have_the_predictions_of_texts_that_stay(head: Any, kind: str) -> None:
@@ -96,7 +108,7 @@ def test_texts_that_leave_have_the_predictions_of_texts_that_stay(head: Any, kin
     batch["input_ids"] = (IDS.repeat(4, 1) + torch.arange(12).unsqueeze(1)) % 50 + 3
     batch["input_ids"] *= batch["attention_mask"]
     dense = model(**batch, run_all_steps=True, exit_rule="fixed:1")
-    signal = dense.step_logits[...] if head is LANGUAGE else dense.step_logits
+    signal = dense.step_logits[...] if head in (LANGUAGE, MASKED) else dense.step_logits
     best = signal.float().softmax(dim=-1).topk(2, dim=-1).values
     margins = (best[..., 0] - best[..., 1]).amax(dim=-1)
     rule = f"margin:{float(margins.flatten().quantile(0.2)):.6f}"
@@ -198,6 +210,43 @@ def test_chosen_states_and_tuples_follow_the_fields() -> None:
     assert [state is None for state in output[1]] == [False, True, True, True, False]
 
 
+@pytest.mark.parametrize("fields", [
+    {"base": "bert", "exit_heads": "own"}, {"base": "albert", "exit_heads": "norm"}, {"base": "roberta"},
+    {"base": "modernbert", "exit_heads": "mlp", "trains": "exits"},
+], ids=str)  # fmt: skip
+@torch.no_grad()
+def test_a_model_of_masked_words_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
+    model = small(MASKED, **fields)
+    model.save_pretrained(tmp_path)
+    for auto in (AutoModelForMaskedLM, AutoModelForPreTraining):
+        loaded = auto.from_pretrained(tmp_path)
+        assert type(loaded) is MASKED
+        for rule in ("fixed:1", "fixed:4"):
+            assert torch.equal(loaded(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
+
+
+@torch.no_grad()
+def test_layers_of_albert_are_groups_that_are_applied_several_times() -> None:
+    """Six layers of two modules, each of two layers in a row: the first module three times, then the second."""
+    sizes = {name: value for name, value in SIZES.items() if name != "num_hidden_layers"}
+    base = AlbertConfig(**sizes, num_hidden_layers=6, num_hidden_groups=2, inner_group_num=2, num_labels=3)
+    model = draw_weights(TEXTS(EarlyExitConfig(base_config=base, num_labels=3)))
+    batch = {"input_ids": PADDED, "attention_mask": MASK}
+    near(model(**batch).logits, get_stock(model)(**batch).logits)
+    found = model(**batch, output_hidden_states=True)
+    running = model.begin(batch)
+    states = running.states
+    near(states, found.hidden_states[0])
+    for step, group in enumerate([0, 0, 0, 1, 1, 1], start=1):
+        for layer in model.model.encoder.albert_layer_groups[group].albert_layers:
+            states = layer(states, *running.inputs[0].arguments, **running.inputs[0].options)
+        near(found.hidden_states[step], states)
+    layer = 4 * WIDTH**2 + 2 * WIDTH * 48
+    lengths = MASK.sum(dim=1).double()
+    work = model.price(model(**batch, exit_rule="fixed:4").trace)
+    near(work.adaptive, (4 * 2 * lengths * (layer + 2 * WIDTH * lengths)).sum())
+
+
 def save_stock(kind: str, folder: Path, head: Any = LANGUAGE, **fields: Any) -> Any:
     """Save a model of transformers with drawn weights in a folder; returns it."""
     stock = draw_weights(small(head, kind, **fields)._build_stock())
@@ -264,7 +313,8 @@ def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("fields", "message"), [
-    ({"base": "albert"}, "base=albert: its network has no list of 4 layers"),
+    ({"base": "bart"}, "base=bart: BartForConditionalGeneration is no network of one stack with a head"),
+    ({"base": "llama"}, "base=llama: transformers has no such network for EarlyExitForMaskedLM"),
     ({"base": "bert"}, "base=bert: transformers has no such network for EarlyExitForCausalLM"),
     ({"base": "lama"}, "base=lama: transformers has no such type (did you mean 'llama'?)"),
     ({"exit_layers": [5]}, "exit_layers=[5]: there are 4 layers, from 1"),
@@ -272,7 +322,14 @@ def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> No
     ({"trains": "exits"}, "trains=exits: exit_heads=shared with 4 exits trains nothing"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(fields: dict[str, Any], message: str) -> None:
-    head = TEXTS if fields.get("base") == "albert" else LANGUAGE
+    head = MASKED if fields.get("base") in ("bart", "llama") else LANGUAGE
     with pytest.raises(ConfigError) as raised:
         head(EarlyExitConfig(**{**SIZES, **fields}))
     assert str(raised.value).startswith(message)
+
+
+def test_a_network_without_a_list_of_layers_is_refused() -> None:
+    stock = small(TEXTS, "albert")._build_stock()
+    split_model(stock)  # takes the network out
+    with pytest.raises(ConfigError, match="base=albert: its network has no list of 4 layers"):
+        split_model(stock)

@@ -10,13 +10,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+from adadepth import (
+    EarlyExitForCausalLM,
+    EarlyExitForMaskedLM,
+    EarlyExitForSequenceClassification,
+    EarlyExitForTokenClassification,
+)
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
 from adadepth.models.shared import causal
 from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
+MASKED = EarlyExitForMaskedLM
 
 
 def describe(layers: int, **fields: Any) -> Any:
@@ -81,7 +87,12 @@ def test_layer_dropout_grows_with_depth_and_step(growth: str) -> None:
 
 def labels_of(head: Any) -> Tensor:
     words = LABELS.masked_fill(MASK == 0, -100)
-    return {LANGUAGE: words, TEXTS: torch.tensor([2, 0, 1]), TOKENS: torch.where(words < 0, words, words % 3)}[head]
+    return {
+        LANGUAGE: words,
+        MASKED: words,
+        TEXTS: torch.tensor([2, 0, 1]),
+        TOKENS: torch.where(words < 0, words, words % 3),
+    }[head]
 
 
 def compute_expected(model: Any, weights: list[float], temperature: float) -> tuple[float, float]:
@@ -103,14 +114,20 @@ def compute_expected(model: Any, weights: list[float], temperature: float) -> tu
     return task, apart
 
 
-@pytest.mark.parametrize("head", [LANGUAGE, TEXTS, TOKENS], ids=["language", "texts", "tokens"])
-def test_a_loss_is_a_sum_over_exits(head: Any) -> None:
+@pytest.mark.parametrize(("head", "base"), [
+    (LANGUAGE, "llama"), (TEXTS, "llama"), (TOKENS, "llama"), (MASKED, "roberta"), (MASKED, "albert"),
+])  # fmt: skip
+def test_a_loss_is_a_sum_over_exits(head: Any, base: str) -> None:
     fields = {"exit_weights": "layerskip", "exit_scale": 0.3, "distillation": 0.7, "distillation_temperature": 2.0}
-    model = small(head, "llama", num_labels=3, exit_heads="own", **fields)
+    model = small(head, base, num_labels=3, exit_heads="own", **fields)
+    for part in model.modules():  # training then computes the same
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    part = "mlm" if head is MASKED else "task"
     task, apart = compute_expected(model, exit_weights(model.config), 2.0)
-    for training in (False, head is not TOKENS):  # the head of tokens has dropout
+    for training in (False, True):
         found = model.train(training)(PADDED, attention_mask=MASK, labels=labels_of(head))
-        near(found.loss_parts["task"], torch.tensor(task))
+        near(found.loss_parts[part], torch.tensor(task))
         near(found.loss_parts["distillation"], torch.tensor(0.7 * apart))
         near(found.loss, sum(found.loss_parts.values()))
     counts = model.count_targets({"labels": labels_of(head)})
@@ -165,7 +182,7 @@ def test_a_text_that_skips_layers_is_that_of_the_other_layers(monkeypatch: pytes
             states = running.states
             for layer, skip in enumerate(skips):
                 arguments, options = running.inputs[layer]
-                states = states if skip else model.layers[layer](states, *arguments, **options)
+                states = states if skip else model.layers.get_layer(layer)(states, *arguments, **options)
             near(found[row], states[row])
 
 

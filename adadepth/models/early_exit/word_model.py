@@ -1,0 +1,186 @@
+"""Base class of the early-exit models of words: runs of all tokens, losses of all exits, and predictions of words.
+
+Shape legend: B texts, T tokens, D width, N exits, V pieces, P tokens with a target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
+from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.models.early_exit.layers import RunningTexts
+from adadepth.models.early_exit.losses import token_divergences
+from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
+from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table
+from adadepth.models.shared.causal import cross_entropies
+from adadepth.models.shared.losses import LossTerm
+from adadepth.models.shared.steps import Choice, choose_states, requested_states, run_steps, runs_all
+
+
+@dataclass
+class TokenRun:
+    """States and exits of the tokens of a batch.
+
+    Attributes:
+        states: States at every exit, (B, T, D) each; or one tensor, at the exit of each token.
+        exit_steps: Exit of each token, from 1, int64, (B, T); 0 at padding.
+        execution: Computation of the batch.
+        has_all_exits: Whether the states are those of all exits.
+    """
+
+    states: list[Tensor]
+    exit_steps: Tensor
+    execution: Execution
+    has_all_exits: bool = False
+
+    @cached_property
+    def table(self) -> Tensor:
+        """States of all tokens at all exits, (B, T, N, D)."""
+        return torch.stack(self.states, dim=2)
+
+    def select_states(self) -> Tensor:
+        """Return the states at the exit of each token, (B, T, D); those at padding have no meaning."""
+        if not self.has_all_exits:
+            return self.states[0]
+        numbers = (self.exit_steps.clamp(min=1) - 1)[..., None, None].expand(-1, -1, 1, self.table.shape[-1])
+        return self.table.gather(2, numbers).squeeze(2)
+
+
+class ExitLogits:
+    """The predictions of every exit, (B, T, N, V), computed when they are indexed.
+
+    `logits[rows, tokens, exits]` is indexed like a tensor and gives float32 (..., V); `logits[...]` gives all of them.
+    """
+
+    def __init__(self, model: WordModel, states: Tensor) -> None:
+        self._model, self._states = model, states
+        self._steps = torch.arange(1, states.shape[2] + 1, device=states.device).expand(states.shape[:3])
+        self.shape = torch.Size((*states.shape[:3], model.config.vocab_size))
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._model.read_exits(self._states[index], self._steps[index]).float()
+
+
+class WordModel(EarlyExitModel):
+    """The base class of models that predict words: the next one, or those that are masked.
+
+    All tokens exit, and the logits of an exit exist only for a part of the tokens at a time.
+    """
+
+    def get_output_embeddings(self) -> Any:
+        """Return the matrix of the last exit's predictions."""
+        return self.head.get_output_embeddings()
+
+    def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the matrix of the last exit's predictions."""
+        self.head.set_output_embeddings(value)
+
+    def run_words(
+        self,
+        running: RunningTexts,
+        rule: ExitRule,
+        real: Tensor,
+        *,
+        targets: Tensor | None,
+        run_all_steps: bool | None,
+        output_hidden_states: Choice | None,
+        generator: torch.Generator | None,
+    ) -> tuple[TokenRun, EarlyExitOutput]:
+        """Run texts until their tokens have exited, and return the run with an output without predictions.
+
+        Args:
+            running: Texts before the first layer.
+            rule: Rule that says which exit's prediction a token gets.
+            real: Mask of the tokens that are no padding, boolean (B, T).
+            targets: Targets of the tokens, (B, T), for which all layers run, or None.
+            run_all_steps: Whether all layers run; None: if a loss or states need them.
+            output_hidden_states: States to return; None: those of the configuration.
+            generator: Random generator for rules that draw.
+        """
+        requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
+        embedded = running.states
+        run_all = runs_all(run_all_steps, targets, training=self.training, shows=requested is not None)
+        self.draw_skipped_layers(running)
+        run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
+        output = EarlyExitOutput(
+            past_key_values=running.cache,
+            hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
+            exit_steps=run.exit_steps,
+            trace=DepthTrace("token", run.exit_steps.float(), real, self.max_updates, execution=run.execution),
+        )
+        if run.has_all_exits and not (self.training and targets is not None):
+            output.step_logits = ExitLogits(self, run.table)
+        return run, output
+
+    def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
+        """Run all layers; the rule decides afterwards."""
+        states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
+        if isinstance(rule, Fixed):
+            exits = real * rule.k
+        else:
+            slots = real.flatten().nonzero().squeeze(1)
+            with torch.no_grad():
+                read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
+                exits = fill_table(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
+        execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
+        return TokenRun(states, exits, execution, has_all_exits=True)
+
+    def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
+        """Run the layers that the exits of tokens need."""
+        steps, shape = self.max_updates, real.shape
+        if isinstance(rule, Fixed):
+            states, exits = self.run_to_exit(running, rule.k), real * rule.k
+            execution = Execution(rule.k, width=shape[1])
+        else:
+            slots = real.flatten().nonzero().squeeze(1)
+            stepper = ExitStepper(self, running, slots, lambda step, states: states)
+            result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
+            chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
+            states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
+            execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
+        return TokenRun([states], exits, execution)
+
+    def compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
+        """Return the parts of the loss, and set the losses of single tokens in the output."""
+        counted = (targets >= 0).flatten().nonzero().squeeze(1)
+        targets, states = targets.flatten()[counted], [read.flatten(0, 1)[counted] for read in run.states]
+        pieces, weights, losses = self.config.vocab_size, self.exit_weights(), {}
+        total = states[0].new_zeros((), dtype=torch.float32)
+        apart = total if self.config.distillation else None
+        heads = [partial(self.read, step) for step in range(1, len(states) + 1)]
+        for step, (weight, read, head) in enumerate(zip(weights, states, heads, strict=True), start=1):
+            if self.training and not weight:
+                continue
+            losses[step] = cross_entropies(read, targets, head, pieces)
+            total = total + weight * losses[step].sum()
+            if apart is not None and step < len(states):
+                both, temperature = (head, heads[-1]), self.config.distillation_temperature
+                apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
+        count = torch.full((), len(targets), device=targets.device)
+        output.token_losses = losses[max(losses)].detach()
+        if not self.training:
+            output.step_losses = torch.stack(list(losses.values()), dim=1).detach()
+            exits = run.exit_steps.flatten()[counted].clamp(min=1).unsqueeze(1)
+            output.token_losses = output.step_losses.gather(1, exits - 1).squeeze(1)
+        return self.build_terms(total, apart, count)
+
+    def read_exits(self, states: Tensor, steps: Tensor) -> Tensor:
+        """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...)."""
+        flat, numbers = states.flatten(0, -2), steps.flatten()
+        present = numbers.unique().tolist() if len(self.exits) else []
+        if len(present) < 2:  # all exits have the same head
+            return self.read(present[0] if present else self.max_updates, flat).unflatten(0, states.shape[:-1])
+        logits = None
+        for step in present:
+            rows = (numbers == step).nonzero().squeeze(1)
+            part = self.read(step, flat[rows])
+            logits = part.new_zeros(len(flat), part.shape[-1]) if logits is None else logits
+            logits = logits.index_copy(0, rows, part)
+        assert logits is not None
+        return logits.unflatten(0, states.shape[:-1])
