@@ -22,6 +22,7 @@ from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
 from adadepth.models.early_exit.losses import (
     divergences,
+    gate_losses,
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, fill_table, find_real_tokens
@@ -79,7 +80,7 @@ class _Classifier(EarlyExitModel):
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         real = find_real_tokens(attention_mask, running.states)
         slots = self._find_slots(real)
-        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows)
+        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows, self._get_gate(real))
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
         output = self._build_output(steps, rule, slots, real)
         if requested is not None and stepper.states is not None:
@@ -92,7 +93,12 @@ class _Classifier(EarlyExitModel):
                 early, last = steps.logits[:, :-1], steps.logits[:, -1:]
                 divergence = divergences(early, last, self.config.distillation_temperature)
                 apart = (_sum_weighted(divergence, weights) * counted).sum()
-            output.loss, output.loss_parts = combine_terms(self.build_terms(total, apart, counted.sum()), num_targets)
+            gate = None
+            if steps.halting_logits is not None:
+                is_right = steps.logits.argmax(dim=-1) == self._get_targets(labels, slots).unsqueeze(1)
+                gate = (gate_losses(steps.halting_logits, is_right) * counted).sum()
+            terms = self.build_terms(total, apart, counted.sum(), gate)
+            output.loss, output.loss_parts = combine_terms(terms, num_targets)
         return output
 
     def _find_slots(self, real: Tensor) -> Tensor | None:
@@ -102,6 +108,14 @@ class _Classifier(EarlyExitModel):
     def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
         """Return the `read` of `ExitStepper`."""
         raise NotImplementedError
+
+    def _get_gate(self, real: Tensor) -> Callable[..., Tensor] | None:
+        """Return the `estimate` of `ExitStepper`."""
+        return self.gate
+
+    def _get_targets(self, labels: Tensor, slots: Tensor | None) -> Tensor:
+        """Return the class of every unit, (K,), negative where there is none."""
+        return labels if slots is None else labels.flatten()[slots]
 
     def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
         """Build the output without losses."""
@@ -126,11 +140,18 @@ class EarlyExitForSequenceClassification(_Classifier):
 
     def _read_texts(self, real: Tensor, step: int, states: Tensor, texts: Tensor) -> Tensor:
         """Read texts as transformers does: encoders by their own way of pooling, decoders at their last token."""
-        mask = real[texts]
         if not self._reads_last_token:
-            return self.read(step, states, attention_mask=mask.long())
-        last = mask.shape[1] - 1 - mask.flip(1).long().argmax(dim=1)
-        return self.read(step, states[torch.arange(len(last), device=last.device), last])
+            return self.read(step, states, attention_mask=real[texts].long())
+        return self.read(step, _pick_last_tokens(states, real[texts]))
+
+    def _get_gate(self, real: Tensor) -> Callable[..., Tensor] | None:
+        return None if self.gate is None else partial(self._estimate_texts, real)
+
+    def _estimate_texts(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
+        """Return the gate's logits (A,) of texts: of their first token in encoders, of their last one in decoders."""
+        assert self.gate is not None
+        logits: Tensor = self.gate(_pick_last_tokens(states, real[texts]) if self._reads_last_token else states[:, 0])
+        return logits
 
     @property
     def _reads_last_token(self) -> bool:
@@ -147,7 +168,13 @@ class EarlyExitForSequenceClassification(_Classifier):
         valid = torch.ones_like(exits, dtype=torch.bool)
         trace = DepthTrace("sequence", exits.float(), valid, self.max_updates, execution=execution)
         logits = select_predictions(rule, steps.logits, None, exits)
-        return EarlyExitOutput(logits=logits, step_logits=steps.logits, exit_steps=exits, trace=trace)
+        return EarlyExitOutput(
+            logits=logits,
+            step_logits=steps.logits,
+            halting_logits=steps.halting_logits,
+            exit_steps=exits,
+            trace=trace,
+        )
 
     def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
         return step_losses(self.config, logits, labels)
@@ -178,12 +205,18 @@ class EarlyExitForTokenClassification(_Classifier):
         return EarlyExitOutput(trace=trace, **fields)
 
     def _compute_losses(self, logits: Tensor, labels: Tensor, slots: Tensor | None) -> tuple[Tensor, Tensor]:
-        targets = labels.flatten()[slots]
+        targets = self._get_targets(labels, slots)
         return class_losses(logits, targets)[0], target_weights(self.config, targets)
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a label, each with the weight of its class."""
         return target_weights(self.config, labels).sum()
+
+
+def _pick_last_tokens(states: Tensor, real: Tensor) -> Tensor:
+    """Return the states of the last real token of every text, (A, D), from (A, T, D) and the mask (A, T)."""
+    last = real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)
+    return states[torch.arange(len(last), device=last.device), last]
 
 
 def _sum_weighted(losses: Tensor, weights: list[float]) -> Tensor:

@@ -47,6 +47,7 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
     exit_layers: list[int] | None = None
     exit_heads: str = "shared"
     exit_rule: str | None = None
+    exit_gate: bool = False
     cache_policy: str = "all"
     exit_weights: str = "linear"
     exit_scale: int | float = 1.0
@@ -78,7 +79,8 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         exits = self.exits
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(f"exit_layers={self.exit_layers}: there are {self.num_hidden_layers} layers, from 1")
-        if self.trains == "exits" and (self.exit_heads == "shared" or len(exits) < 2):
+        reads_with_own = self.exit_heads != "shared" or self.exit_gate
+        if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")
 
     @property

@@ -80,6 +80,12 @@ class EarlyExitSettings(ModelConfig):
         "which exit's prediction counts; None: that of the last one",
         more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
     )
+    exit_gate: bool = setting(
+        False,
+        "a unit that learns at every exit whether its prediction is right, for exit_rule=correct",
+        shape=True,
+        more="BERxiT (Xin et al. 2021) calls it learning to exit; the loss is in `adadepth.models.early_exit.losses`.",
+    )
     cache_policy: ExitCachePolicy = setting(
         ExitCachePolicy.all,
         "what later tokens read of a token that skipped layers in decoding: it runs all layers, keeps the state of its "
@@ -133,8 +139,8 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
         if layer < 1 or (layers is not None and layer > layers):
             yield f"model.exit_layers={model.exit_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
             break
-    if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared:
-        yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits"
+    if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared and not model.exit_gate:
+        yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits without model.exit_gate"
     if model.trains is TrainedPart.exits and model.layer_dropout:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
@@ -186,7 +192,7 @@ FAMILY = Family(
     public={"add_exits": "adadepth.models.early_exit.pretrained:add_exits"},
     auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
-    loss_parts={"distillation_loss": "distillation"},
+    loss_parts={"distillation_loss": "distillation", "gate_loss": "gate"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     adopts="adadepth.models.early_exit.pretrained:build_from_base",
     text="blocks",

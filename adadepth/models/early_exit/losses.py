@@ -22,6 +22,11 @@ A text skips layer l in training with the probability p = S(t) D(l) p_max, where
     D(l) = 2^((l - 1) / (L - 1)) - 1              0 in the first layer, 1 in the last, also if there is only one
     S(t) = 1, or 2^(t / (T - 1)) - 1              `dropout_growth`
 
+A gate z_n = w h + b, shared by all exits, learns whether the prediction of an early exit is right (BERxiT, Xin et al.
+2021). It reads the state h of the unit without gradients, and its loss is
+
+    1/(N-1) sum_{n<N} BCE(sigmoid(z_n), [argmax of exit n = label])
+
 Distillation adds the divergence KL(p_N || p_n) of each early exit from the last one, which gets no gradient of it, with
 the same weights. Logits of a part of the tokens exist at a time, and are computed again in the backward pass.
 
@@ -134,3 +139,23 @@ def token_divergences(
         return divergences(head(read), aim, temperature)
 
     return compute_in_parts(compute, pieces, states, last.detach())
+
+
+def gate_losses(gates: Tensor, is_right: Tensor) -> Tensor:
+    """Compute the loss of the gates of every unit, float32 (M,); see the module.
+
+    Args:
+        gates: Logits z_n of the gates, (M, N).
+        is_right: Mask of the exits whose prediction is right, boolean (M, N).
+    """
+    early = slice(0, gates.shape[1] - 1)
+    targets = is_right[:, early].float()
+    return nn.functional.binary_cross_entropy_with_logits(gates[:, early].float(), targets, reduction="none").mean(
+        dim=1
+    )
+
+
+@torch.no_grad()
+def find_right(states: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
+    """Return whether the likeliest word is the target, float32 (M,); see `cross_entropies` for the arguments."""
+    return compute_in_parts(lambda read, target: (head(read).argmax(dim=-1) == target).float(), pieces, states, targets)

@@ -22,13 +22,14 @@ from torch import Tensor, nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
+    MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     Cache,
     PreTrainedModel,
 )
 from transformers.activations import ACT2FN
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.halting.exit_rules import LOGITS, ExitRule
+from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 from adadepth.models.early_exit.configuration import EarlyExitConfig
 from adadepth.models.early_exit.layers import (
@@ -45,9 +46,11 @@ from adadepth.models.early_exit.losses import (
     exit_weights,
 )
 from adadepth.models.shared.encoders import check_words, longest_sequence
+from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
+    takes_one_class,
 )
 from adadepth.models.shared.outputs import FieldOrderedOutput
 from adadepth.models.shared.steps import (
@@ -70,7 +73,7 @@ class EarlyExitOutput(FieldOrderedOutput):
             those that are not requested.
         step_logits: Predictions of every exit: `ExitLogits` (B, T, N, V) of a language model, if all ran; else
             (K, N, C), NaN at exits that a unit did not reach.
-        halting_logits: None: there is no halting head.
+        halting_logits: Logits of the gate at every exit, in the shape of `step_logits` without C, if there is a gate.
         exit_steps: Exit of each unit, from 1, int64: (B, T) of a language model, 0 at padding; else (K,).
         unit_slots: b T + t of the token at which each of the K units of a classifier is read.
         trace: Exits of every unit.
@@ -133,6 +136,17 @@ class EarlyExit(nn.Module):
             nn.init.zeros_(self.mlp.down_proj.bias)
 
 
+class ExitGate(nn.Linear):
+    """Unit z = w h + b in float32 that estimates whether the prediction of an exit is right.
+
+    It gets states without gradients, so that it changes no prediction.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the logits z, (...), of states, (..., D)."""
+        return linear_in_float32(self, states.detach()).squeeze(-1)
+
+
 class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     """The base class of all heads: a network of transformers, its own head, and what early exits have of their own.
 
@@ -149,8 +163,6 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     accepts_loss_kwargs = False
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     depth_unit: DepthUnit = "token"
-    exit_signals = frozenset({LOGITS})
-    level_rule = "margin:0.5"
     mapping: ClassVar[Any]
     task_part: ClassVar[str] = "task"
 
@@ -162,6 +174,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         if config.exit_heads != "shared":
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
             self._tied_weights_keys = self._tied_weights_keys | self._tie_within_exits()
+        self.gate = self._build_gate()
         self._freeze()
         self._step: int | None = None
         self._total = 1
@@ -179,6 +192,19 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         pairs = [pair for pair in self._tied_weights_keys.items() if pair[1].startswith("head.")]
         with_head = [f"exits.{number}" for number, exit in enumerate(self.exits) if exit.head is not None]
         return {f"{exit}.{name}": f"{exit}.{source}" for exit in with_head for name, source in pairs}
+
+    def _build_gate(self) -> ExitGate | None:
+        """Build the gate, if there is one.
+
+        Raises:
+            ConfigError: If predictions are not one class, of which a gate could learn whether it is right.
+        """
+        if not self.config.exit_gate:
+            return None
+        has_one_class = count_head_classes(self.config) > 1 and takes_one_class(self.config)
+        if self.mapping is MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING and not has_one_class:
+            raise ConfigError("exit_gate=True: needs labels of one class; regression and several labels have none")
+        return ExitGate(self.config.hidden_size, 1)
 
     def _freeze(self) -> None:
         """Freeze all weights but those of early exits, if these alone are trained."""
@@ -255,6 +281,16 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         return next(part for part in self.model.modules() if isinstance(part, ExitableLayers))
 
     # ---- What the rest of the package asks
+
+    @property
+    def exit_signals(self) -> frozenset[str]:
+        """Signals for exit rules: predictions, and the gate's estimate of whether they are right."""
+        return frozenset({LOGITS} if self.gate is None else {LOGITS, CORRECTNESS})
+
+    @property
+    def level_rule(self) -> str:
+        """Default exit rule for a budget."""
+        return "margin:0.5" if self.gate is None else "correct:0.5"
 
     @property
     def max_updates(self) -> int:
@@ -384,16 +420,20 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         step = self._step if self.training else None
         return exit_weights(self.config, step, self._total)
 
-    def build_terms(self, total: Tensor, divergence: Tensor | None, count: Tensor) -> dict[str, LossTerm]:
+    def build_terms(
+        self, total: Tensor, divergence: Tensor | None, count: Tensor, gate: Tensor | None = None
+    ) -> dict[str, LossTerm]:
         """Return the parts of the loss from weighted sums over the units, and what divides them."""
         terms = {self.task_part: LossTerm(total, count)}
         if divergence is not None:
             terms["distillation"] = LossTerm(divergence, count, self.config.distillation)
+        if gate is not None:
+            terms["gate"] = LossTerm(gate, count)
         return terms
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Count the units with a label in a batch, for every part of the loss."""
-        return dict.fromkeys((self.task_part, "distillation"), self.count_labels(batch["labels"]))
+        return dict.fromkeys((self.task_part, "distillation", "gate"), self.count_labels(batch["labels"]))
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the units with a label."""

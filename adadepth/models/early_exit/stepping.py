@@ -32,12 +32,20 @@ class ExitStepper:
         read: Function from the number of an exit and states, (k, D) or (A, T, D), and for texts their positions in the
             batch, to what is recorded of them, (k, C).
         states: Whether to store the states after every exit.
+        estimate: Function from the same states, and positions of texts, to the logits of a gate, (k,); None: no gate.
     """
 
     def __init__(
-        self, model: EarlyExitModel, running: RunningTexts, slots: Tensor | None, read: Any, states: bool = False
+        self,
+        model: EarlyExitModel,
+        running: RunningTexts,
+        slots: Tensor | None,
+        read: Any,
+        states: bool = False,
+        estimate: Any = None,
     ) -> None:
         self._model, self._running, self._slots, self._read = model, running, slots, read
+        self._estimate = estimate
         self.rows = len(running.states) if slots is None else len(slots)
         self.device = running.states.device
         self.states = [running.states] if states else None
@@ -55,15 +63,14 @@ class ExitStepper:
         tokens = self._running.states.shape[0] * self.width
         return tokens, tokens, self._model.compute_pairs(self._running)
 
-    def advance(self) -> tuple[Tensor, None]:
-        """Run the layers until the next exit, and read all units there."""
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Run the layers until the next exit, and read all units there, and their gate if there is one."""
         self._step += 1
         states = self._model.run_to_exit(self._running, self._step)
         if self.states is not None:
             self.states.append(states)
-        if self._slots is None:
-            return self._read(self._step, states, self._texts), None
-        return self._read(self._step, states.flatten(0, 1)[self._slots]), None
+        units = (states, self._texts) if self._slots is None else (states.flatten(0, 1)[self._slots],)
+        return self._read(self._step, *units), None if self._estimate is None else self._estimate(*units)
 
     def keep(self, rows: Tensor) -> None:
         """Drop all units but these positions, int64 (A',), and the texts without any."""

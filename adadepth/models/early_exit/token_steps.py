@@ -86,15 +86,16 @@ class TokenStepper:
         pairs = int((columns + 1 + self._cache.target.before).sum())
         return queries, queries + int(frozen.sum()), pairs
 
-    def advance(self) -> tuple[Tensor, None]:
-        """Run the layers until the next exit, and return the states of the running units, (A, D)."""
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Run the layers until the next exit, and return the states of the running units, (A, D), and their gates."""
         self.counts.append(self.computed)
         runs, frozen = self._plan()
         self._run_layers(runs, frozen)
         self._step += 1
         self.done = torch.where(runs, self._step, self.done)
         self._next = None
-        return self.states.flatten(0, 1)[self._units], None
+        read, gate = self.states.flatten(0, 1)[self._units], self._model.gate
+        return read, None if gate is None else gate(read)
 
     def keep(self, rows: Tensor) -> None:
         """Keep only the running units at these positions, int64 (A',)."""

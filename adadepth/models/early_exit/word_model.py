@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.early_exit.layers import RunningTexts
-from adadepth.models.early_exit.losses import token_divergences
+from adadepth.models.early_exit.losses import find_right, gate_losses, token_divergences
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table
 from adadepth.models.shared.causal import cross_entropies
@@ -32,12 +32,14 @@ class TokenRun:
         exit_steps: Exit of each token, from 1, int64, (B, T); 0 at padding.
         execution: Computation of the batch.
         has_all_exits: Whether the states are those of all exits.
+        gates: Logits of the gate at all exits, (B, T, N), if there is a gate and all layers ran.
     """
 
     states: list[Tensor]
     exit_steps: Tensor
     execution: Execution
     has_all_exits: bool = False
+    gates: Tensor | None = None
 
     @cached_property
     def table(self) -> Tensor:
@@ -112,6 +114,7 @@ class WordModel(EarlyExitModel):
             past_key_values=running.cache,
             hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
             exit_steps=run.exit_steps,
+            halting_logits=None if run.gates is None else run.gates.detach(),
             trace=DepthTrace("token", run.exit_steps.float(), real, self.max_updates, execution=run.execution),
         )
         if run.has_all_exits and not (self.training and targets is not None):
@@ -121,15 +124,17 @@ class WordModel(EarlyExitModel):
     def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
         """Run all layers; the rule decides afterwards."""
         states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
+        gates = None if self.gate is None else torch.stack([self.gate(read) for read in states], dim=2)
         if isinstance(rule, Fixed):
             exits = real * rule.k
         else:
             slots = real.flatten().nonzero().squeeze(1)
             with torch.no_grad():
                 read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
-                exits = fill_table(apply_rule(ReadingRule(rule, self), read, None, generator), slots, real.shape)
+                halting = None if gates is None else gates.flatten(0, 1)[slots]
+                exits = fill_table(apply_rule(ReadingRule(rule, self), read, halting, generator), slots, real.shape)
         execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
-        return TokenRun(states, exits, execution, has_all_exits=True)
+        return TokenRun(states, exits, execution, has_all_exits=True, gates=gates)
 
     def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
         """Run the layers that the exits of tokens need."""
@@ -139,7 +144,7 @@ class WordModel(EarlyExitModel):
             execution = Execution(rule.k, width=shape[1])
         else:
             slots = real.flatten().nonzero().squeeze(1)
-            stepper = ExitStepper(self, running, slots, lambda step, states: states)
+            stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
             result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
             chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
             states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
@@ -162,13 +167,18 @@ class WordModel(EarlyExitModel):
             if apart is not None and step < len(states):
                 both, temperature = (head, heads[-1]), self.config.distillation_temperature
                 apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
+        gate = None
+        if run.gates is not None:
+            both = zip(states, heads, strict=True)
+            is_right = torch.stack([find_right(read, targets, head, pieces) for read, head in both], dim=1)
+            gate = gate_losses(run.gates.flatten(0, 1)[counted], is_right).sum()
         count = torch.full((), len(targets), device=targets.device)
         output.token_losses = losses[max(losses)].detach()
         if not self.training:
             output.step_losses = torch.stack(list(losses.values()), dim=1).detach()
             exits = run.exit_steps.flatten()[counted].clamp(min=1).unsqueeze(1)
             output.token_losses = output.step_losses.gather(1, exits - 1).squeeze(1)
-        return self.build_terms(total, apart, count)
+        return self.build_terms(total, apart, count, gate)
 
     def read_exits(self, states: Tensor, steps: Tensor) -> Tensor:
         """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...)."""
