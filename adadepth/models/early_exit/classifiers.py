@@ -22,7 +22,7 @@ from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
 from adadepth.models.early_exit.losses import (
     divergences,
-    gate_losses,
+    exit_gate_losses,
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, fill_table, find_real_tokens
@@ -96,7 +96,7 @@ class _Classifier(EarlyExitModel):
             gate = None
             if steps.halting_logits is not None:
                 is_right = steps.logits.argmax(dim=-1) == self._get_targets(labels, slots).unsqueeze(1)
-                gate = (gate_losses(steps.halting_logits, is_right) * counted).sum()
+                gate = (exit_gate_losses(steps.halting_logits, is_right) * counted).sum()
             terms = self.build_terms(total, apart, counted.sum(), gate)
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
         return output

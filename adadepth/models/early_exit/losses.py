@@ -141,7 +141,7 @@ def token_divergences(
     return compute_in_parts(compute, pieces, states, last.detach())
 
 
-def gate_losses(gates: Tensor, is_right: Tensor) -> Tensor:
+def exit_gate_losses(gates: Tensor, is_right: Tensor) -> Tensor:
     """Compute the loss of the gates of every unit, float32 (M,); see the module.
 
     Args:

@@ -197,7 +197,7 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         """Build the gate, if there is one.
 
         Raises:
-            ConfigError: If predictions are not one class, of which a gate could learn whether it is right.
+            ConfigError: If predictions are not one class, which is either right or wrong.
         """
         if not self.config.exit_gate:
             return None

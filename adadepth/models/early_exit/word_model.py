@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.early_exit.layers import RunningTexts
-from adadepth.models.early_exit.losses import find_right, gate_losses, token_divergences
+from adadepth.models.early_exit.losses import exit_gate_losses, find_right, token_divergences
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table
 from adadepth.models.shared.causal import cross_entropies
@@ -169,9 +169,9 @@ class WordModel(EarlyExitModel):
                 apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
         gate = None
         if run.gates is not None:
-            both = zip(states, heads, strict=True)
-            is_right = torch.stack([find_right(read, targets, head, pieces) for read, head in both], dim=1)
-            gate = gate_losses(run.gates.flatten(0, 1)[counted], is_right).sum()
+            readings = zip(states, heads, strict=True)
+            is_right = torch.stack([find_right(read, targets, head, pieces) for read, head in readings], dim=1)
+            gate = exit_gate_losses(run.gates.flatten(0, 1)[counted], is_right).sum()
         count = torch.full((), len(targets), device=targets.device)
         output.token_losses = losses[max(losses)].detach()
         if not self.training:
