@@ -192,7 +192,7 @@ FAMILY = Family(
     public={"add_exits": "adadepth.models.early_exit.pretrained:add_exits"},
     auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
-    loss_parts={"distillation_loss": "distillation", "gate_loss": "gate"},
+    loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     adopts="adadepth.models.early_exit.pretrained:build_from_base",
     text="blocks",
