@@ -20,10 +20,11 @@ from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.early_exit.cache import ExitCache, check_policy
 from adadepth.models.early_exit.layers import RunningTexts
 from adadepth.models.early_exit.modeling import EarlyExitOutput
-from adadepth.models.early_exit.stepping import ReadingRule, fill_table, find_real_tokens
+from adadepth.models.early_exit.stepping import ReadingRule, fill_table
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
 from adadepth.models.shared.causal import causal_targets, count_in_documents
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.losses import LossOptions, combine_terms, refuse_unknown
 from adadepth.models.shared.steps import Choice, run_steps
@@ -103,16 +104,15 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             )
         recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
         running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
-        real = find_real_tokens(attention_mask, running.states)
+        real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
         run, output = self.run_words(
             running, rule, real, targets=targets, run_all_steps=run_all_steps,
             output_hidden_states=output_hidden_states, generator=generator,
         )  # fmt: skip
         if targets is not None:
             terms = self.compute_losses(run, targets, output)
-            if (items := options.get("num_items_in_batch")) is not None:
-                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=targets.device))
-            output.loss, output.loss_parts = combine_terms(terms, num_targets)
+            num_items = options.get("num_items_in_batch")
+            output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
             if self.training:
                 return output
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
@@ -140,8 +140,8 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
         The rule decides at the tokens whose predictions are returned, and with the policy `frozen` at all of them.
         """
         cache = inputs["past_key_values"]
-        words: Any = inputs["input_ids"] if inputs["inputs_embeds"] is None else inputs["inputs_embeds"]
-        real = find_real_tokens(inputs["attention_mask"], words)
+        words = self.check_words(inputs)
+        real = find_real_tokens(inputs["attention_mask"], words.shape[:2], words.device)
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         units = real.clone()
         if cache.policy == "deferred" and targets is None:

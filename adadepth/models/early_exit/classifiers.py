@@ -25,7 +25,8 @@ from adadepth.models.early_exit.losses import (
     exit_gate_losses,
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, fill_table, find_real_tokens
+from adadepth.models.early_exit.stepping import ExitStepper, fill_table
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
@@ -78,7 +79,7 @@ class _Classifier(EarlyExitModel):
         requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
         shows = requested is not None
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
-        real = find_real_tokens(attention_mask, running.states)
+        real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
         slots = self._find_slots(real)
         stepper = ExitStepper(self, running, slots, self._get_reader(real), shows, self._get_gate(real))
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
@@ -95,8 +96,8 @@ class _Classifier(EarlyExitModel):
                 apart = (_sum_weighted(divergence, weights) * counted).sum()
             gate = None
             if steps.halting_logits is not None:
-                is_right = steps.logits.argmax(dim=-1) == self._get_targets(labels, slots).unsqueeze(1)
-                gate = (exit_gate_losses(steps.halting_logits, is_right) * counted).sum()
+                is_right = steps.logits[:, :-1].argmax(dim=-1) == self._get_targets(labels, slots).unsqueeze(1)
+                gate = (exit_gate_losses(steps.halting_logits[:, :-1], is_right) * counted).sum()
             terms = self.build_terms(total, apart, counted.sum(), gate)
             output.loss, output.loss_parts = combine_terms(terms, num_targets)
         return output

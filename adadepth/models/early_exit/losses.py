@@ -145,14 +145,11 @@ def exit_gate_losses(gates: Tensor, is_right: Tensor) -> Tensor:
     """Compute the loss of the gates of every unit, float32 (M,); see the module.
 
     Args:
-        gates: Logits z_n of the gates, (M, N).
-        is_right: Mask of the exits whose prediction is right, boolean (M, N).
+        gates: Logits z_n of the gates at the early exits, (M, N - 1).
+        is_right: Whether the prediction of each early exit is right, (M, N - 1).
     """
-    early = slice(0, gates.shape[1] - 1)
-    targets = is_right[:, early].float()
-    return nn.functional.binary_cross_entropy_with_logits(gates[:, early].float(), targets, reduction="none").mean(
-        dim=1
-    )
+    targets = is_right.float()
+    return nn.functional.binary_cross_entropy_with_logits(gates.float(), targets, reduction="none").mean(dim=1)
 
 
 @torch.no_grad()

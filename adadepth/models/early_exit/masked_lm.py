@@ -14,8 +14,8 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.early_exit.modeling import EarlyExitOutput
-from adadepth.models.early_exit.stepping import find_real_tokens
 from adadepth.models.early_exit.word_model import WordModel
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.losses import combine_terms
 from adadepth.models.shared.steps import Choice
 
@@ -53,7 +53,7 @@ class EarlyExitForMaskedLM(WordModel):
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,
         })  # fmt: skip
-        real = find_real_tokens(attention_mask, running.states)
+        real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
         run, output = self.run_words(
             running, self.resolve_rule(exit_rule), real, targets=labels, run_all_steps=run_all_steps,
             output_hidden_states=output_hidden_states, generator=generator,

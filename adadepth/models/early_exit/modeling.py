@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -68,6 +68,7 @@ class EarlyExitOutput(FieldOrderedOutput):
         loss_parts: Weighted and normalised parts by name.
         logits: Predictions at each unit's exit: (B, T, V) of a language model, (B, C) of texts, (B, T, C) of tokens,
             0 at padding. A language model in training with labels leaves them out.
+        prediction_logits: The logits of a model of masked words, under the name that pretraining heads use.
         past_key_values: The cache of a language model.
         hidden_states: States before the first layer and after every exit, (B, T, D) each, on request; None in place of
             those that are not requested.
@@ -387,18 +388,24 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     # ---- The forward pass
 
     def begin(self, inputs: Mapping[str, Any], use_cache: bool = False) -> RunningTexts:
-        """Embed texts; see `begin_texts` for the arguments.
+        """Embed texts; see `begin_texts` for the arguments, and `check_words` for errors."""
+        self.check_words(inputs)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
+            return begin_texts(self.model, self.layers, inputs, use_cache)
+
+    def check_words(self, inputs: Mapping[str, Any]) -> Tensor:
+        """Return the ids, (B, T), or embeddings, (B, T, D), of a call.
 
         Raises:
-            DataError: If there is not exactly one of ids and embeddings.
+            DataError: If there is not exactly one of both.
+            ValueError: If there are no tokens, or an id is not in the vocabulary.
         """
         ids, embedded = inputs.get("input_ids"), inputs.get("inputs_embeds")
         if (ids is None) == (embedded is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
         words: Any = ids if embedded is None else embedded
         check_words(words, self.get_input_embeddings())
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
-            return begin_texts(self.model, self.layers, inputs, use_cache)
+        return cast(Tensor, words)
 
     def run_to_exit(self, running: RunningTexts, step: int) -> Tensor:
         """Run the layers until an exit, counted from 1; return the states there, (A, T, D)."""

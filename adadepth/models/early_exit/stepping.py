@@ -113,13 +113,6 @@ class ReadingRule(ExitRule):
         return torch.cat(exits), torch.cat(memories)
 
 
-def find_real_tokens(mask: Any, states: Tensor) -> Tensor:
-    """Return which of the tokens (B, T, D) are no padding, boolean (B, T)."""
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask[:, -states.shape[1] :].bool()
-    return torch.ones(states.shape[:2], dtype=torch.bool, device=states.device)
-
-
 def fill_table(values: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
     """Return a table (B, T, ...) of the values (K, ...) of some tokens, and 0 elsewhere."""
     table = values.new_zeros(shape[0] * shape[1], *values.shape[1:])

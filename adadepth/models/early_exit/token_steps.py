@@ -29,10 +29,15 @@ from adadepth.models.shared.token_cache import Selection, record_keys_and_values
 
 
 class _NextStep(NamedTuple):
-    """Tokens of the next step, (B, W + T): those that run, and those whose keys and values come from frozen states."""
+    """Tokens of the next step: those that run, and those whose keys and values come from frozen states, if any.
+
+    The mask `runs` is (B, W + T). `counts` are the queries, keys and pairs of a layer; see `TokenStepper.computed`.
+    """
 
     runs: Tensor
-    frozen: Tensor
+    moved: _Part | None
+    stored: _Part | None
+    counts: tuple[int, int, int]
 
 
 class TokenStepper:
@@ -79,21 +84,13 @@ class TokenStepper:
     @property
     def computed(self) -> tuple[int, int, int]:
         """Number of queries, keys and query-key pairs in a layer of the next step."""
-        runs, frozen = self._plan()
-        selection = Selection.from_running(runs)
-        columns = torch.arange(runs.shape[1]).expand_as(runs) if selection is None else selection.tokens
-        queries = columns.numel()
-        pairs = int((columns + 1 + self._cache.target.before).sum())
-        return queries, queries + int(frozen.sum()), pairs
+        return self._plan().counts
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Run the layers until the next exit, and return the states of the running units, (A, D), and their gates."""
-        self.counts.append(self.computed)
-        runs, frozen = self._plan()
-        self._run_layers(runs, frozen)
-        self._step += 1
+        runs = self._plan().runs
+        self._run_step()
         self.done = torch.where(runs, self._step, self.done)
-        self._next = None
         read, gate = self.states.flatten(0, 1)[self._units], self._model.gate
         return read, None if gate is None else gate(read)
 
@@ -104,11 +101,9 @@ class TokenStepper:
     def finish(self) -> None:
         """End the forward pass: store its tokens in the cache."""
         if self._cache.policy == "frozen":
+            self.keep(self._units.new_empty(0))
             while self._step < self._model.max_updates:
-                frozen = self._new_real
-                self.counts.append((0, int(frozen.sum()), 0))
-                self._run_layers(torch.zeros_like(frozen), frozen)
-                self._step += 1
+                self._run_step()
         self._cache.close(WaitingTokens(self.states, self.done, self._positions), self._model.max_updates)
 
     def run_waiting(self) -> Tensor:
@@ -128,22 +123,30 @@ class TokenStepper:
             if self._cache.policy == "deferred":
                 last_first = units.flip(1).long().cummax(dim=1).values.flip(1).bool()  # a unit at or after the token
                 runs, frozen = last_first & (self.done == self._step), torch.zeros_like(units)
-            self._next = _NextStep(runs, frozen)
+            self._next = self._prepare_step(runs, frozen)
         return self._next
 
-    def _run_layers(self, runs: Tensor, frozen: Tensor) -> None:
-        """Run the layers until the next exit for some tokens, and store keys and values of others, (B, W + T)."""
-        exits = [0, *self._model.config.exits]
-        layers, is_run = range(exits[self._step], exits[self._step + 1]), bool(runs.any())
-        moved = _Part(self, runs) if is_run else None
-        stored = _Part(self, frozen) if bool(frozen.any()) else None
-        for number in layers:
-            if stored is not None:
-                stored.store(number)
-            if moved is not None:
-                moved.run(number)
-        if moved is not None:
-            self.states = moved.put(self.states)
+    def _prepare_step(self, runs: Tensor, frozen: Tensor) -> _NextStep:
+        """Select the tokens that run and those with frozen states, (B, W + T), and count what they compute."""
+        moved = _Part(self, runs) if bool(runs.any()) else None
+        queries, pairs = (0, 0) if moved is None else moved.count()
+        stored, number = None, int(frozen.sum())
+        if number:
+            stored = _Part(self, frozen)
+        return _NextStep(runs, moved, stored, (queries, queries + number, pairs))
+
+    def _run_step(self) -> None:
+        """Run the layers until the next exit, and count what they compute."""
+        exits, step = [0, *self._model.config.exits], self._plan()
+        for number in range(exits[self._step], exits[self._step + 1]):
+            if step.stored is not None:
+                step.stored.store(number)
+            if step.moved is not None:
+                step.moved.run(number)
+        if step.moved is not None:
+            self.states = step.moved.put(self.states)
+        self.counts.append(step.counts)
+        self._step, self._next = self._step + 1, None
 
 
 class _Part:
@@ -154,6 +157,12 @@ class _Part:
         self._model, self._cache, self._running = stepper._model, stepper._cache, stepper._running
         self._states = stepper.states if self._selection is None else self._selection.take(stepper.states)
         self._selected: dict[int, Any] = {}  # layers share most inputs
+
+    def count(self) -> tuple[int, int]:
+        """Count the queries, and their pairs with keys, in a layer."""
+        rows, width = self._states.shape[:2]
+        columns = torch.arange(width).expand(rows, width) if self._selection is None else self._selection.tokens
+        return columns.numel(), int((columns + 1 + self._cache.target.before).sum())
 
     def run(self, number: int) -> None:
         """Run a layer, counted from 0."""

@@ -169,9 +169,9 @@ class WordModel(EarlyExitModel):
                 apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
         gate = None
         if run.gates is not None:
-            readings = zip(states, heads, strict=True)
+            readings = zip(states[:-1], heads[:-1], strict=True)
             is_right = torch.stack([find_right(read, targets, head, pieces) for read, head in readings], dim=1)
-            gate = exit_gate_losses(run.gates.flatten(0, 1)[counted], is_right).sum()
+            gate = exit_gate_losses(run.gates.flatten(0, 1)[counted, :-1], is_right).sum()
         count = torch.full((), len(targets), device=targets.device)
         output.token_losses = losses[max(losses)].detach()
         if not self.training:

@@ -32,6 +32,7 @@ from adadepth.models.looped.objectives import (
 )
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
 from adadepth.models.shared.causal import causal_targets
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import Product
 from adadepth.models.shared.losses import (
@@ -128,15 +129,14 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, resolved, initial_state,
             documents,
         )  # fmt: skip
-        real = _find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
+        real = find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
         units = (None, self.lm_head, real.flatten())
         results, rule = self._run_loops(run, rule, call, all_loops, units, input_ids, targets)
         output = self._build_output(run, results, real, all_loops)
         if targets is not None:
             terms = self._compute_losses(results, rule, targets.flatten(), output)
-            if (items := options.get("num_items_in_batch")) is not None:
-                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=targets.device))
-            output.loss, output.loss_parts = combine_terms(terms, num_targets)
+            num_items = options.get("num_items_in_batch")
+            output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
         if targets is None or not self.training:
             output.logits = self._read_logits(results, rule, real.shape, logits_to_keep)
         return output
@@ -403,14 +403,7 @@ def _find_real_inputs(input_ids: Tensor | None, mask: Any, inputs_embeds: Tensor
     inputs = input_ids if inputs_embeds is None else inputs_embeds
     if inputs is None:
         raise DataError("input_ids, inputs_embeds: give exactly one of them")
-    return _find_real_tokens(mask, inputs.shape[:2], inputs.device)
-
-
-def _find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Return which new tokens are not padding, boolean (B, T)."""
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask[:, -shape[1] :].bool()
-    return torch.ones(*shape, dtype=torch.bool, device=device)
+    return find_real_tokens(mask, inputs.shape[:2], inputs.device)
 
 
 def _unwrap(tensor: Tensor | None) -> Tensor:

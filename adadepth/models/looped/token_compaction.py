@@ -19,6 +19,7 @@ from torch import Tensor
 
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache
+from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.token_cache import Selection, compute_keys_and_values, select_mask
 
 _ATTENTION = ("eager", "sdpa")
@@ -37,9 +38,7 @@ def begin_running(
             f"attn_implementation={attention}: cache_policy={cache.policy} needs one of {', '.join(_ATTENTION)}"
         )
     cache.open(shape[0], shape[1], loops)
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        return mask[:, -shape[1] :].bool()
-    return torch.ones(shape, dtype=torch.bool, device=device)
+    return find_real_tokens(mask, shape, device)
 
 
 def loop_running(model: Any, run: Any) -> Tensor:

@@ -179,9 +179,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         if losses is not None:
             count = torch.full((), len(losses), device=losses.device)
             terms = {"lm": LossTerm(losses.sum(), count), **self.penalties(count)}
-            if (items := options.get("num_items_in_batch")) is not None:
-                num_targets = dict.fromkeys(terms, torch.as_tensor(items, device=losses.device))
-            loss, parts = combine_terms(terms, num_targets)
+            loss, parts = combine_terms(terms, num_targets, options.get("num_items_in_batch"))
         return ParXLOutput(
             loss=loss,
             loss_parts=parts,

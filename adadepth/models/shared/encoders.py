@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -85,3 +85,16 @@ def check_words(words: Tensor, table: nn.Module) -> None:
     low, high = words.aminmax()
     if low < 0 or high >= size:
         raise ValueError(f"input_ids from {int(low)} to {int(high)}: must be from 0 to {size - 1}")
+
+
+def find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
+    """Return the mask of the new tokens that are not padding, boolean (B, T).
+
+    Args:
+        mask: 1 at real tokens, those in a cache included, (B, M + T); masks of another form mask no padding.
+        shape: B and T.
+        device: Device of the tokens.
+    """
+    if isinstance(mask, Tensor) and mask.dim() == 2:
+        return mask[:, -shape[1] :].bool()
+    return torch.ones(*shape, dtype=torch.bool, device=device)

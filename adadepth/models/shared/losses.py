@@ -50,7 +50,9 @@ class LossTerm:
 
 
 def combine_terms(
-    terms: Mapping[str, LossTerm], num_targets: Mapping[str, Tensor] | None = None
+    terms: Mapping[str, LossTerm],
+    num_targets: Mapping[str, Tensor] | None = None,
+    num_items: Tensor | int | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Normalise and add the loss parts: loss = sum_k weight_k total_k / count_k.
 
@@ -58,11 +60,14 @@ def combine_terms(
         terms: Parts of one (micro-)batch.
         num_targets: Counts of the whole optimiser step over all micro-batches and processes, which replace those of the
             batch. They make gradients independent of how the step is split.
+        num_items: One count for all parts in place of both, as transformers' Trainer passes it; see `LossOptions`.
 
     Returns:
         Loss and its normalised parts by name, float32 scalars. The parts sum to the loss.
     """
     counts = {name: term.count for name, term in terms.items()} | dict(num_targets or {})
+    if num_items is not None:
+        counts = {name: torch.as_tensor(num_items, device=term.total.device) for name, term in terms.items()}
     parts = {
         # A part without targets has a total of 0; the bound keeps 0 / 0 out, and fractions (a count shared by
         # several processes) intact.

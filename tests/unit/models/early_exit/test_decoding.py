@@ -201,6 +201,11 @@ def test_bytes_of_a_token_are_those_of_its_keys_and_values() -> None:
     assert cache.bytes_per_token() == 2 * LAYERS * 2 * 8 * 4
 
 
+def test_words_outside_of_the_vocabulary_are_refused_with_a_cache() -> None:
+    with pytest.raises(ValueError, match="input_ids from 1003 to 1052: must be from 0 to 52"):
+        small()(IDS + 1000, use_cache=True, cache_policy="deferred")
+
+
 def test_wrong_policies_are_refused() -> None:
     model = small()
     with pytest.raises(ConfigError, match="cache_policy=defered: must be one of all, frozen, deferred"):
