@@ -25,7 +25,7 @@ from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
 from adadepth.models.shared.causal import causal_targets, count_in_documents
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.generation import CheckedGeneration
+from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
 from adadepth.models.shared.losses import LossOptions, combine_terms, refuse_unknown
 from adadepth.models.shared.steps import Choice, run_steps
 
@@ -180,14 +180,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
         if policy is None:
             makes_cache = cache is None and use_cache and not self.training
             return self._make_cache(self.config.cache_policy) if makes_cache else cache
-        if use_cache is False:
-            raise ConfigError(f"cache_policy={policy}: needs a call with a cache, but use_cache=False")
-        if cache is None:
-            return self._make_cache(policy)
-        has = cache.policy if isinstance(cache, ExitCache) else "all"
-        if check_policy(policy) != has:
-            raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
-        return cache
+        return resolve_cache(cache, use_cache, check_policy(policy), lambda: self._make_cache(policy))
 
     def _make_cache(self, policy: str) -> Cache | None:
         """Return an empty cache with a policy; None: the network makes its own."""

@@ -20,7 +20,7 @@ from adadepth.halting.exit_rules import (
     select_predictions,
 )
 from adadepth.halting.trace import DepthUnit
-from adadepth.models.looped.cache import LoopedCache, make_cache
+from adadepth.models.looped.cache import make_cache
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import ROWS, LoopResults
@@ -33,7 +33,7 @@ from adadepth.models.looped.objectives import (
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
 from adadepth.models.shared.causal import causal_targets
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.generation import CheckedGeneration
+from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
 from adadepth.models.shared.layers import Product
 from adadepth.models.shared.losses import (
     CLASSES,
@@ -220,14 +220,8 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         """Return the cache of a forward pass, with the requested policy."""
         if policy is None:
             return cache
-        if use_cache is False:
-            raise ConfigError(f"cache_policy={policy}: needs a call with a cache, but use_cache=False")
-        if cache is None:
-            return make_cache(self.config, policy, loops)
-        has = str(cache.policy) if isinstance(cache, LoopedCache) else "all"
-        if str(parse_policy(policy)) != has:
-            raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
-        return cache
+        name = str(parse_policy(policy))
+        return resolve_cache(cache, use_cache, name, lambda: make_cache(self.config, name, loops))
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create the cache for `generate` with the requested policy and loops, unless a cache is passed or named."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from transformers import Cache
 
 from adadepth.errors import ConfigError, DataError
 
@@ -53,6 +55,30 @@ class CheckedGeneration:
         raise ConfigError(
             f"assistant_early_exit={layer}: {type(self).__name__} has no layers for an early exit; {self.drafting}"
         )
+
+
+def resolve_cache(
+    cache: Cache | None, use_cache: bool | None, policy: str, make_cache: Callable[[], Cache | None]
+) -> Cache | None:
+    """Return the cache of a forward pass that requests a cache policy by its name.
+
+    Args:
+        cache: Cache that the call passes, whose policy is its attribute `policy`, or `all` without one.
+        use_cache: Whether the call uses a cache; None: it does, because it requests a policy.
+        policy: Name of the policy.
+        make_cache: Function that makes an empty cache with this policy.
+
+    Raises:
+        ConfigError: If the call uses no cache, or one with another policy.
+    """
+    if use_cache is False:
+        raise ConfigError(f"cache_policy={policy}: needs a call with a cache, but use_cache=False")
+    if cache is None:
+        return make_cache()
+    has = str(getattr(cache, "policy", "all"))
+    if policy != has:
+        raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
+    return cache
 
 
 def check_prompt(ids: Any, pieces: int | None) -> None:
