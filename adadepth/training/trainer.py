@@ -1,9 +1,9 @@
 """Training loop: transformers' Trainer with losses normalised over the optimiser step and streaming evaluation.
 
-transformers owns the loop, precision, accumulation, distribution, checkpoints and resume. This class adds loss parts
-that are normalised by the counts of the whole optimiser step, over micro-batches and processes. It logs them and checks
-that they are finite. It also adds evaluation of several sets, the optimizer and the schedule. Features that only some
-runs use are implemented as an `Extension`.
+transformers owns the loop, precision, accumulation and distribution; `checkpointing` completes its checkpoints. This
+class adds loss parts that are normalised by the counts of the whole optimiser step, over micro-batches and processes.
+It logs them and checks that they are finite. It also adds evaluation of several sets, the optimizer and the schedule.
+Features that only some runs use are implemented as an `Extension`.
 """
 
 from __future__ import annotations
@@ -12,30 +12,17 @@ import inspect
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
-from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager
-from functools import partial
 from itertools import islice
 from operator import itemgetter
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
-from transformers import (
-    PreTrainedModel,
-    Trainer,
-    TrainerCallback,
-    TrainerControl,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
+from transformers import PreTrainedModel, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import TrainerConfig
-from adadepth.config.env_redaction import has_env_values
 from adadepth.data.batches import EpochSampler, order_for_evaluation
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
@@ -43,9 +30,7 @@ from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.step_records import StepRecorder, StepRecords
 from adadepth.models.head_outputs import check_output
-from adadepth.runs.checkpoints import begin_checkpoint, remove_if_disk_full, remove_incomplete, rotate, seal_checkpoint
-from adadepth.runtime.console import say
-from adadepth.runtime.hub_access import silence_transformers
+from adadepth.training.checkpointing import CheckpointingTrainer
 from adadepth.training.distributed_batches import (
     is_counted_batch,
     pad_batches_across_processes,
@@ -53,53 +38,12 @@ from adadepth.training.distributed_batches import (
     sum_over_update,
 )
 from adadepth.training.extension import Extension
-from adadepth.training.loss_tracking import (
-    DivergedError,
-    TrainingProgress,
-    describe_nonfinite_loss,
-    find_nonfinite_parameter,
-    raise_if_diverged,
-)
+from adadepth.training.loss_tracking import DivergedError, describe_nonfinite_loss, raise_if_diverged
 from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.profiling import Stopwatch, count_tokens
-from adadepth.training.resume_state import (
-    convert_read_errors,
-    read_progress,
-    read_stateless,
-    read_world_size,
-    refuse_missing_weights,
-    relocate_best_checkpoint,
-    reseed_for_world_size,
-    save_progress,
-)
 from adadepth.training.selection import fill_undefined_metric
-from adadepth.training.sharded_checkpoints import (
-    begin_writing,
-    gather_weights,
-    is_sharded,
-    load_optimizer,
-    load_weights,
-    save_settings,
-)
 from adadepth.training.sharding import enable_sharding, reshard_model
-from adadepth.training.stored_states import (
-    check_like,
-    check_random_file,
-    check_schedule,
-    parameter_names,
-    stateless_parameters,
-)
-
-
-class PendingCheckpoint(NamedTuple):
-    """Checkpoint that may still be being written in the background.
-
-    `written` completes when the checkpoint is complete. It is None if the checkpoint is complete already.
-    """
-
-    checkpoint: Path
-    written: Future[Any] | None
 
 
 class TrainingData(Protocol):
@@ -110,7 +54,7 @@ class TrainingData(Protocol):
     collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
 
 
-class DepthTrainer(Trainer):
+class DepthTrainer(CheckpointingTrainer):
     """Trainer of any `DepthModel`; see `adadepth.models.contract`.
 
     Args:
@@ -143,12 +87,7 @@ class DepthTrainer(Trainer):
         self.data = data
         self.evaluation_sets = evaluation_sets
         self.start_evaluation = start_evaluation
-        self.settings = settings
-        self.extensions = extensions
-        self.progress = TrainingProgress(args)
         self.last_reports: dict[str, EvaluationReport] = {}
-        self.resumed_from: Path | None = None
-        self._saving: PendingCheckpoint | None = None
         self.train_sampler: EpochSampler | None = None
         self._checked: set[str] = set()
         self._has_whole_batches = isinstance(data.train, StreamBatches)
@@ -156,15 +95,14 @@ class DepthTrainer(Trainer):
         super().__init__(
             model=model,
             args=args,
+            settings=settings,
+            extensions=extensions,
+            callbacks=callbacks or [],
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
             data_collator=itemgetter(0) if self._has_whole_batches else data.collate,
             processing_class=fit_tokenizer(model, data.tokenizer),
-            callbacks=[ResumeCallback(self), *(callbacks or [])],
         )
-        for extension in extensions:
-            if isinstance(extension, TrainerCallback):
-                self.add_callback(extension)
         # Releases without `loss_is_scaled_for_ga` read this flag, and counts that are not None.
         self.model_accepts_loss_kwargs = True
 
@@ -174,16 +112,6 @@ class DepthTrainer(Trainer):
         if self.args.fsdp:
             enable_sharding(self.accelerator, self.model, self.args.fsdp_plugin_args)
             self.is_fsdp_enabled = True
-
-    @property
-    def unwrapped_model(self) -> Any:
-        """Model without the wrappers for mixed precision and distributed training."""
-        return self.accelerator.unwrap_model(self.model)
-
-    @property
-    def _checkpoints(self) -> Path:
-        """Folder of the checkpoints of this run."""
-        return Path(str(self.args.output_dir))
 
     # ---- data
 
@@ -317,21 +245,6 @@ class DepthTrainer(Trainer):
 
     # ---- the log
 
-    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train the model, start the throughput clock, and remove the incomplete checkpoints of a killed process.
-
-        transformers warns if the settings of a resumed run differ from its checkpoint, or if it reads no batch because
-        it had ended. Both are intended, so the warnings are suppressed.
-        """
-        self.resumed_from = Path(resume_from_checkpoint) if resume_from_checkpoint else None
-        if self.is_world_process_zero():
-            remove_incomplete(self._checkpoints)
-        self.progress.begin()
-        if self.resumed_from is None:
-            return super().train(None, *args, **kwargs)
-        with silence_transformers():
-            return super().train(resume_from_checkpoint, *args, **kwargs)
-
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Log values together with the mean of every loss part since the last log entry of training."""
         if "loss" in logs:
@@ -393,14 +306,6 @@ class DepthTrainer(Trainer):
             )
         raise DivergedError(f"the final evaluation is not finite: {problem}")
 
-    @contextmanager
-    def _use_evaluated_weights(self) -> Iterator[None]:
-        """Use the weights that are evaluated and saved within the block."""
-        with ExitStack() as stack:
-            for extension in self.extensions:
-                stack.enter_context(extension.use_evaluated_weights())
-            yield
-
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
         """Evaluate the model on one data set, and return the evaluation and the tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
@@ -454,247 +359,3 @@ class DepthTrainer(Trainer):
         return pad_batches_across_processes(
             batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]])
         )
-
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return all(one.allows_best() for one in self.extensions) and super()._determine_best_metric(metrics, trial)
-
-    # ---- checkpoints
-
-    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
-        """Write a checkpoint and its manifest, and delete the oldest checkpoints beyond the limit.
-
-        The limit is not passed to transformers, because it would delete the newest checkpoint if only the best one may
-        stay.
-        """
-        raise_if_diverged(self.progress.problem(), self._checkpoints)
-        self.refuse_weights()
-        if self.progress.is_exploding():
-            if self.is_world_process_zero():
-                say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first loss")
-            return
-        self.finish_saving()
-        checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"
-        with remove_if_disk_full(checkpoint, self.args.should_save):
-            if self.args.should_save:
-                begin_checkpoint(checkpoint)
-            self.accelerator.wait_for_everyone()
-            super()._save_checkpoint(model, trial)
-            self._save_process_state(checkpoint)
-            if self.args.should_save and has_env_values():
-                (checkpoint / TRAINING_ARGS_NAME).unlink()  # a pickle with values of the environment
-            self.accelerator.wait_for_everyone()
-            self._begin_sealing(checkpoint)
-        if not self.is_fsdp_enabled:
-            self.finish_saving()
-
-    def _save_process_state(self, checkpoint: Path) -> None:
-        """Write the state of this process to a checkpoint: sums for the log, and states of the extensions."""
-        progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
-        if not self.is_deepspeed_enabled:
-            progress["stateless"] = stateless_parameters(self._own_optimizer)
-        save_progress(checkpoint, self.args.process_index, progress)
-        for extension in self.extensions:
-            extension.save(checkpoint, self.args.process_index)
-
-    def _begin_sealing(self, checkpoint: Path) -> None:
-        """Mark the checkpoint as complete by writing its manifest.
-
-        A sharded checkpoint is sealed in the background when all shards are written, while training continues.
-        """
-        written = None
-        if self.is_fsdp_enabled:
-            with self._use_evaluated_weights():
-                written = begin_writing(self.unwrapped_model, self._own_optimizer, checkpoint, seal_checkpoint)
-        elif self.args.should_save:
-            seal_checkpoint(checkpoint)
-        self._saving = PendingCheckpoint(checkpoint, written)
-
-    def finish_saving(self) -> None:
-        """Wait until the last checkpoint is complete, and delete the oldest checkpoints beyond the limit.
-
-        Raises:
-            DiskFullError: If the disk was full while shards were written; the partial checkpoint is deleted.
-        """
-        if self._saving is None:
-            return
-        saving, self._saving = self._saving, None
-        with remove_if_disk_full(saving.checkpoint, self.args.should_save):
-            if saving.written is not None:
-                saving.written.result()
-        if self.args.should_save:
-            best = self.state.best_model_checkpoint
-            keep = {saving.checkpoint, Path(best or saving.checkpoint)}
-            rotate(self._checkpoints, self.settings.save_total_limit, keep)
-
-    def refuse_weights(self) -> None:
-        """Raise an error if a weight of the model is not finite.
-
-        Raises:
-            DivergedError: If a weight is not finite; the message names the parameter and the last good checkpoint.
-        """
-        name = find_nonfinite_parameter(self.unwrapped_model, self.args.world_size)
-        problem = None if name is None else f"the weights {name!r} are not finite at step {self.state.global_step}"
-        raise_if_diverged(problem, self._checkpoints)
-
-    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
-        """Save the model with its configuration and tokenizer.
-
-        The pickled training arguments are saved in checkpoints only.
-        """
-        with self._use_evaluated_weights():
-            if not self.is_fsdp_enabled:
-                super().save_model(output_dir, _internal_call)
-            elif not _internal_call:
-                self._save(output_dir, gather_weights(self.unwrapped_model))
-            elif self.args.should_save and output_dir is not None:  # the weights are in shards
-                self.unwrapped_model.config.save_pretrained(output_dir)
-                if self.processing_class is not None:
-                    self.processing_class.save_pretrained(output_dir)
-        if not _internal_call and output_dir is not None and self.args.should_save:
-            Path(output_dir, TRAINING_ARGS_NAME).unlink(missing_ok=True)
-
-    @property
-    def _own_optimizer(self) -> torch.optim.Optimizer:
-        """Optimizer without the wrapper that accelerate adds."""
-        optimizer: Any = self.optimizer
-        return getattr(optimizer, "optimizer", optimizer)
-
-    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        """Write optimizer and learning-rate schedule to the checkpoint.
-
-        For a sharded optimizer, save only the part that all processes share; `_begin_sealing` writes the shards.
-        """
-        if not self.is_fsdp_enabled:
-            super()._save_optimizer_and_scheduler(output_dir)
-        elif self.args.should_save:
-            save_settings(self._own_optimizer, Path(output_dir))
-            torch.save(self.lr_scheduler.state_dict(), Path(output_dir, SCHEDULER_NAME))
-
-    # ---- resuming
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
-        """Load the weights of the checkpoint from which the run resumes."""
-        load = partial(super()._load_from_checkpoint, resume_from_checkpoint, model)
-        self._load_weights(Path(resume_from_checkpoint), load)
-
-    def _load_best_model(self) -> None:
-        """Wait until the best checkpoint is complete, and load its weights."""
-        self.finish_saving()
-        self._load_weights(Path(str(self.state.best_model_checkpoint)), super()._load_best_model)
-
-    def _load_weights(self, checkpoint: Path, load: Callable[[], None]) -> None:
-        """Load the weights of a complete checkpoint.
-
-        `load` is the method of transformers, which is used if neither weights nor model are sharded.
-        """
-        with convert_read_errors(checkpoint, "the weights"):
-            refuse_missing_weights(self.unwrapped_model, checkpoint)
-            if self.is_fsdp_enabled or is_sharded(checkpoint):
-                load_weights(self.unwrapped_model, checkpoint)
-                return
-            with silence_transformers():  # transformers warns of tied weights, which are stored once
-                load()
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load optimizer and learning-rate schedule from a checkpoint, after a check of all stored states."""
-        if checkpoint is None:
-            return
-        folder = Path(checkpoint)
-        if self.is_deepspeed_enabled:
-            with convert_read_errors(folder, "the optimizer or the schedule"):
-                super()._load_optimizer_and_scheduler(checkpoint)
-            return
-        with convert_read_errors(folder, "the optimizer"):
-            names = parameter_names(self.unwrapped_model, self._own_optimizer)
-            load_optimizer(self._own_optimizer, folder, names, read_stateless(folder))
-        with convert_read_errors(folder, "the schedule"):
-            stored = torch.load(folder / SCHEDULER_NAME, weights_only=True)
-            check_schedule(self.lr_scheduler, stored, self.state.global_step, may_skip=self.args.fp16)
-            self.lr_scheduler.load_state_dict(stored)
-        with convert_read_errors(folder, "the scale of the loss"):
-            if (path := folder / SCALER_NAME).is_file():
-                check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
-
-    def restore_progress(self, checkpoint: Path) -> None:
-        """Restore those parts of a checkpoint's state that transformers does not restore.
-
-        Settings keep their current values.
-
-        Raises:
-            CheckpointError: If a part cannot be read; the message names it.
-        """
-        self.state.compute_steps(self.args, self.state.max_steps)
-        with convert_read_errors(checkpoint, "the state of the run"):
-            if (best := relocate_best_checkpoint(checkpoint, self._checkpoints)) is not None:
-                self.state.best_model_checkpoint = str(best)
-            if (state := read_progress(checkpoint, self.args.process_index, self.args.world_size)) is not None:
-                self.progress.load(state)
-                self._tr_loss = torch.tensor(state["loss"], device=self.args.device)
-                self._globalstep_last_logged = state["logged"]
-            for extension in self.extensions:
-                extension.load(checkpoint, self.args.process_index, self.args.device)
-
-    def restore_random_numbers(self, checkpoint: Path) -> None:
-        """Restore the random states of this process, or set new seeds if the world size has changed.
-
-        Raises:
-            CheckpointError: If the random states cannot be read.
-        """
-        with convert_read_errors(checkpoint, "the random-generator states"):
-            if read_world_size(checkpoint) != self.args.world_size:
-                reseed_for_world_size(self.args.seed, self.state.global_step, self.args.process_index)
-            else:
-                check_random_file(checkpoint, self.args)
-                self._load_rng_state(str(checkpoint))
-
-
-class ResumeCallback(TrainerCallback):
-    """Callback that restores, in a resumed run, the parts of the state that transformers does not restore.
-
-    Args:
-        trainer: Trainer of the run.
-    """
-
-    def __init__(self, trainer: DepthTrainer) -> None:
-        self._trainer = trainer
-        self._first_step = -1
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore progress and random states, and stop a run that has already reached its end."""
-        trainer = self._trainer
-        if trainer.resumed_from is None:
-            return
-        self._first_step = state.global_step
-        trainer.restore_progress(trainer.resumed_from)
-        trainer.restore_random_numbers(trainer.resumed_from)
-        # Schedules of the model are set to the last step, of which the checkpoint is.
-        state.global_step -= 1
-        trainer.callback_handler.on_step_begin(args, state, control)
-        state.global_step += 1
-        if state.global_step >= state.max_steps:
-            control.should_training_stop = True
-
-    def on_step_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Restore the random states again if transformers has set those of another world size."""
-        checkpoint = self._trainer.resumed_from
-        if checkpoint is None or state.global_step != self._first_step:
-            return
-        if read_world_size(checkpoint) != args.world_size:
-            self._trainer.restore_random_numbers(checkpoint)
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Skip logging, evaluation and saving in an epoch without an optimiser step."""
-        if state.global_step == self._first_step:
-            control.should_log = control.should_evaluate = control.should_save = False
-
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Wait until the last checkpoint has been written."""
-        self._trainer.finish_saving()
