@@ -89,9 +89,15 @@ def _looped() -> adadepth.LoopedConfig:
     return adadepth.LoopedConfig(**sizes, core=1, num_loops=2)
 
 
-def _early_exit() -> adadepth.EarlyExitConfig:
+def _early_exit(base: str = "llama") -> adadepth.EarlyExitConfig:
     sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
-    return adadepth.EarlyExitConfig(**sizes, num_hidden_layers=2, exit_heads="own", pad_token_id=0)
+    return adadepth.EarlyExitConfig(base=base, **sizes, num_hidden_layers=2, exit_heads="own", pad_token_id=0)
+
+
+_EARLY_EXIT = _NO_BARE_MODEL | {
+    "test_capture_outputs_decorator": "it asks for attentions, which the layers do not return",
+    "test_correct_missing_keys": "the network without its head and norm is no checkpoint of the family",
+}
 
 
 CASES = [
@@ -199,12 +205,17 @@ CASES = [
         config=_early_exit,
         models=_own("EarlyExitForCausalLM", "EarlyExitForSequenceClassification", "EarlyExitForTokenClassification"),
         inputs=_words_and_mask,
-        skipped=_NO_BARE_MODEL
-        | {
-            "test_generation_tester_mixin_inheritance": _NO_GENERATION + "early_exit/test_early_exit.py has some",
-            "test_capture_outputs_decorator": "it asks for attentions, which the layers do not return",
-            "test_correct_missing_keys": "the network without its head and norm is no checkpoint of the family",
-        },
+        skipped=_EARLY_EXIT
+        | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "early_exit/test_early_exit.py has some"},
+        attributes={"has_attentions": False},
+        shape=lambda config: config.base_config,
+    ),
+    ModelCase(
+        "EarlyExitMasked",
+        config=lambda: _early_exit("bert"),
+        models=_own("EarlyExitForMaskedLM"),
+        inputs=token_inputs,
+        skipped=_EARLY_EXIT,
         attributes={"has_attentions": False},
         shape=lambda config: config.base_config,
     ),

@@ -238,7 +238,10 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     def _build_stock(self) -> Any:
         """Build the model of transformers, with random weights."""
         config, stock_class = self.config, self.find_stock_class(self.config)
-        config.base_config.num_labels = count_head_classes(config)
+        base: Any = config.base_config
+        base.num_labels = count_head_classes(config)
+        if config.tie_word_embeddings is not None:  # may have changed since the configuration was built
+            base.tie_word_embeddings = config.tie_word_embeddings
         attention = config._attn_implementation
         if attention == "sdpa" and not stock_class._supports_sdpa:
             attention = "eager"
