@@ -110,7 +110,7 @@ def pad_memory(memory: Tensor, columns: int) -> Tensor:
 
 def all_rows(memory: Tensor, value: bool) -> Tensor:
     """Return the same decision for every row, bool (A,)."""
-    return torch.full((len(memory),), value, device=memory.device)
+    return torch.full(memory.shape[:1], value, device=memory.device)
 
 
 def apply_rule(
@@ -160,7 +160,7 @@ def select_predictions(
     """
     step_logits = step_logits.float()
     if not rule.mixes:
-        return step_logits[torch.arange(len(exit_steps), device=exit_steps.device), exit_steps - 1]
+        return step_logits[torch.arange(exit_steps.shape[0], device=exit_steps.device), exit_steps - 1]
     assert halting_logits is not None
     log_weights = halting_distribution(halting_logits, "leftover").log_pmf.unsqueeze(-1)
     if step_logits.shape[-1] == 1:

@@ -116,7 +116,8 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             if self.training:
                 return output
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        output.logits = self.read_exits(run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1))
+        states, exits = run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1)
+        output.logits = self.read_exits(states, exits, run.fixed_exit)
         return output
 
     def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:

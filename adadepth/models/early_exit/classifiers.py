@@ -217,7 +217,7 @@ class EarlyExitForTokenClassification(_Classifier):
 def _pick_last_tokens(states: Tensor, real: Tensor) -> Tensor:
     """Return the states of the last real token of every text, (A, D), from (A, T, D) and the mask (A, T)."""
     last = real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)
-    return states[torch.arange(len(last), device=last.device), last]
+    return states[torch.arange(last.shape[0], device=last.device), last]
 
 
 def _sum_weighted(losses: Tensor, weights: list[float]) -> Tensor:

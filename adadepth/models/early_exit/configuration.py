@@ -73,10 +73,10 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
             self.base_config = self._build_base()
         self._take_sizes(self.base_config)
         super().__post_init__(**kwargs)
-        if self.exit_rule is not None:
-            parse_rule(self.exit_rule)
-        check_policy(self.cache_policy)
         exits = self.exits
+        for rule in filter(None, (self.exit_rule, f"fixed:{len(exits)}")):
+            parse_rule(rule)  # also the rule of training, since a compiled forward pass parses nothing new
+        check_policy(self.cache_policy)
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(f"exit_layers={self.exit_layers}: there are {self.num_hidden_layers} layers, from 1")
         reads_with_own = self.exit_heads != "shared" or self.exit_gate

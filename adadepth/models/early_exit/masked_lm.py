@@ -65,7 +65,7 @@ class EarlyExitForMaskedLM(WordModel):
         states, exits = run.select_states(), run.exit_steps.clamp(min=1)
         if labels is not None:
             states, exits = states[labels >= 0], exits[labels >= 0]
-        output.logits = output.prediction_logits = self.read_exits(states, exits)
+        output.logits = output.prediction_logits = self.read_exits(states, exits, run.fixed_exit)
         return output
 
     def count_labels(self, labels: Tensor) -> Tensor:

@@ -480,5 +480,5 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
     def compute_pairs(self, running: RunningTexts) -> int:
         """Count the pairs of a query and a key in one layer of the running texts."""
         texts, width = running.states.shape[:2]
-        seen = (width + 1) / 2 if self.is_causal else width
-        return int(texts * width * (running.memory_length + seen))
+        new = width * (width + 1) // 2 if self.is_causal else width * width
+        return texts * (width * running.memory_length + new)

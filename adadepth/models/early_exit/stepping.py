@@ -46,11 +46,11 @@ class ExitStepper:
     ) -> None:
         self._model, self._running, self._slots, self._read = model, running, slots, read
         self._estimate = estimate
-        self.rows = len(running.states) if slots is None else len(slots)
+        self.rows = (running.states if slots is None else slots).shape[0]  # no `len`, which a program cannot have
         self.device = running.states.device
         self.states = [running.states] if states else None
         self._step = 0
-        self._texts = torch.arange(len(running.states), device=self.device)
+        self._texts = torch.arange(running.states.shape[0], device=self.device)
 
     @property
     def width(self) -> int:

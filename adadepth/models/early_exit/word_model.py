@@ -32,6 +32,7 @@ class TokenRun:
         exit_steps: Exit of each token, from 1, int64, (B, T); 0 at padding.
         execution: Computation of the batch.
         has_all_exits: Whether the states are those of all exits.
+        fixed_exit: Exit of all tokens, from 1; None: they may differ.
         gates: Logits of the gate at all exits, (B, T, N), if there is a gate and all layers ran.
     """
 
@@ -39,6 +40,7 @@ class TokenRun:
     exit_steps: Tensor
     execution: Execution
     has_all_exits: bool = False
+    fixed_exit: int | None = None
     gates: Tensor | None = None
 
     @cached_property
@@ -50,6 +52,8 @@ class TokenRun:
         """Return the states at the exit of each token, (B, T, D); those at padding have no meaning."""
         if not self.has_all_exits:
             return self.states[0]
+        if self.fixed_exit is not None:
+            return self.states[self.fixed_exit - 1]
         numbers = (self.exit_steps.clamp(min=1) - 1)[..., None, None].expand(-1, -1, 1, self.table.shape[-1])
         return self.table.gather(2, numbers).squeeze(2)
 
@@ -117,7 +121,8 @@ class WordModel(EarlyExitModel):
             halting_logits=None if run.gates is None else run.gates.detach(),
             trace=DepthTrace("token", run.exit_steps.float(), real, self.max_updates, execution=run.execution),
         )
-        if run.has_all_exits and not (self.training and targets is not None):
+        is_shown = run.has_all_exits and not (self.training and targets is not None)
+        if is_shown and not torch.compiler.is_exporting():  # a program returns tensors alone
             output.step_logits = ExitLogits(self, run.table)
         return run, output
 
@@ -134,22 +139,21 @@ class WordModel(EarlyExitModel):
                 halting = None if gates is None else gates.flatten(0, 1)[slots]
                 exits = fill_table(apply_rule(ReadingRule(rule, self), read, halting, generator), slots, real.shape)
         execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
-        return TokenRun(states, exits, execution, has_all_exits=True, gates=gates)
+        fixed = rule.k if isinstance(rule, Fixed) else None
+        return TokenRun(states, exits, execution, has_all_exits=True, fixed_exit=fixed, gates=gates)
 
     def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
         """Run the layers that the exits of tokens need."""
         steps, shape = self.max_updates, real.shape
         if isinstance(rule, Fixed):
             states, exits = self.run_to_exit(running, rule.k), real * rule.k
-            execution = Execution(rule.k, width=shape[1])
-        else:
-            slots = real.flatten().nonzero().squeeze(1)
-            stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
-            result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
-            chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
-            states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
-            execution = Execution(len(result.rows), width=shape[1], computed=result.computed)
-        return TokenRun([states], exits, execution)
+            return TokenRun([states], exits, Execution(rule.k, width=shape[1]), fixed_exit=rule.k)
+        slots = real.flatten().nonzero().squeeze(1)
+        stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
+        result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
+        chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
+        states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
+        return TokenRun([states], exits, Execution(len(result.rows), width=shape[1], computed=result.computed))
 
     def compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
         """Return the parts of the loss, and set the losses of single tokens in the output."""
@@ -180,12 +184,17 @@ class WordModel(EarlyExitModel):
             output.token_losses = output.step_losses.gather(1, exits - 1).squeeze(1)
         return self.build_terms(total, apart, count, gate)
 
-    def read_exits(self, states: Tensor, steps: Tensor) -> Tensor:
-        """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...)."""
+    def read_exits(self, states: Tensor, steps: Tensor, fixed_exit: int | None = None) -> Tensor:
+        """Return the predictions (..., V) for states (..., D) at exits by their numbers, (...).
+
+        With a `fixed_exit`, all numbers are this one, and are not read.
+        """
         flat, numbers = states.flatten(0, -2), steps.flatten()
-        present = numbers.unique().tolist() if len(self.exits) else []
-        if len(present) < 2:  # all exits have the same head
-            return self.read(present[0] if present else self.max_updates, flat).unflatten(0, states.shape[:-1])
+        if fixed_exit is None and not len(self.exits):
+            fixed_exit = self.max_updates  # all exits have the same head
+        present = numbers.unique().tolist() if fixed_exit is None else [fixed_exit]
+        if len(present) == 1:
+            return self.read(present[0], flat).unflatten(0, states.shape[:-1])
         logits = None
         for step in present:
             rows = (numbers == step).nonzero().squeeze(1)

@@ -62,7 +62,7 @@ def test_a_read_is_seen() -> None:
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
 # kept, features.cache=true; clusters and language models make their losses in parts, whose number the data decide;
 # drawn loops run as often as is drawn.
-NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn"}
+NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text"}
 
 
 def batches_of_ten_lengths(name: str) -> list[dict[str, Any]]:
