@@ -54,7 +54,8 @@ def _match_names(*names: str, rules: Iterable[str] = ()) -> Callable[[HaltingMet
 COMPARISONS = (
     Comparison(
         "Does adaptive depth need less compute than one fixed depth for all units?",
-        "Most papers on early exits say that it does, but they rarely show controls of equal compute.",
+        "Most papers on early exits report that adaptive depth needs less compute, but few of them compare it with a "
+        "fixed-depth network of equal compute.",
         "adaptive depth",
         has_adaptive_depth,
         "fixed depth",
@@ -62,9 +63,10 @@ COMPARISONS = (
     ),
     Comparison(
         "Does an exit rule that is applied after training need less compute than learned halting?",
-        "According to arXiv 2607.20519 it needs far less. ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) are "
-        "methods of learned halting. All compared methods apply one block repeatedly.",
-        "exit rule after training",
+        "According to arXiv 2607.20519, an exit rule that is applied after training needs far less compute than "
+        "learned halting. ACT (arXiv 1603.08983) and PonderNet (arXiv 2107.05407) are methods of learned halting. This "
+        "comparison has only methods that apply one block repeatedly.",
+        "a post-training exit rule",
         lambda method: method.rule in _PREDICTION_RULES and not _has_different_layers(method),
         "learned halting",
         _is_learned,
@@ -72,49 +74,52 @@ COMPARISONS = (
     Comparison(
         "Does a gate that is trained with the network need less compute than a gate that is trained on the frozen "
         "network?",
-        "Ouro (arXiv 2510.25741) trains its gate first with the network, and then on the frozen network.",
+        "Ouro (arXiv 2510.25741) first trains its gate together with the network, and then trains the gate alone on "
+        "the frozen network.",
         "joint training",
         _match_names("gate", "ponder_uniform", rules=("quantile", "run")),
-        "frozen network",
+        "training on the frozen network",
         _match_names("gate_alone", "halting_alone", rules=("quantile", "run")),
     ),
     Comparison(
         "Does the margin rule need less compute than other exit rules on predictions?",
-        "The margin is the difference in probability of the two most probable answers. Entropy (arXiv 1709.01686), "
-        "confidence and patience (arXiv 2006.04152) are more common in papers.",
-        "margin",
+        "The margin is the difference between the probabilities of the two most probable answers. Papers more often "
+        "use entropy (arXiv 1709.01686), confidence or patience (arXiv 2006.04152) as the exit rule.",
+        "the margin rule",
         lambda method: method.rule == "margin",
-        "another exit rule",
+        "the best other exit rule",
         lambda method: method.rule in _PREDICTION_RULES - {"margin"},
         is_within_method=True,
     ),
     Comparison(
-        "Does one repeated block need less compute than a network with more layers of its own?",
-        "A repeated block saves parameters (arXiv 1909.11942). According to arXiv 2510.25741, it has equal quality at "
-        "equal compute.",
-        "repeated block",
+        "Does one repeated block need less compute than a network of different layers?",
+        "A repeated block has fewer parameters than different layers (arXiv 1909.11942). According to arXiv "
+        "2510.25741, a repeated block has the same quality as different layers at equal compute.",
+        "one repeated block",
         _match_names("fixed", rules=("run",)),
-        "more layers",
+        "a stack of different layers",
         _match_names("layers"),
     ),
     Comparison(
-        "Do exits of different layers need less compute than exits of one repeated block?",
+        "Does early exit from different layers need less compute than early exit from one repeated block?",
         "LayerSkip (arXiv 2404.16710) and DeeBERT (arXiv 2004.12993) exit between different layers. PABEE on ALBERT "
         "(arXiv 2006.04152) and Ouro (arXiv 2510.25741) exit between updates of one block.",
-        "different layers",
+        "early exit from different layers",
         _has_different_layers,
-        "repeated block",
+        "early exit from one repeated block",
         _match_names("mean", "multi_exit", "gate", rules=_PREDICTION_RULES),
     ),
     Comparison(
         "Does ACT with the weighted sum of states need less compute than ACT with the interpolated state?",
-        "Graves (arXiv 1603.08983) sums the states, while ACT-ALBERT and the Universal Transformer (arXiv 1807.03819) "
-        "interpolate them. Networks with the interpolated state have neither recall nor readouts, as in ACT-ALBERT. "
-        "Networks with the weighted sum have both for pointers and mazes, only recall for addition, and neither for "
-        "text.",
-        "weighted sum",
+        "Graves (arXiv 1603.08983) sums the states of all updates, weighted by their halting probabilities. ACT-ALBERT "
+        "and the Universal Transformer (arXiv 1807.03819) interpolate between the old and the new state at every "
+        "update. The two groups also differ in recall (every update reads the input again) and in readouts (a loss "
+        "after every update). Networks with the interpolated state have neither recall nor readouts, as in ACT-ALBERT. "
+        "Networks with the weighted sum have recall and readouts for pointers and mazes, only recall for addition, and "
+        "neither of the two for text.",
+        "the weighted sum",
         _match_names("act"),
-        "interpolated state",
+        "the interpolated state",
         _match_names("act_single"),
     ),
 )
@@ -148,19 +153,17 @@ def evaluate_comparisons(requirements: Mapping[str, Requirements]) -> list[Compa
 def format_outcome(outcome: ComparisonOutcome) -> str:
     """Format the tasks on which each group of a comparison needs less compute."""
     if not outcome.results:
-        return "no task of this bench has both groups."
-    comparison, total = outcome.comparison, f" of {len(outcome.results)} tasks"
-    phrases = {}
-    for cheaper in ("first", "second", None):
+        return f"No task of this bench has both groups: {outcome.comparison.first} and {outcome.comparison.second}."
+    first, second, total = outcome.comparison.first, outcome.comparison.second, len(outcome.results)
+    sentences = []
+    for cheaper, start in (
+        ("first", f"{first} needs less compute than {second}"),
+        ("second", f"{second} needs less compute than {first}"),
+        (None, f"{first} and {second} do not differ significantly in compute"),
+    ):
         if tasks := [task for task, result in outcome.results.items() if result.cheaper == cheaper]:
-            phrases[cheaper] = f"on {len(tasks)}{total} ({', '.join(tasks)})"
-            total = ""
-    names = {"first": comparison.first, "second": comparison.second}
-    cheaper_groups = [f"{name} {phrases[cheaper]}" for cheaper, name in names.items() if cheaper in phrases]
-    sentences = [f"less compute is needed with {' and with '.join(cheaper_groups)}."] if cheaper_groups else []
-    if None in phrases:
-        sentences.append(f"{'The' if sentences else 'the'} difference is not significant {phrases[None]}.")
-    return " ".join(sentences)
+            sentences.append(f"{start} on {len(tasks)} of {total} tasks ({', '.join(tasks)}).")
+    return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
 
 
 def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float]) -> Table:
@@ -173,9 +176,9 @@ def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: M
     columns = [
         Column("comparison", "comparison", text, "text"),
         Column("task", "task", text, "text"),
-        Column("cheaper", "less compute", text, "text"),
-        Column("first", "cheapest of the first group", text, "text"),
-        Column("second", "cheapest of the second group", text, "text"),
+        Column("cheaper", "group with less compute", text, "text"),
+        Column("first", "least compute in the first group", text, "text"),
+        Column("second", "least compute in the second group", text, "text"),
     ]
     rows = [
         {
@@ -200,7 +203,7 @@ def _build_row(comparison: Comparison, result: ComparisonResult, full_depth: flo
 
 def _format_cheapest(cheapest: tuple[HaltingMethod, Estimate] | None, full_depth: float) -> str:
     if cheapest is None:
-        return "none reaches the threshold"
+        return "no method reaches the threshold"
     method, compute = cheapest
     return f"{method.label}: {format_share(compute, full_depth)}"
 

@@ -6,85 +6,101 @@ from adadepth.contrib.bench.measures import HaltingMethod
 
 _TRAINING = {
     "fixed": "train one fixed depth",
-    "layers": "train more layers in place of a repeated block",
+    "layers": "train a stack of different layers instead of one repeated block",
     "act": "train ACT with the weighted sum of states",
     "act_single": "train ACT with the interpolated state",
     "mean": "train with a loss after every update",
     "multi_exit": "train with a loss after every update",
     "early_exit": "train different layers with a loss after every exit",
-    "early_exit_2": "train two different layers with a loss after each",
-    "early_exit_4": "train four different layers with a loss after each",
-    "gate": "train with a loss after every update, weighted by a gate",
+    "early_exit_2": "train two different layers with a loss after each layer",
+    "early_exit_4": "train four different layers with a loss after each layer",
+    "gate": "train a gate with the network, which weights a loss after every update",
     "gate_alone": "train a gate on the frozen network",
     "ponder_uniform": "train PonderNet with a uniform prior",
     "ponder_geometric": "train PonderNet with a geometric prior",
     "halting_alone": "train the halting head on the frozen network",
-    "correct": "train TRM with its prediction of the probability that the answer is correct",
+    "correct": "train TRM to predict the probability that its answer is correct",
 }
 _RULES = {
     "run": "",
-    "budget": "calibrate it to another mean depth after training",
+    "budget": "calibrate the halting threshold to another mean depth after training",
     "fixed": "run one fixed number of updates",
-    "margin": "exit when the two most probable answers differ enough in probability",
+    "margin": "exit when the probabilities of the two most probable answers differ by more than the threshold",
     "quantile": "exit when the cumulative halting probability exceeds the threshold",
-    "correct": "exit when that probability exceeds the threshold",
+    "correct": "exit when the predicted probability of a correct answer exceeds the threshold",
 }
 
 COLUMNS = (
     (
         "method, exit rule",
-        "The trained method and the rule that stops its units. 'run' means the network's own depths, as trained. "
-        "'budget' means that the mean depth was set after training. 'fixed' means that one network was stopped after "
-        "a fixed number of updates. Any other name is that of an exit rule.",
+        "The method is how the network was trained, and the exit rule decides after which update a unit stops. In the "
+        "column of exit rules, 'run' means the depths that the network learned in training. In the same column, "
+        "'budget' means that the mean depth was set after training, and 'fixed' that every unit gets the same number "
+        "of updates.",
     ),
     (
         "score",
-        "Mean score over seeds, ± one standard error over seeds and examples. The score of a language model is the "
-        "negative loss in nats. Scores below 0 are log-likelihoods, so 98% of the likelihood is the best score plus "
-        "log 0.98.",
+        "The score is the mean over seeds, ± one standard error over seeds and examples. The score of a language model "
+        "is its negative loss in nats, which is a log-likelihood. For a language model, 98% of the best score is "
+        "therefore the best score plus log 0.98.",
     ),
     (
         "compute",
-        "Compute per unit as a share of that of the most expensive method of the task, ± one standard error over seeds "
-        "and examples. On evaluation sets after the first, the compute of networks with their own halting was not "
-        "measured, so the share is one of updates.",
+        "Compute is the number of multiply-accumulates per unit, as a share of the most expensive method of the "
+        "task, ± one standard error over seeds and examples. The compute of networks with learned halting was "
+        "measured only on the first evaluation set of a task. On the other evaluation sets, the tables have the "
+        "share of updates for these networks.",
     ),
     (
         "compute for 98%",
-        "The least compute with which the method reaches 98% of the best score of the task. A dash means that it does "
-        "not reach this score with every seed.",
+        "This column has the least compute with which the method reaches 98% of the best score of the task. A dash "
+        "means that the method does not reach this score with every seed.",
     ),
     (
         "equal steps",
-        "All methods were trained for the same number of optimiser steps. The steps of a second stage on a frozen "
-        "network are additional.",
+        "All methods in a table with this title were trained for the same number of optimiser steps. Methods that "
+        "train a gate or a halting head on a frozen network have the steps of this second stage in addition.",
     ),
     (
         "equal training compute",
-        "All methods were trained with as much compute as the deepest network, so shallow networks were trained for "
-        "more optimiser steps.",
+        "All methods in a table with this title were trained with as much compute as the deepest network. Shallow "
+        "networks were therefore trained for more optimiser steps.",
     ),
-    ("correlation with difficulty", "Spearman correlation of a unit's updates with its known difficulty."),
-    ("selected setting", "The settings or thresholds that the seeds selected."),
+    (
+        "correlation with difficulty",
+        "This column has the Spearman correlation between a unit's number of updates and its known difficulty.",
+    ),
+    ("selected setting", "This column lists the settings or thresholds that were selected for the seeds."),
     (
         "updates above the oracle",
-        "Mean number of updates after the first update from which the answer stays correct (oracle:stays).",
+        "The oracle `oracle:stays` exits at the first update from which the answer stays correct. The column has "
+        "the mean number of updates minus the mean number of updates of this oracle.",
     ),
-    ("score online", "The score when the rule really stops units, so that exits change what other units read."),
-    ("score, permuted exits", "The score if the same exits are assigned to the units at random."),
+    (
+        "score online",
+        (
+            "This column has the score of a real run with the exit rule, in which an exited unit changes what other "
+            "units read."
+        ),
+    ),
+    (
+        "score, permuted exits",
+        "This column has the score of a control in which the same exits are assigned to units at random.",
+    ),
     (
         "score, two fixed depths",
-        "The score of a random mixture of two fixed depths with the same compute as the exit rule.",
+        "This column has the score of a control in which units get one of two fixed depths at random. The control "
+        "has the same compute as the exit rule.",
     ),
     (
         "calibration error",
-        "Expected calibration error of the prediction at the exit (Guo et al. 2017).",
+        "This column has the expected calibration error of the prediction at the exit (Guo et al. 2017).",
     ),
-    ("time", "Measured time as a share of the time of full depth."),
+    ("time", "These columns have the measured time of evaluation as a share of the time at full depth."),
     (
         "overthinking",
-        "The best fixed number of updates for all units, and the share of units that are correct at an earlier update "
-        "and wrong at the last one.",
+        "A network overthinks if a unit is correct at an early update and wrong at the last update. The table has the "
+        "share of such units, and the fixed number of updates with the best score.",
     ),
 )
 

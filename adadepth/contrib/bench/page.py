@@ -311,8 +311,8 @@ def build_overthinking_table(task: str, set_name: str, runs: Results) -> list[Ta
             by_method.setdefault(run["way"], []).append(overthinking)
     columns = [
         Column("method", "method", text, "text"),
-        Column("step", "best fixed update", make_number_format(1)),
-        Column("best", "score at it", make_number_format(4)),
+        Column("step", "best fixed number of updates", make_number_format(1)),
+        Column("best", "score at the best fixed number", make_number_format(4)),
         Column("last", "score at the last update", make_number_format(4)),
         Column("lost", "correct earlier, wrong at the last update", percent),
         Column("seeds"),
@@ -424,8 +424,9 @@ def to_markdown(
     lines = [
         "# Benchmark of adaptive depth: which method to use",
         "",
-        f"Which method needs the least compute for a kind of task? For each task, the table recommends the cheapest "
-        f"method that reaches {share} of the best score ({format_seeds(results)}). {_format_summary(outcomes)}",
+        "This benchmark measures how much compute methods of adaptive depth and networks of fixed depth need for equal "
+        f"quality. For each task, the first table recommends the cheapest method that reaches {share} of the task's "
+        f"best score ({format_seeds(results)}). {_format_summary(outcomes)}",
         "",
         "| kind of task | recommended method | reason |",
         "| --- | --- | --- |",
@@ -433,12 +434,13 @@ def to_markdown(
         "",
         *_format_figure(build_recommendations_figure(outcomes), locate_figure),
         "",
-        "The thresholds of exit rules are selected on one half of the examples. Compute and score are measured on the "
-        "other half, on which the score may be below the required one. Errors (±) are one standard error over seeds "
-        "and examples. The compute of full depth is that of the most expensive method of the task.",
+        "The thresholds of exit rules are selected on one half of the examples, and compute and score are measured "
+        "on the other half. The measured score of a recommended method may therefore be below the required score. "
+        "An error (±) is one standard error over seeds and examples. The compute of full depth is the compute of "
+        "the most expensive method of the task.",
         "",
-        "`python adadepth/run.py --config-name depth_bench` runs the benchmark. `adadepth/contrib/bench/measures.py` "
-        "defines the recommendation and the test of significance.",
+        "The command `python adadepth/run.py --config-name depth_bench` runs the benchmark. The module "
+        "`adadepth/contrib/bench/measures.py` defines how a method is recommended and how significance is tested.",
         "",
         "## Recommended methods",
         "",
@@ -446,8 +448,9 @@ def to_markdown(
         "",
         "## Comparison of groups of methods",
         "",
-        f"Each comparison uses the cheapest method of each of two groups that reaches {share} of the best score of the "
-        "task. A group without such a method loses to a group that has one.",
+        "Each comparison is between two groups of methods, and each group is represented by its cheapest method "
+        f"that reaches {share} of the best score of the task. A group in which no method reaches this score loses to "
+        "a group in which a method does.",
         "",
         *(f"- **{question}** {literature} **Result**: {answer}" for question, literature, answer in comparisons),
         "",
@@ -470,8 +473,7 @@ def to_markdown(
 def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
     """Format the tasks on which adaptive depth needs less compute than fixed depth."""
     first, *_ = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
-    comparison = first.comparison
-    return f"{comparison.first.capitalize()} compared with {comparison.second}: {format_outcome(first)}"
+    return format_outcome(first)
 
 
 def _format_advice_row(outcome: TaskOutcome, description: str) -> str:

@@ -154,8 +154,9 @@ def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
     setting = f"{quote}{format_setting(requirement)}{quote}" if has_fixed_depth(method) else ""
     details = "; ".join(filter(None, [describe_method(method), setting]))
     share = format_share(requirement["compute"], outcome.full_depth)
-    reason = f"It needs {share} of the compute of full depth. {_format_alternative(outcome, method, quote)}"
-    return Advice(f"{quote}{method.label}{quote}" + (f" ({details})" if details else ""), reason)
+    name = f"{quote}{method.label}{quote}"
+    reason = f"{name} needs {share} of the compute of full depth. {_format_alternative(outcome, method, quote)}"
+    return Advice(name + (f" ({details})" if details else ""), reason)
 
 
 def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str) -> str:
@@ -174,7 +175,8 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
     is_significant = differ_significantly(outcome.get_requirement(method)["compute"], compute)
     difference = "which is significantly more" if is_significant else "which is not significantly more"
     share = format_share(compute, outcome.full_depth)
-    return f"The cheapest {kind} ({quote}{name.label}{quote}) needs {share}, {difference}."
+    label = f"{quote}{name.label}{quote}"
+    return f"The cheapest method of {kind} ({label}) needs {share} of the compute of full depth, {difference}."
 
 
 def format_recommendation(outcome: TaskOutcome) -> str:
@@ -183,7 +185,11 @@ def format_recommendation(outcome: TaskOutcome) -> str:
     if advice is None:
         threshold = f"{outcome.threshold:.4f}, {percent(ADVISED_SHARE)} of the best score"
         return f"no method reaches the threshold of {threshold}, with every seed."
-    ties = f" Not significantly different in compute: {names}." if (names := format_ties(outcome)) else ""
+    ties = (
+        f" These methods do not differ significantly from the recommended method in compute: {names}."
+        if (names := format_ties(outcome))
+        else ""
+    )
     return f"use {advice.method}. {advice.reason}{ties}"
 
 
@@ -231,7 +237,7 @@ def build_recommendations_table(outcomes: Iterable[TaskOutcome], descriptions: M
         Column("task", "task", text, "text", remark="about"),
         Column("method", "method", text, "text"),
         *make_error_columns("compute", "compute"),
-        *make_error_columns("fixed", "cheapest fixed depth, compute"),
+        *make_error_columns("fixed", "compute of the cheapest fixed depth"),
         *make_error_columns("updates", "updates"),
         *make_error_columns("score", "score"),
         Column("threshold", "threshold", score),

@@ -63,7 +63,7 @@ def test_rules_are_means_over_seeds() -> None:
     assert "margin:0.5" in page
     # scores of .8 and .9, each with .01: the square root of (.005 + .0001) / 2
     assert "0.8500 ± 0.0505" in page
-    assert "(n = 2 seeds). Adaptive depth compared with fixed depth: no task of this bench has both groups." in page
+    assert "(n = 2 seeds). No task of this bench has both groups: adaptive depth and fixed depth." in page
     assert "(figures/hops.svg)" in page
 
 
@@ -75,7 +75,7 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
         item["sets"]["inside"]["readings"]["run"] = [point | {"macs": 8.0, "updates_error": 0.0, "chosen_score": None}]
         item |= {"way": "fixed", "name": f"hops.fixed.{item['seed']}"}
     page = to_markdown(margin_results, {})
-    assert "| `hops` | `mean, margin` (train with a loss after every update; exit when the two most" in page
+    assert "| `hops` | `mean, margin` (train with a loss after every update; exit when the probabi" in page
     assert "The task has no method of fixed depth. |" in page
     table = build_outcomes_table([*margin_results, *fixed])
     (row,) = table.rows
@@ -83,9 +83,12 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
     assert (row["first"], row["second"]) == ("mean, margin: 62.5% ± 2.2", "fixed: 100.0% ± 0.0")
     assert row["cheaper"] == "adaptive depth"
     page = to_markdown([*margin_results, *fixed], {"hops": "Labels of tokens. Each token has its own depth."})
-    assert "less compute is needed with adaptive depth on 1 of 1 tasks (hops)." in page
+    assert "Adaptive depth needs less compute than fixed depth on 1 of 1 tasks (hops)." in page
     assert "| Labels of tokens (`hops`) | `mean, margin` (" in page
-    assert "It needs 62.5% ± 2.2 of the compute of full depth. The cheapest fixed depth (`fixed`) needs 100.0%" in page
+    assert (
+        "needs 62.5% ± 2.2 of the compute of full depth. The cheapest method of fixed depth (`fixed`) needs 100.0%"
+        in page
+    )
 
 
 def test_a_task_without_a_recommendation_says_so() -> None:
