@@ -85,10 +85,11 @@ def ensure_features(
             precision. Finished states are kept.
     """
     tokens_digest, lengths = _digest_examples(examples)
-    size = {"rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width}
-    origin = {"base": base_key, "examples": tokens_digest, "precision": str(precision)}
-    versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    description: Description = {"format": STORE_FORMAT, **origin, **size, **versions}
+    description: Description = {
+        "format": STORE_FORMAT, "base": base_key, "examples": tokens_digest, "precision": str(precision),
+        "rows": len(lengths), "tokens": int(lengths.sum()), "states": list(states), "width": width,
+        "torch": torch.__version__, "transformers": transformers.__version__,
+    }  # fmt: skip
     folder = root / f"features-{digest(description)}"
     partial = folder.with_name(f"{folder.name}.partial")
     is_main = processes[0] == 0
@@ -100,26 +101,30 @@ def ensure_features(
             _discard_mismatched(partial, description)
         barrier()  # from here to the last barrier no other run touches the folder
         if not folder.exists():
-            started = time.perf_counter()
-            is_begun = (partial / DESCRIPTION).exists()
-            done = count_finished_tokens(partial) if is_begun else 0
+            done = count_finished_tokens(partial) if (partial / DESCRIPTION).exists() else 0
             _check_size(description, done, root, limit_gib)  # in every process, so that all end on a refusal
             barrier()
             if is_main:
                 logger.info("features: %s, %d tokens already computed, in %s", _describe(description), done, folder)
-                if not is_begun:
+                if not (partial / DESCRIPTION).exists():
                     create_store(partial, description, lengths)
             barrier()
+            started = time.perf_counter()
             _compute_share(partial, examples, tuple(states), compute, collate, batch_tokens, processes)
             barrier()
             if is_main:
-                FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
-                write_manifest(partial)
-                partial.rename(folder)
+                _complete_store(partial, folder)
                 logger.info("features: computed in %.1f s", time.perf_counter() - started)
             barrier()
         check_description(folder, description)
         return FeatureStore.open(folder)
+
+
+def _complete_store(partial: Path, folder: Path) -> None:
+    """Give a store, in which all states are computed, its manifest and its name."""
+    FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
+    write_manifest(partial)
+    partial.rename(folder)
 
 
 @dataclass(frozen=True)

@@ -320,26 +320,14 @@ class LoopedModel(LoopedPreTrainedModel):
                 documents are given with a cache or positions.
             ConfigError: If `num_loops` is less than 1.
         """
-        if (input_ids is None) == (inputs_embeds is None):
-            raise DataError("input_ids, inputs_embeds: give exactly one of them")
-        words = input_ids if inputs_embeds is None else inputs_embeds
-        assert words is not None
-        if words.dim() != (2 if inputs_embeds is None else 3):
-            raise DataError(f"input of shape {tuple(words.shape)}: must be (rows, tokens), with a width for embeddings")
-        check_words(words, self.embed_tokens)
+        self._check_inputs(input_ids, inputs_embeds)
         loops = self.config.loops(num_loops)
         embedded = self.embed(input_ids, inputs_embeds)
-        cache = past_key_values
-        if use_cache and cache is None:
-            cache = make_cache(self.config, self.config.cache_policy, loops)
-        if self.training and self.core.gradient_checkpointing:
-            cache = None  # recomputed layers would write twice
+        cache = self._select_cache(past_key_values, use_cache, loops)
         if documents is not None:
             if cache is not None or position_ids is not None:
                 raise DataError("documents: cannot be combined with a cache or position_ids")
             position_ids, attention_mask = count_in_documents(documents), None  # masks follow from positions of 0
-        if isinstance(cache, LoopedCache) and self.training:
-            raise ConfigError(f"cache_policy={cache.policy}: needs a model in evaluation mode; call eval()")
         running = None
         if isinstance(cache, LoopedCache):
             attention = self.config._attn_implementation
@@ -357,6 +345,26 @@ class LoopedModel(LoopedPreTrainedModel):
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
         run.state = self.first_state(run, initial_state)
         return run
+
+    def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
+        """Check that exactly one of ids (B, T) and embeddings (B, T, D) is given, and that they fit the model."""
+        if (input_ids is None) == (inputs_embeds is None):
+            raise DataError("input_ids, inputs_embeds: give exactly one of them")
+        words, dimensions = (input_ids, 2) if inputs_embeds is None else (inputs_embeds, 3)
+        assert words is not None
+        if words.dim() != dimensions:
+            raise DataError(f"input of shape {tuple(words.shape)}: must be (rows, tokens), with a width for embeddings")
+        check_words(words, self.embed_tokens)
+
+    def _select_cache(self, cache: Cache | None, use_cache: bool | None, loops: int) -> Cache | None:
+        """Return the cache of a forward pass, which is made if none is given and `use_cache` is set."""
+        if use_cache and cache is None:
+            cache = make_cache(self.config, self.config.cache_policy, loops)
+        if self.training and self.core.gradient_checkpointing:
+            return None  # recomputed layers would write twice
+        if isinstance(cache, LoopedCache) and self.training:
+            raise ConfigError(f"cache_policy={cache.policy}: needs a model in evaluation mode; call eval()")
+        return cache
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, T, D), for token ids, (B, T), or embeddings, (B, T, D)."""
