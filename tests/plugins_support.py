@@ -12,7 +12,7 @@ from adadepth.config.kinds import kinds
 from adadepth.config.modes import modes
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
-from adadepth.models import registry
+from adadepth.models import public_names, registry
 from adadepth.training.trackers import trackers
 
 
@@ -40,5 +40,5 @@ def package_on_path(
 
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
-    for found in (registry.families, kinds, modes, halting_rules, exit_rules, trackers):
+    for found in (public_names, registry.families, kinds, modes, halting_rules, exit_rules, trackers):
         found.cache_clear()

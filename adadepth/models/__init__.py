@@ -5,6 +5,7 @@ families without importing torch.
 """
 
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 # Public names that belong to no single family.
@@ -15,6 +16,7 @@ _SHARED = {
 }
 
 
+@cache
 def public_names() -> Mapping[str, str]:
     """Return the import path `"module:name"` of every public name, such as models and configurations.
 
