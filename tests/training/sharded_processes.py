@@ -23,9 +23,13 @@ def step(model: nn.Module, name: str) -> float:
 
 
 def blocks(model: nn.Module) -> list[nn.Module]:
-    """What is sharded by itself: members of the innermost lists of layers, which are no single matrices."""
+    """What is sharded by itself: members of the innermost lists of layers, which are no single matrices.
+
+    FSDP gathers the weights of a module when it is called, so those of a mere holder of weights belong to the model.
+    """
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     members = [block for found in lists for block in found if not isinstance(block, nn.Linear | nn.Embedding)]
+    members = [block for block in members if type(block).forward is not nn.Module.forward]
     return [block for block in members if not any(isinstance(inner, nn.ModuleList) for inner in block.modules())]
 
 

@@ -71,7 +71,7 @@ def write_table(folder, config, rows=40):
                     record = {dataset.token_column: chosen, dataset.tag_column: tags}
                 else:
                     label = row / rows if dataset.problem == "regression" else int("sat" in chosen)
-                    record = dict.fromkeys(dataset.text_columns, " ".join(chosen)) | {"label": label}
+                    record = dict.fromkeys(dataset.text_columns or ["sentence"], " ".join(chosen)) | {"label": label}
                 file.write(json.dumps(record) + "\n")
     return folder
 

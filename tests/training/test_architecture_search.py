@@ -150,7 +150,7 @@ def test_cutoffs_from_the_text_are_those_of_every_network(tmp_path, capsys):
     run = only_run(tmp_path)
     cutoffs = ParXLSupernet.from_pretrained(run / "supernet").config.cutoffs
     assert len(cutoffs) == 2
-    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("from the training text:")]
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("derived from the")]
     assert line == f"derived from the training text: model.cutoffs={cutoffs}"
     settings = OmegaConf.load(run / "config.yaml").model
     assert (settings.cutoffs, settings.cutoff_clusters) == (cutoffs, None)

@@ -20,8 +20,8 @@ CASES = {
     "loop_hops": (2, 0, 0),  # transformers' look at the mask; which tokens have a class
     "loop_tiny": (2, 0, 0),
     "loop_tiny model.train_loops=drawn model.objective=last": (3, 0, 0),
-    "par_network": (3, 0, 1),  # which places have a target, and two tails; counts of targets
-    "par_tiny search.stages=[search]": (3, 0, 2),  # and the gates' noise
+    "par_network": (3, 0, 0),  # which places have a target, and two tails
+    "par_tiny search.stages=[search]": (3, 0, 1),  # and the gates' noise
     "adalayers_tiny features.cache=false": (2, 0, 0),  # which layers are mixed, and transformers' look at the mask
 }
 # The loss, the gradients' norm, whether losses were finite and near the first one, their parts, and tokens.

@@ -115,8 +115,19 @@ def _place() -> str:
 
 
 @cache
+def trained(family, kind):
+    """The run of a training that several tests read, and none changes."""
+    return train(family, kind)
+
+
 def of_one(family):
-    return train(family, ONE)
+    return trained(family, ONE)
+
+
+def copied(family, kind):
+    """A copy of that run, which a test may change."""
+    run = trained(family, kind)
+    return Path(shutil.copytree(run, Path(mkdtemp(prefix="copy-", dir=_place()), run.parent.name, run.name)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -162,7 +173,7 @@ def assert_equal(run, expected):
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "kind"), cases(KINDS), ids=named)
 def test_a_training_is_that_of_one_process(family: str, kind: Kind) -> None:
-    run = train(family, kind)
+    run = trained(family, kind)
     assert_equal(run, of_one(family))
     assert (run / "checkpoints" / "checkpoint-4" / "shards").is_dir() == kind.sharded
 
@@ -185,7 +196,7 @@ def test_heads_without_a_loss_in_a_step_need_a_setting_of_ddp() -> None:
 
 @pytest.mark.slow
 def test_the_files_of_every_process_are_in_the_manifest() -> None:
-    checkpoint = train("act", Kind(2)) / "checkpoints" / "checkpoint-4"
+    checkpoint = copied("act", Kind(2)) / "checkpoints" / "checkpoint-4"
     listed = json.loads((checkpoint / MANIFEST).read_text())["files"]
     assert set(listed) == {path.name for path in checkpoint.iterdir()} - {MANIFEST}
     assert find_checkpoint_error(checkpoint) is None
@@ -209,7 +220,7 @@ def cut(run):
 @pytest.mark.parametrize(("family", "change"), cases(CHANGES), ids=named)
 def test_a_checkpoint_goes_on_with_other_processes(family: str, change: tuple[Kind, Kind]) -> None:
     before, after = change
-    run = cut(train(family, before))
+    run = cut(copied(family, before))
     said = launch(["--config-name", FAMILIES[family][0], f"resume={run}", *sharing(after)], after.processes)
     assert "was written with world size" in said
     assert_equal(run, of_one(family))
@@ -217,7 +228,7 @@ def test_a_checkpoint_goes_on_with_other_processes(family: str, change: tuple[Ki
 
 @pytest.mark.slow
 def test_several_processes_compare_what_one_has_searched_and_retrained() -> None:
-    run = stopped_early(train("par, a search", ONE))
+    run = stopped_early(copied("par, a search", ONE))
     compared = run / "architectures.json"
     before = json.loads(compared.read_text(encoding="utf-8"))
     compared.unlink()
@@ -230,7 +241,7 @@ def test_several_processes_compare_what_one_has_searched_and_retrained() -> None
 
 @pytest.mark.slow
 def test_other_processes_make_a_step_of_as_many_examples_or_are_refused() -> None:
-    run = cut(train("act", Kind(2)))
+    run = cut(copied("act", Kind(2)))
     status, said = try_to_launch(["--config-name", "act_tiny", f"resume={run}"])
     assert status == 2
     assert (
@@ -241,7 +252,7 @@ def test_other_processes_make_a_step_of_as_many_examples_or_are_refused() -> Non
 
 @pytest.mark.slow
 def test_a_damaged_shard_is_named_and_passed_over() -> None:
-    run = train("act", Kind(2, sharded=True))
+    run = copied("act", Kind(2, sharded=True))
     stopped_early(run)
     shard = next((run / "checkpoints" / "checkpoint-4" / "shards").glob("shard-00002-*"))
     damaged = bytearray(shard.read_bytes())

@@ -452,6 +452,6 @@ def test_ctrl_c_closes_it(tmp_path: Path) -> None:
     running.send_signal(signal.SIGINT)
     rest, _ = running.communicate(timeout=60)
     assert running.returncode == 0, "".join([*said, rest])
-    assert "this machine alone can ask" in said[-1]
+    assert "accessible from this machine only" in said[-1]
     assert "Traceback" not in rest
     assert rest.strip().endswith("closed")
