@@ -52,8 +52,9 @@ demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs
 demos: $(READY) ## Make the models in the package anew (adadepth/demos): about twenty minutes on one thread
 	$(BIN)/python .ci/demos.py $(ARGS)
 
+# The tests start many commands, which read the modules that the first one compiled.
 test: $(READY) ## Run the quick tests
-	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
