@@ -156,9 +156,9 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
     """Check the settings `exit_rules`, `adopt_rule` and `predictions`, which all need evaluated examples."""
-    has_examples = config.task is Task.finetune or get_kind(config.dataset).reading == "blocks"
+    has_examples = config.task in (Task.finetune, Task.pretrain) or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
-        data = "labelled data or blocks of text"
+        data = "labelled data, masked words or blocks of text"
         yield f"exit_rules={config.exit_rules}: only used with {data}, not with task={config.task}"
     elif config.exit_rules and config.mode is not Mode.evaluate:
         how = f"only used with {format_mode(Mode.evaluate, config)}"

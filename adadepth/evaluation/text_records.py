@@ -1,4 +1,4 @@
-"""Records of a language model's predictions at a random sample of positions in a text.
+"""Records of the predictions of next or masked words at a random sample of positions in a text.
 
 Logits over the whole vocabulary are too large to record every position.
 
@@ -7,7 +7,7 @@ Shape legend: B rows, T positions, K recorded positions, N steps, V vocabulary e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,36 +38,57 @@ def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
     lengths = get_lengths(blocks)
     assert lengths is not None
     ends = np.cumsum(lengths - 1)
-    count = min(int(ends[-1]), max(1, NUMBERS // logits_per_position))
-    generator = random_generator(EVALUATION_SEED, Purpose.RECORDS, FIXED_EPOCH, 0)
-    sample = np.sort(generator.choice(int(ends[-1]), count, replace=False))
+    sample = _draw_numbers(int(ends[-1]), logits_per_position)
     block = np.searchsorted(ends, sample, side="right")
     return torch.from_numpy(block * POSITIONS + sample - (ends - lengths + 1)[block])
 
 
-def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -> dict[str, Tensor]:
+def sample_masked_positions(examples: Sequence[Mapping[str, Any]], logits_per_position: int) -> tuple[Tensor, int]:
+    """Draw a random sample of the masked words of a text, as `sample_positions` does, and count all of them.
+
+    Args:
+        examples: Examples with `labels` (T,), which are negative where no word is to be predicted.
+        logits_per_position: Number of logits per position, N V.
+    """
+    labels = (np.asarray(examples[index]["labels"]) for index in range(len(examples)))
+    masked = [index * POSITIONS + np.flatnonzero(row >= 0) for index, row in enumerate(labels)]
+    positions = np.concatenate(masked).astype(np.int64)
+    return torch.from_numpy(positions[_draw_numbers(len(positions), logits_per_position)]), len(positions)
+
+
+def _draw_numbers(total: int, logits_per_position: int) -> Any:
+    """Draw as many of the numbers below `total` as `NUMBERS` allows, sorted, int64."""
+    count = min(total, max(1, NUMBERS // logits_per_position))
+    generator = random_generator(EVALUATION_SEED, Purpose.RECORDS, FIXED_EPOCH, 0)
+    return np.sort(generator.choice(total, count, replace=False))
+
+
+def text_columns(
+    batch: Mapping[str, Tensor], outputs: Any, positions: Tensor, *, predicts_next: bool = True
+) -> dict[str, Tensor]:
     """Return the recorded values at those positions of a batch that are in `positions` and predict a token.
 
     Args:
         batch: Batch with `index` (B,), and `attention_mask` and `labels` (B, T).
         outputs: Output with `step_logits`, indexed as (B, T, N, V), and `exit_steps` (B, T). If the model returns them,
             also `halting_logits` (B, T, N) and `state_moves` (B, T, N, 2).
-        positions: Sampled positions from `sample_positions`, on any device.
+        positions: Sampled positions, on any device.
+        predicts_next: Whether a position predicts the label of the next one, and not its own.
 
     Returns:
-        Columns of `StepRecords`, each (K, ...). The label is the next token; the length is that of the block.
+        Columns of `StepRecords`, each (K, ...). The label is the predicted token; the length is that of the block.
     """
     labels = batch["labels"]
-    following = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100)
+    targets = torch.nn.functional.pad(labels[:, 1:], (0, 1), value=-100) if predicts_next else labels
     numbers = batch["index"].unsqueeze(1) * POSITIONS + torch.arange(labels.shape[1], device=labels.device)
-    rows, columns = (torch.isin(numbers, positions.to(labels.device)) & (following >= 0)).nonzero(as_tuple=True)
+    rows, columns = (torch.isin(numbers, positions.to(labels.device)) & (targets >= 0)).nonzero(as_tuple=True)
     logits, exits = outputs.step_logits[rows, columns], outputs.exit_steps[rows, columns]
     recorded = {
         "index": numbers[rows, columns],
         "lengths": batch["attention_mask"].sum(dim=1)[rows],
         "logits": logits[torch.arange(len(exits), device=exits.device), exits - 1],
         "depth": exits.float(),
-        "labels": following[rows, columns],
+        "labels": targets[rows, columns],
         "step_logits": logits,
         "exit_steps": exits,
     }
@@ -77,14 +98,18 @@ def text_columns(batch: Mapping[str, Tensor], outputs: Any, positions: Tensor) -
     return recorded
 
 
-def text_records(passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor) -> StepRecords:
+def text_records(
+    passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor, *, predicts_next: bool = True
+) -> StepRecords:
     """Return the records at the sampled positions, merged over all processes.
 
     Args:
         passes: Batches of this process with the outputs of all steps.
-        positions: Sampled positions from `sample_positions`.
+        positions: Positions from `sample_positions` or `sample_masked_positions`.
+        predicts_next: See `text_columns`.
     """
     recorder = StepRecorder()
     for batch, outputs in passes:
-        recorder.keep(text_columns(batch, outputs, positions), outputs.trace.max_updates)
+        columns = text_columns(batch, outputs, positions, predicts_next=predicts_next)
+        recorder.keep(columns, outputs.trace.max_updates)
     return merge_processes(recorder)

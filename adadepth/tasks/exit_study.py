@@ -11,11 +11,10 @@ from torch import Tensor
 
 from adadepth.data import LabelledData
 from adadepth.data.batches import order_for_evaluation
-from adadepth.data.streams.blocks import TextBlocks
 from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
-from adadepth.evaluation.text_records import sample_positions, text_records
+from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
@@ -88,13 +87,19 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: S
     _report_studies(studies, session)
 
 
-def compare_on_text(rules: Sequence[ExitRule], session: Session) -> None:
+def compare_on_text(rules: Sequence[ExitRule], session: Session, *, predicts_next: bool = True) -> None:
     """Compare exit rules on texts by their loss on a random sample of tokens; see `compare_exit_rules`.
 
     Without a key-value cache, the exit of a token does not change the states that other tokens attend to. A replay of
     recorded outputs is therefore exact.
+
+    Args:
+        rules: Exit rules that the model supports.
+        session: Session with the evaluation sets.
+        predicts_next: Whether every token predicts the next one; False: masked words are predicted.
     """
-    studies = {name: _study_text(rules, blocks, session) for name, blocks in session.evaluation_sets.items()}
+    sets = session.evaluation_sets.items()
+    studies = {name: _study_text(rules, texts, session, predicts_next) for name, texts in sets}
     _report_studies(studies, session)
 
 
@@ -162,20 +167,24 @@ def _study_set(
     return add_timings(result, measure(trainer, dataset, rules), conditions)
 
 
-def _study_text(rules: Sequence[ExitRule], blocks: TextBlocks, session: Session) -> dict[str, Any]:
+def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool) -> dict[str, Any]:
     """Compare rules, controls and oracles by their loss at random positions of a text, and time the first blocks."""
-    trainer = session.trainer
+    trainer: Any = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
-    options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
-    positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
-    records = text_records(trainer.forward_passes(blocks, lambda _: options), positions)
+    options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
+    logits = model.max_updates * model.config.vocab_size
+    positions, total = (
+        (sample_positions(texts, logits), texts.tokens) if predicts_next else sample_masked_positions(texts, logits)
+    )
+    passes = trainer.forward_passes(texts, lambda _: options)
+    records = text_records(passes, positions, predicts_next=predicts_next)
     cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
     result = study(records, rules, macs=cost.macs, **measured)
-    result["drawn_of"] = blocks.tokens
+    result["drawn_of"] = total
     result |= _build_advice(records, get_sequence_numbers(records.index), rules, cost, measured)
-    timings = measure(trainer, blocks, rules, TIMED_BLOCKS, TEXT_BATCHES)
-    return add_timings(result, timings, _describe_conditions(session, min(len(blocks), TIMED_BLOCKS)))
+    timings = measure(trainer, texts, rules, TIMED_BLOCKS, TEXT_BATCHES)
+    return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS)))
 
 
 def _build_advice(

@@ -82,7 +82,7 @@ def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunF
 
 def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
     kind, problem = get_kind(config.dataset), get_problem(config.dataset)
-    is_studied = config.task is Task.finetune or kind.reading == "blocks"
+    is_studied = config.task in (Task.finetune, Task.pretrain) or kind.reading == "blocks"
     is_predicted = problem is None or PREDICTED[problem].studies_exits
     return is_studied and is_predicted and bool(getattr(model, "exit_signals", None))
 

@@ -16,7 +16,7 @@ from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.models.build import build_pretraining_model, load_model, pretraining_class
 from adadepth.models.registry import budget_mode
 from adadepth.runtime.distributed import run_main_process_first
-from adadepth.tasks import budgets
+from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
@@ -56,8 +56,15 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
     check_depth(config, model)
-    fit = partial(budgets.compare_budgets, config.budget) if config.budget.targets else None
-    return build_pretraining_session(config, args, data, model).evaluate(path, fit)
+    rules = exit_study.parse_exit_rules(config.exit_rules, model)
+
+    def finish(session: Session) -> None:
+        if rules:
+            exit_study.compare_on_text(rules, session, predicts_next=False)
+        if config.budget.targets:
+            budgets.compare_budgets(config.budget, session)
+
+    return build_pretraining_session(config, args, data, model).evaluate(path, finish)
 
 
 def build_pretraining_session(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoModelForCausalLM
 
-from adadepth import EarlyExitForTokenClassification
+from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
 from tests.runs_support import folder_of_run, logged, read
 from tests.unit.models.early_exit.early_exit_support import small
 
@@ -29,6 +29,21 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+
+
+def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> None:
+    root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
+    trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
+    rules = ("exit_rules=[fixed:1,margin:0.0001,patience:1]", "budget.targets=[2]", "adopt_rule=true")
+    run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
+    study = read(run / "exit_rules.json")["sets"]["held_out"]
+    rows = {row["rule"]: row for row in study["rows"]}
+    assert study["n"] <= study["drawn_of"]
+    assert rows["fixed:1"]["macs"] < rows["fixed:3"]["macs"]
+    assert 1 <= rows["margin:0.0001"]["mean_updates"] < 3
+    assert set(rows["patience:1"]["time_ratio"]) == {"1", "8"}
+    assert EarlyExitForMaskedLM.from_pretrained(run / "model").config.exit_rule == study["advice"]["rule"]["rule"]
+    assert read(run / "budgets.json")["knob"] == "exit_rule margin"
 
 
 def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
