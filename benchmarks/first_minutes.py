@@ -150,7 +150,7 @@ def _quality(run: RunFiles) -> tuple[float | None, str]:
 def format_table(rows: Iterable[Mapping[str, Any]]) -> str:
     """Return the Markdown table."""
     lines = [
-        "| `--config-name` | minutes (range) | does depth adapt? | is it worth it? | mean depth | quality "
+        "| `--config-name` | minutes (range) | does depth adapt? | better than its baseline? | mean depth | quality "
         "| matched baseline |",
         "|---|---|---|---|---|---|---|",
     ]
