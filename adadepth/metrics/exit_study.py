@@ -348,16 +348,20 @@ def add_timings(
         conditions: Conditions of the measurement, such as device, precision, length, warm-up and repetitions.
 
     Returns:
-        The study with `timing`, and in each timed row `seconds` and `time_ratio` by batch size.
+        The study with `timing`, and `seconds` and `time_ratio` by batch size for each timed row and the recommendation.
     """
     full = timings.get(f"fixed:{results['max_steps']}", {})
-    rows = []
-    for row in results["rows"]:
+
+    def add(row: Mapping[str, Any]) -> dict[str, Any]:
         seconds = timings.get(row["rule"], {})
         ratios = {str(batch): full[batch] / value for batch, value in seconds.items() if batch in full}
         measured = {"seconds": {str(batch): value for batch, value in seconds.items()}, "time_ratio": ratios}
-        rows.append({**row, **measured} if seconds else dict(row))
-    return mark_pareto({**results, "timing": dict(conditions), "rows": rows})
+        return {**row, **measured} if seconds else dict(row)
+
+    timed = {**results, "timing": dict(conditions), "rows": [add(row) for row in results["rows"]]}
+    if results.get("advice"):
+        timed["advice"] = {**results["advice"], "rule": add(results["advice"]["rule"])}
+    return mark_pareto(timed)
 
 
 def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -292,7 +292,14 @@ def _format_setting(rule: str, study: Mapping[str, Any]) -> str:
 
 
 def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> str:
-    return f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the compute"
+    spending = (
+        f"{advised['mean_updates']:.2f} of {study['max_steps']} updates, {percent(advised['work'])} of the compute"
+    )
+    ratios = advised.get("time_ratio") or {}
+    if not ratios:
+        return spending
+    speeds = " and ".join(f"{ratio:.2f} at batch size {batch}" for batch, ratio in ratios.items())
+    return f"{spending}, speed-up over full depth {speeds}"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:

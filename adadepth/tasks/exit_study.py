@@ -34,6 +34,7 @@ TEXT_BATCHES = (1, 8)
 TIMED_EXAMPLES = 64  # the first ones of the evaluation set
 TIMED_BLOCKS = 16  # blocks of a text
 REPETITIONS = 3
+MOST_TIMED = 12  # of more rules, only those on a Pareto front are timed
 WARM_UP = 1
 
 
@@ -164,7 +165,7 @@ def _study_set(
     conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "waiting examples take the freed slots"
-    return add_timings(result, measure(trainer, dataset, rules), conditions)
+    return add_timings(result, measure(trainer, dataset, choose_timed_rules(rules, result)), conditions)
 
 
 def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool) -> dict[str, Any]:
@@ -183,7 +184,7 @@ def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predict
     result = study(records, rules, macs=cost.macs, **measured)
     result["drawn_of"] = total
     result |= _build_advice(records, get_sequence_numbers(records.index), rules, cost, measured)
-    timings = measure(trainer, texts, rules, TIMED_BLOCKS, TEXT_BATCHES)
+    timings = measure(trainer, texts, choose_timed_rules(rules, result), TIMED_BLOCKS, TEXT_BATCHES)
     return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS)))
 
 
@@ -207,6 +208,19 @@ def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:
         "examples": examples,
         "repetitions": REPETITIONS,
     }
+
+
+def choose_timed_rules(rules: Sequence[ExitRule], study: Mapping[str, Any]) -> list[ExitRule]:
+    """Return the rules whose time is measured: up to `MOST_TIMED` rules, and the recommended rule.
+
+    Of more rules, these are full depth and the rules on the Pareto front of score against updates or compute.
+    """
+    full = f"fixed:{study['max_steps']}"
+    best = {row["rule"] for row in study["rows"] if row["pareto"]} | {full}
+    timed = [rule for rule in rules if len(rules) <= MOST_TIMED or rule.label in best]
+    if study["advice"]:
+        timed.append(parse_rule(study["advice"]["rule"]["rule"]))
+    return list({rule.label: rule for rule in timed}.values())
 
 
 def _run_rules(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:

@@ -18,8 +18,9 @@ from adadepth.halting.exit_rules import apply_rule, parse_rule
 from adadepth.metrics.exit_pareto import batches, format_pareto_axes, pareto
 from adadepth.metrics.exit_study import DRAWS, add_timings, study
 from adadepth.metrics.step_records import StepRecords
-from adadepth.report.exits import format_exit_study, format_exits, write_exit_study
+from adadepth.report.exits import format_advice, format_exit_study, format_exits, write_exit_study
 from adadepth.report.run_files import read_run, write_exits
+from adadepth.tasks.exit_study import MOST_TIMED, choose_timed_rules
 from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
 STEPS = 6
@@ -232,6 +233,30 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
     assert "seconds" not in rows["oracle"]
     assert batches(found) == []  # the study that was given is as it was
     assert "time_ratio" in rows["fixed:1"]
+
+
+def test_of_many_rules_the_pareto_front_and_the_recommended_rule_are_timed(records: StepRecords) -> None:
+    names = [f"fixed:{k}" for k in range(1, 7)] + [f"quantile:{q / 10}" for q in range(1, 10)]
+    rules = [parse_rule(name) for name in names]
+    advice = {"rule": {"rule": "quantile:0.55"}}
+    comparison = study(records, rules, **MEASURED) | {"advice": advice}
+    best = [row["rule"] for row in comparison["rows"] if row["pareto"]]
+    timed = [rule.label for rule in choose_timed_rules(rules, comparison)]
+    assert set(timed) == {*best, "fixed:6", "quantile:0.55"}
+    assert len(timed) < len(rules)
+    few = rules[:MOST_TIMED]
+    assert choose_timed_rules(few, study(records, few, **MEASURED) | {"advice": {}}) == few
+
+
+def test_the_recommended_rule_has_its_speed_up(records: StepRecords) -> None:
+    advised = {"rule": "quantile:0.55", "mean_updates": 3.0, "work": 0.5, "score": 0.9}
+    fixed = {"rule": "fixed:6", "mean_updates": 6.0, "work": 1.0, "score": 0.9}
+    advice = {"rule": advised, "fixed": fixed, "full": 0.9, "keep": 0.99, "chosen_on": 5, "told_on": 5}
+    comparison = study(records, [parse_rule("fixed:6")], **MEASURED) | {"advice": advice}
+    timed = add_timings(comparison, {"fixed:6": {1: 0.6, 8: 0.3}, "quantile:0.55": {1: 0.4, 8: 0.4}}, {})
+    assert timed["advice"]["rule"]["time_ratio"] == pytest.approx({"1": 1.5, "8": 0.75})
+    assert "speed-up over full depth 1.50 at batch size 1 and 0.75 at batch size 8" in format_advice(timed)
+    assert "time_ratio" not in advised  # the study that was given is as it was
 
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
