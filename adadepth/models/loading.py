@@ -89,7 +89,7 @@ class StrictLoading:
             return parent.from_pretrained(path, *args, **kwargs)
         origin = "state_dict" if path is None else describe_place(path)
         stored = read_stored_config(path, kwargs)
-        check_model_type(cls, origin, stored)
+        check_model_type(cls, origin, stored, advice=cls.advise(path, stored))
         if path is not None and getattr(cls, "can_generate", bool)():
             check_generation_file(origin, Path(str(path), kwargs.get("subfolder") or ""))
         wants_report, ignores_shapes = (
@@ -107,6 +107,11 @@ class StrictLoading:
         _check_report(origin, model, report, stored, ignores_shapes)
         _refuse_integers(origin, model, _read_types(path, kwargs))
         return (model, report) if wants_report else model
+
+    @classmethod
+    def advise(cls, path: Any, stored: Mapping[str, Any]) -> str:
+        """Return what to do with a stored model of another type, for the end of the message that refuses it."""
+        return ""
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -224,6 +224,9 @@ MISTAKES = [
     ("adalayers_tiny trainer.early_stopping_threshold=0.1", "only used with trainer.early_stopping_patience"),
     ("adalayers_tiny model=ponder_albert_mini dataset=wikiann tokenizer=trained", "dataset=wikiann tags words"),
     ("adalayers_tiny exit_rules=[all]", "exit_rules=['all']: only used"),
+    # ---- early exit
+    ("exit_tiny model.exit_weights=layerskip model.num_hidden_layers=1",
+     "model.exit_weights=layerskip: must be another one, because model.num_hidden_layers=1 has the weight 0"),
     # ---- PAR-XL
     ("par_tiny search.tau_start=0", "search.tau_start=0.0: must be above 0"),
     ("par_tiny search.tau_end=-1", "search.tau_end=-1.0: must be above 0"),

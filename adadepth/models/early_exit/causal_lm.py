@@ -26,7 +26,7 @@ from adadepth.models.early_exit.word_model import TokenRun, WordModel
 from adadepth.models.shared.causal import causal_targets, count_in_documents
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
-from adadepth.models.shared.losses import LossOptions, combine_terms, refuse_unknown
+from adadepth.models.shared.losses import LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.models.shared.steps import Choice, run_steps
 
 
@@ -65,7 +65,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             past_key_values: Keys and values of earlier tokens.
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
-            use_cache: Whether to make a cache; None: only one that the call passes is used.
+            use_cache: Whether to make a cache; None: only if the call names a policy.
             output_hidden_states: Whether to return the states before the first layer and after every exit, or the
                 numbers of those that are returned.
             logits_to_keep: Number of last positions whose predictions are returned, or their indices; 0: all.
@@ -90,34 +90,33 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             targets = causal_targets(labels)
         inputs: dict[str, Any] = {
             "input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
-            "past_key_values": past_key_values, "inputs_embeds": inputs_embeds,
+            "past_key_values": self._resolve_cache(past_key_values, use_cache, cache_policy),
+            "inputs_embeds": inputs_embeds,
         }  # fmt: skip
+        cache = inputs["past_key_values"]
+        uses_cache = cache is not None or bool(use_cache) or cache_policy is not None
         if documents is not None:
-            if past_key_values is not None or position_ids is not None:
-                raise DataError("documents: not with a cache or position_ids")
-            inputs |= {"position_ids": count_in_documents(documents), "attention_mask": None}  # positions of 0 mask
+            inputs |= _mask_by_documents(documents, position_ids, uses_cache)
         rule = self.resolve_rule(exit_rule)
-        past_key_values = self._resolve_cache(past_key_values, use_cache, cache_policy)
-        if isinstance(past_key_values, ExitCache):
-            return self._forward_cached(
-                inputs | {"past_key_values": past_key_values}, rule, targets, logits_to_keep, generator
-            )
-        recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
-        running = self.begin(inputs, (bool(use_cache) or past_key_values is not None) and not recomputes)
-        real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
-        run, output = self.run_words(
-            running, rule, real, targets=targets, run_all_steps=run_all_steps,
-            output_hidden_states=output_hidden_states, generator=generator,
-        )  # fmt: skip
-        if targets is not None:
-            terms = self.compute_losses(run, targets, output)
+        if isinstance(cache, ExitCache):
+            run, output = self._run_cached(inputs, rule, targets, logits_to_keep, generator)
+            terms = None if targets is None else self._compute_exit_losses(run, targets, output)
+        else:
+            recomputes = self.training and self.is_activation_checkpointing  # and would write to a cache twice
+            running = self.begin(inputs, uses_cache and not recomputes)
+            real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
+            run, output = self.run_words(
+                running, rule, real, targets=targets, run_all_steps=run_all_steps,
+                output_hidden_states=output_hidden_states, generator=generator,
+            )  # fmt: skip
+            terms = None if targets is None else self.compute_losses(run, targets, output)
+        if terms is not None:
             num_items = options.get("num_items_in_batch")
             output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
-            if self.training:
-                return output
-        columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        states, exits = run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1)
-        output.logits = self.read_exits(states, exits, run.fixed_exit)
+        if terms is None or not self.training:
+            columns = _select_columns(logits_to_keep)
+            states, exits = run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1)
+            output.logits = self.read_exits(states, exits, run.fixed_exit)
         return output
 
     def _run_online(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
@@ -128,23 +127,22 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             run.execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
         return run
 
-    def _forward_cached(
+    def _run_cached(
         self,
         inputs: Mapping[str, Any],
         rule: ExitRule,
         targets: Tensor | None,
         logits_to_keep: int | Tensor,
         generator: torch.Generator | None,
-    ) -> EarlyExitOutput:
-        """Predict with an `ExitCache`: tokens that exit run no further layer in this call.
+    ) -> tuple[TokenRun, EarlyExitOutput]:
+        """Run with an `ExitCache`: tokens that exit run no further layer in this call.
 
         The rule decides at the tokens whose predictions are returned, and with the policy `frozen` at all of them.
         """
         cache = inputs["past_key_values"]
         words = self.check_words(inputs)
         real = find_real_tokens(inputs["attention_mask"], words.shape[:2], words.device)
-        columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        units = real.clone()
+        columns, units = _select_columns(logits_to_keep), real.clone()
         if cache.policy == "deferred" and targets is None:
             units = torch.zeros_like(real)
             units[:, columns] = real[:, columns]
@@ -165,14 +163,16 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             exit_steps=exits,
             trace=DepthTrace("token", exits.float(), units, self.max_updates, execution=execution),
         )
-        if targets is not None:
-            counted = (targets >= 0).flatten().nonzero().squeeze(1)
-            reads = states.flatten(0, 1)[counted], exits.flatten()[counted].clamp(min=1)
-            logits = self.read_exits(*reads).float()
-            output.token_losses = nn.functional.cross_entropy(logits, targets.flatten()[counted], reduction="none")
-            output.loss = output.token_losses.mean()
-        output.logits = self.read_exits(states[:, columns], exits[:, columns].clamp(min=1))
-        return output
+        return TokenRun([states], exits, execution), output
+
+    def _compute_exit_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
+        """Return the loss at the exits of the tokens, and set the losses of single tokens in the output."""
+        counted = (targets >= 0).flatten().nonzero().squeeze(1)
+        states, exits = run.select_states().flatten(0, 1)[counted], run.exit_steps.flatten()[counted].clamp(min=1)
+        logits = self.read_exits(states, exits).float()
+        losses = nn.functional.cross_entropy(logits, targets.flatten()[counted], reduction="none")
+        output.token_losses = losses.detach()
+        return self.build_terms(losses.sum(), None, torch.full((), len(losses), device=losses.device))
 
     def _resolve_cache(self, cache: Cache | None, use_cache: bool | None, policy: str | None) -> Cache | None:
         """Return the cache of a forward pass, with the requested policy."""
@@ -229,3 +229,19 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a token to predict."""
         return (causal_targets(labels) >= 0).sum()
+
+
+def _mask_by_documents(documents: Tensor, position_ids: Tensor | None, uses_cache: bool) -> dict[str, Any]:
+    """Return positions and mask with which each token sees its own document alone: positions of 0 begin documents.
+
+    Raises:
+        DataError: If the call has positions or uses a cache.
+    """
+    if uses_cache or position_ids is not None:
+        raise DataError("documents: cannot be combined with a cache or position_ids")
+    return {"position_ids": count_in_documents(documents), "attention_mask": None}
+
+
+def _select_columns(logits_to_keep: int | Tensor) -> slice | Tensor:
+    """Return the index of the last positions whose predictions are returned, or the given positions; 0: all."""
+    return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -79,6 +79,8 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         check_policy(self.cache_policy)
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(f"exit_layers={self.exit_layers}: there are {self.num_hidden_layers} layers, from 1")
+        if self.exit_weights == "layerskip" and self.num_hidden_layers == 1:
+            raise ConfigError("exit_weights=layerskip: must be another one, because the weight of layer 1 is 0")
         reads_with_own = self.exit_heads != "shared" or self.exit_gate
         if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")

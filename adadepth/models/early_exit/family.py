@@ -145,6 +145,8 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
         yield "model.exit_weights=last: must be another one, because model.trains=exits"
+    if model.exit_weights is ExitLossWeights.layerskip and layers == 1:
+        yield "model.exit_weights=layerskip: must be another one, because model.num_hidden_layers=1 has the weight 0"
     if model.exit_curriculum is not ExitCurriculum.none:
         if model.exit_weights is ExitLossWeights.last:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor, nn
 from transformers import (
+    CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
     MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
@@ -45,6 +46,7 @@ from adadepth.models.early_exit.losses import (
     dropout_probability,
     exit_weights,
 )
+from adadepth.models.registry import families
 from adadepth.models.shared.encoders import check_words, longest_sequence
 from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
@@ -187,6 +189,15 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         loaded = super().from_pretrained(*args, **kwargs)
         (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
         return loaded
+
+    @classmethod
+    def advise(cls, path: Any, stored: Mapping[str, Any]) -> str:
+        """Name the function that adds exits to a network of transformers."""
+        kind = stored.get("model_type")
+        if kind not in CONFIG_MAPPING or kind in families():
+            return ""
+        head = "" if cls.mapping is MODEL_FOR_CAUSAL_LM_MAPPING else f", model_class={cls.__name__}"
+        return f"; adadepth.add_exits({str(path)!r}{head}) adds exits to a network of transformers"
 
     def _tie_within_exits(self) -> dict[str, str]:
         """Return the tied weights of early exits with a head, which has two names for some weights, as the last one."""

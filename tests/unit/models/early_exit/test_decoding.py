@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from transformers import DynamicCache
 
 from adadepth.errors import ConfigError
 from adadepth.models.early_exit.cache import ExitCache
@@ -193,6 +194,17 @@ def test_losses_under_a_policy_are_those_of_its_predictions() -> None:
     expected = torch.nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), IDS[:, 1:].flatten(), reduction="none")
     near(output.token_losses, expected)
     near(output.loss, expected.mean())
+    call = {"labels": IDS, "use_cache": True, "cache_policy": "frozen", "exit_rule": RULE}
+    near(model(IDS, **call, num_items_in_batch=48).loss, expected.sum() / 48)
+    near(model(IDS, **call, num_targets={"task": torch.tensor(48)}).loss_parts["task"], expected.sum() / 48)
+
+
+@pytest.mark.parametrize(("policy", "kind"), [("all", DynamicCache), ("frozen", ExitCache), ("deferred", ExitCache)])
+def test_a_call_that_names_a_policy_makes_a_cache(policy: str, kind: type) -> None:
+    cache = small()(IDS, cache_policy=policy).past_key_values
+    assert isinstance(cache, kind)
+    assert cache.get_seq_length() == IDS.shape[1]
+    assert small()(IDS).past_key_values is None
 
 
 def test_bytes_of_a_token_are_those_of_its_keys_and_values() -> None:

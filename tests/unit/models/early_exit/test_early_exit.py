@@ -26,7 +26,7 @@ from adadepth import (
     EarlyExitForTokenClassification,
     add_exits,
 )
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.early_exit.layers import split_model
@@ -163,8 +163,9 @@ def test_documents_beside_each_other_are_documents_alone() -> None:
     found = model(IDS, documents=documents).logits
     near(found[:, :4], model(IDS[:, :4]).logits)
     near(found[:, 4:], model(IDS[:, 4:]).logits)
-    with pytest.raises(DataError, match="documents: not with a cache or position_ids"):
-        model(IDS, documents=documents, position_ids=torch.arange(LENGTH).unsqueeze(0))
+    for options in ({"position_ids": torch.arange(LENGTH).unsqueeze(0)}, {"use_cache": True}, {"cache_policy": "all"}):
+        with pytest.raises(DataError, match="documents: cannot be combined with a cache or position_ids"):
+            model(IDS, documents=documents, **options)
 
 
 @pytest.mark.parametrize("fields", [
@@ -333,3 +334,18 @@ def test_a_network_without_a_list_of_layers_is_refused() -> None:
     split_model(stock)  # takes the network out
     with pytest.raises(ConfigError, match="base=albert: its network has no list of 4 layers"):
         split_model(stock)
+
+
+def test_a_folder_of_a_plain_network_is_refused_with_the_function_that_adds_exits(tmp_path: Path) -> None:
+    small()._build_stock().save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match="type llama; EarlyExitForCausalLM reads early_exit") as error:
+        EarlyExitForCausalLM.from_pretrained(tmp_path)
+    assert str(error.value).endswith(f"adadepth.add_exits({str(tmp_path)!r}) adds exits to a network of transformers")
+    small(EarlyExitForMaskedLM, "bert")._build_stock().save_pretrained(tmp_path)
+    with pytest.raises(CheckpointError, match=r"', model_class=EarlyExitForMaskedLM\) adds exits"):
+        EarlyExitForMaskedLM.from_pretrained(tmp_path)
+
+
+def test_weights_of_zero_are_refused() -> None:
+    with pytest.raises(ConfigError, match="exit_weights=layerskip: must be another one"):
+        EarlyExitConfig(exit_weights="layerskip", num_hidden_layers=1)
