@@ -42,7 +42,7 @@ def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, T
 
 
 def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return one number for each example, (B,), for those of the given columns that the examples have."""
+    """Collect numeric columns of a batch as tensors (B,). Requested columns that the examples lack are skipped."""
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
@@ -117,7 +117,7 @@ class EpochSampler(Sampler[tuple[int, int]]):
 
 
 class ProcessBatches(Sampler[list[Any]]):
-    """Sampler of the micro-batches of one process in an epoch. Every example belongs to exactly one process.
+    """Sampler of the micro-batches that one distributed process trains on. Each example goes to exactly one process.
 
     Micro-batch m of process p holds the examples [(m P + p) B, (m P + p + 1) B) of the order. The examples of an update
     are therefore the same for any number P of processes, as long as B P stays the same. All processes have the same
@@ -156,7 +156,7 @@ def get_lengths(examples: Any) -> np.ndarray | None:
 
 
 def order_for_evaluation(examples: Any) -> np.ndarray:
-    """Return the numbers of all examples in the order used for evaluation, (examples,) int64.
+    """Return the example numbers from the longest to the shortest, as evaluation reads them, (examples,) int64.
 
     Consecutive examples have similar lengths, so that batches need little padding. This also holds for a process that
     takes every n-th example. Examples of unknown or equal length keep the order of the data.
@@ -166,7 +166,7 @@ def order_for_evaluation(examples: Any) -> np.ndarray:
 
 
 def order_longest_first(lengths: np.ndarray) -> np.ndarray:
-    """Return the order of examples from the longest to the shortest, (examples,) int64.
+    """Return the indices that sort examples from the longest to the shortest, (examples,) int64.
 
     In this order, a batch that does not fit into memory fails at the start. Examples of equal length keep their order.
     """

@@ -36,7 +36,7 @@ def write_manifest(folder: Path) -> None:
 
 
 def find_damage(folder: Path) -> str | None:
-    """Return what is wrong with a cache folder, or None if every file matches the folder's manifest.
+    """Return what is wrong with a cache folder, or None if all files have the sizes and checksums of the manifest.
 
     Every byte is read, because prepared data are used for months, on disks that fill up and are copied.
     """
@@ -79,7 +79,7 @@ _UNUSABLE = {errno.EACCES, errno.EPERM, errno.EROFS, *_NO_FOLDER}
 
 
 def digest(*parts: object) -> str:
-    """Return a 128-bit hexadecimal digest of values that can be written as JSON."""
+    """Return a 128-bit hexadecimal hash of JSON-serialisable values, for the names of cache folders."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -104,7 +104,7 @@ def check_sources(sources: Iterable[CheckedSource]) -> None:
 
 @contextmanager
 def require_unchanged(sources: Iterable[CheckedSource]) -> Iterator[None]:
-    """Raise an error at the end of the block if data sources that were read in it have changed.
+    """Raise an error when the `with` block ends if data sources that were read inside it have changed on disk.
 
     Raises:
         DataError: If a source changed. This error replaces any other error of the block.

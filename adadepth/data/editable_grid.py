@@ -21,7 +21,7 @@ GridRows = list[list[str]]
 
 @dataclass(frozen=True)
 class EditableGrid:
-    """Description of an example that users can edit as a grid: the symbols of cells, the parser and the width.
+    """Text form of an example for the interactive demo: the symbols of its cells, and the parser of an edited text.
 
     Attributes:
         symbols: Function from the settings to the symbols of a cell, in the order in which clicks cycle through them.
@@ -35,21 +35,21 @@ class EditableGrid:
     columns: Callable[[Any, int], int] | None = None
 
     def rows(self, dataset: Any, cells: Sequence[str]) -> GridRows:
-        """Return the cells of a grid as a list of rows."""
+        """Return a flat list of cells as the rows of a grid."""
         width = max(1, len(cells) if self.columns is None else self.columns(dataset, len(cells)))
         return [list(cells[start : start + width]) for start in range(0, len(cells), width)]
 
-    def written(self, dataset: Any, cells: Sequence[str]) -> str:
-        """Return the text form of a grid's cells."""
+    def to_text(self, dataset: Any, cells: Sequence[str]) -> str:
+        """Format the cells of a grid as text, one line per row."""
         separator = _choose_separator(self.symbols(dataset))
         return "\n".join(separator.join(row) for row in self.rows(dataset, cells))
 
-    def edited(self, dataset: Any, text: str, before: Mapping[str, Any], cells: int) -> dict[str, Any]:
-        """Return the example that a user's edited text describes.
+    def parse(self, dataset: Any, text: str, before: Mapping[str, Any], cells: int) -> dict[str, Any]:
+        """Parse a grid that a user edited as text into an example for the model.
 
         Args:
             dataset: Settings of the data set.
-            text: Text in the form that `written` returns. Blank lines are ignored.
+            text: Text in the form that `to_text` returns. Blank lines are ignored.
             before: Example before the edit.
             cells: Number of cells of the example.
 
@@ -79,7 +79,7 @@ def count_square_columns(dataset: Any, cells: int) -> int:
 
 
 def number_symbols(rows: GridRows, symbols: Sequence[str]) -> np.ndarray:
-    """Return the number of each symbol of a grid, (rows, columns) int8, or int16 if there are 128 symbols or more."""
+    """Convert a grid of symbols to their indices in the list of symbols, (rows, columns) int8 or int16."""
     numbers = {symbol: number for number, symbol in enumerate(symbols)}
     return np.array(
         [[numbers[symbol] for symbol in row] for row in rows], dtype=np.int8 if len(numbers) < 128 else np.int16

@@ -32,7 +32,7 @@ class Purpose(IntEnum):
 
 
 def split_item(item: int | tuple[int, int]) -> tuple[int, int]:
-    """Return the epoch and the number of an example from the item that a sampler yields.
+    """Return the epoch and the example number that a sampler item contains.
 
     A number without an epoch belongs to the fixed epoch of evaluation.
     """

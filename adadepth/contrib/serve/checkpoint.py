@@ -143,7 +143,7 @@ def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, t
     if len(text) > MAX_CHARACTERS:
         raise DataError(f"the board has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     cells = get_cell_symbols(checkpoint, original.example)
-    fields = synthetic.board.edited(synthetic.dataset, text, original.example, len(cells))
+    fields = synthetic.board.parse(synthetic.dataset, text, original.example, len(cells))
     return InputExample({"index": 0, **fields}, text.rstrip("\n"), None)
 
 
@@ -172,4 +172,4 @@ def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> st
     """Return the grid cells of an example as text."""
     cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
     assert synthetic is not None
-    return " ".join(cells) if synthetic.board is None else synthetic.board.written(synthetic.dataset, cells)
+    return " ".join(cells) if synthetic.board is None else synthetic.board.to_text(synthetic.dataset, cells)

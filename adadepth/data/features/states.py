@@ -59,7 +59,7 @@ def ensure_features(
     processes: tuple[int, int] = (0, 1),
     barrier: Callable[[], None] = lambda: None,
 ) -> FeatureStore:
-    """Return the base model's hidden states for all examples, and compute those that are not in the cache ``root``.
+    """Return the base model's hidden states of all examples; compute and cache those that the folder ``root`` lacks.
 
     The name of the folder is a digest of the base model, the tokens (and so of tokenizer, texts and maximum length),
     the states, the precision and the library versions. The ``features.json`` of the folder lists them. The folder is
@@ -121,7 +121,7 @@ def ensure_features(
 
 
 def _complete_store(partial: Path, folder: Path) -> None:
-    """Give a store, in which all states are computed, its manifest and its name."""
+    """Write the manifest of a finished feature store, and rename its folder to the final name."""
     FeatureStore.open(partial)  # refuses if a process wrote to a disk of its own
     write_manifest(partial)
     partial.rename(folder)
@@ -129,7 +129,7 @@ def _complete_store(partial: Path, folder: Path) -> None:
 
 @dataclass(frozen=True)
 class RowNumbers(Dataset[dict[str, Any]]):
-    """Examples with the additional entry ``feature_row``, the number of their row in the feature stores.
+    """Data set that adds ``feature_row`` to each example: the row of its hidden states in the feature stores.
 
     Attributes:
         examples: Set of examples that was given to `ensure_features`.
@@ -154,7 +154,7 @@ class RowNumbers(Dataset[dict[str, Any]]):
         return self.examples.gold(index)  # type: ignore[attr-defined, no-any-return]
 
     def row_number(self, index: int) -> int:
-        """Return the number of an example of a tagging task in the data."""
+        """Return the row of a tagging example in the source data."""
         return self.examples.row_number(index)  # type: ignore[attr-defined, no-any-return]
 
     def find_first_pieces(self, index: int) -> np.ndarray:
@@ -190,7 +190,7 @@ class FeatureReader:
 
 
 def _discard_mismatched(partial: Path, description: Description) -> None:
-    """Delete an unfinished cache folder that was made for other hidden states, and log a warning."""
+    """Delete an unfinished feature cache that belongs to another model or other texts, and log a warning."""
     try:
         if (partial / DESCRIPTION).exists():
             check_description(partial, description)
@@ -213,7 +213,7 @@ def _digest_examples(examples: ExampleSet) -> tuple[str, np.ndarray]:
 
 
 def _check_size(description: Description, done: int, root: Path, limit_gib: float) -> None:
-    """Raise an error if the stored states would exceed the configured limit or the free space of the disk.
+    """Raise an error if the hidden states would exceed the configured size limit or the free disk space.
 
     ``done`` is the number of finished tokens.
     """
@@ -253,7 +253,7 @@ def _compute_share(
     batch_tokens: int,
     processes: tuple[int, int],
 ) -> None:
-    """Compute those states of this process that are missing in the cache, beginning with the longest texts."""
+    """Compute and store the hidden states that this process is responsible for, the longest texts first."""
     rank, world = processes
     with FeatureWriter(partial) as writer:
         share = list(_split_batches(writer.lengths, batch_tokens))[rank::world]
@@ -267,7 +267,7 @@ def _compute_share(
 
 
 def _split_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
-    """Yield slices of rows. Each slice has as many rows as fit when padded to its first row, which is the longest."""
+    """Yield batches as slices of rows that are sorted by length, with at most ``batch_tokens`` tokens after padding."""
     first = 0
     while first < len(lengths):
         last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))

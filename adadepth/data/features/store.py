@@ -153,7 +153,7 @@ class FeatureWriter(ExitStack):
 
 
 def create_store(folder: Path, description: Description, lengths: np.ndarray) -> None:
-    """Create a folder in which all rows are unfinished. The files take no disk space until they are filled."""
+    """Create the array files of a feature store with all rows unfinished. They take no disk space until filled."""
     shutil.rmtree(folder, ignore_errors=True)  # of a process killed in this very function
     folder.mkdir()
     for name, (kind, shape) in _describe_arrays(description).items():
@@ -163,7 +163,7 @@ def create_store(folder: Path, description: Description, lengths: np.ndarray) ->
 
 
 def check_description(folder: Path, expected: Description) -> None:
-    """Raise an error if a folder of states was made for another description, or if its files do not fit.
+    """Raise an error if a feature store was built from another model or other texts, or if its files are damaged.
 
     Raises:
         DataError: If they differ. The message is one line with the first difference.
@@ -182,13 +182,13 @@ def count_finished_tokens(folder: Path) -> int:
 
 
 def count_bytes(description: Description, tokens: int | None = None) -> int:
-    """Return the size in bytes of the stored states of ``tokens`` tokens, or of all tokens if it is None."""
+    """Return the size in bytes of the stored hidden states of ``tokens`` tokens, by default of all tokens."""
     token_bytes = len(description["states"]) * description["width"] * PRECISIONS[description["precision"]].itemsize
     return int(token_bytes * (description["tokens"] if tokens is None else tokens))
 
 
 def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
-    """Return the description and the arrays of a folder of hidden states, after a check that they fit each other."""
+    """Load the description and arrays of a feature store, and raise an error if they contradict each other."""
     try:
         description = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
         expected = _describe_arrays(description)
@@ -210,7 +210,7 @@ def _check_arrays(folder: Path) -> tuple[Description, dict[str, np.ndarray]]:
 
 
 def _describe_arrays(description: Description) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-    """Return the type and shape of each array of a folder, by name."""
+    """Return the dtype and shape that each array file of a feature store must have, by name."""
     bits = np.dtype(_BITS[PRECISIONS[description["precision"]].itemsize][1])
     states = {
         _format_state_name(state): (bits, (description["tokens"], description["width"]))
@@ -233,8 +233,8 @@ def _convert(values: Tensor, dtype: torch.dtype, state: int) -> Tensor:
     if not stored.isfinite().all():
         if values.isfinite().all():
             largest = f"{values.abs().max().item():.3g}, above the {torch.finfo(dtype).max:.3g} of fp16"
-            raise DataError(f"features.precision=fp16: state {state} has values up to {largest}; use bf16 or fp32")
-        raise DataError(f"features: state {state} of the base has values that are not finite")
+            raise DataError(f"features.precision=fp16: hidden state {state} reaches {largest}; use bf16 or fp32")
+        raise DataError(f"features: hidden state {state} of the base model has values that are not finite")
     return stored
 
 

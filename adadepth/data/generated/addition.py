@@ -93,7 +93,7 @@ def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
-    """Return addition data. The evaluation set ``inside`` has the trained number of digits, ``beyond_N`` has N digits.
+    """Generate addition data. The evaluation set ``inside`` has the trained number of digits, ``beyond_N`` N digits.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -108,7 +108,7 @@ def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
 
 
 def read_addition(dataset: AdditionConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an addition that a user edited as an example, with its original offset in the sequence."""
+    """Build an example from an addition that a user edited in the demo. It keeps its offset in the sequence."""
     digits = [[int(digit) for digit in column.split("+")] for column in rows[0]]
     numbers = np.array(digits, dtype=np.int8).T[None]
     if numbers[0, :, 0].any():

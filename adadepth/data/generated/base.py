@@ -45,7 +45,7 @@ class DrawnExamples(Dataset[dict[str, Any]], ABC):
 
     @abstractmethod
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return one example, without its ``index``, from its row of the drawn columns."""
+        """Return one example, without its ``index``, from its row of the generated columns."""
 
     def __len__(self) -> int:
         return self.length
@@ -143,7 +143,7 @@ def build_tagging_data(
     picture: Picture | None = None,
     least_fields: Mapping[str, int] | None = None,
 ) -> LabelledData:
-    """Return generated sequences of symbols as the data of a tagging run. The summary includes ``facts``."""
+    """Build the data of a tagging run from generated sequences. Its data summary includes ``facts``."""
     words = build_symbol_tokenizer(symbols, is_wrapped=False)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     summary, metrics = summarise_examples(dataset, train, evaluation, facts), ("token_accuracy",)
@@ -166,11 +166,11 @@ def summarise_examples(
 
 
 def get_evaluation_size(dataset: GeneratedConfig) -> int:
-    """Return the number of examples of each evaluation set, by default as many as in an epoch of training."""
+    """Return the number of examples of each evaluation set, by default the number of training examples per epoch."""
     return dataset.max_evaluation_examples or dataset.train_examples
 
 
 def to_range(ends: Any) -> tuple[int, int]:
-    """Return a setting [lowest, highest] as a pair of numbers, after a check of their order."""
+    """Convert a setting [lowest, highest] to a pair of numbers, and raise an error if they are in the wrong order."""
     low, high = ends
     return int(low), int(high)

@@ -45,7 +45,7 @@ _MARKED = 1  # token type of the node whose colour is the label
 
 
 class HopsExamples(DrawnExamples):
-    """Examples of pointer chasing: graphs with chains of pointers up to a highest number of hops.
+    """Generated examples of pointer chasing: graphs with chains of pointers, up to a highest number of hops.
 
     Args:
         dataset: Settings of the nodes and colours.
@@ -80,7 +80,7 @@ class HopsExamples(DrawnExamples):
         }
 
     def _draw_targets(self, rows: int, generator: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Draw the pointers, hops and colours of graphs, in causal order if the settings ask for it."""
+        """Draw the pointers, hops and colours of graphs, in causal order if the settings require it."""
         if self.drawing == "natural":
             return draw_pointer_chains(rows, self.nodes, self.hops, self.colours, self.nodes, generator)
         forests = draw_forests(rows, self.nodes, self.hops[1], self.colours, generator)
@@ -88,10 +88,10 @@ class HopsExamples(DrawnExamples):
 
 
 class TaggedHops(HopsExamples, DrawnTags):
-    """Graphs with one token for each node, whose label is the node's colour. Every node has its hops as difficulty."""
+    """Graphs with one token per node. The label of a token is its node's colour, its difficulty the number of hops."""
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a graph with labels at the nodes within the range of hops."""
+        """Return a graph as an example, with labels only at nodes whose number of hops is in the configured range."""
         hops = columns["hops"].astype(np.int64)
         is_labelled = (self.hops[0] <= hops) & (hops <= self.hops[1])
         return build_symbol_example(
@@ -155,7 +155,7 @@ def draw_forests(
 def reorder_causally(
     targets: np.ndarray, hops: np.ndarray, colours: np.ndarray, generator: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same forests in another random order, in which every node comes after the node that it points to."""
+    """Reorder the nodes of each graph at random, such that every node comes after the node that it points to."""
     lots = generator.random(hops.shape)
     keys = lots
     for level in range(1, int(hops.max()) + 1):
@@ -171,7 +171,7 @@ def reorder_causally(
 
 
 def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return pointer data. The evaluation set ``inside`` has the trained range of hops, ``beyond`` has another range.
+    """Generate pointer-chasing data. Evaluation set ``inside`` has the trained range of hops, ``beyond`` another one.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
 
@@ -215,7 +215,7 @@ def list_node_symbols(dataset: HopsConfig) -> Sequence[str]:
 
 
 def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return pointers that a user edited as an example, with a label at every node or at the marked node only."""
+    """Build an example from a graph that a user edited in the demo, with a label at every node or the marked one."""
     symbols = number_symbols(rows, list_node_symbols(dataset))[0].astype(np.int64)
     targets = _read_targets(symbols, dataset)
     hops, colours = np.zeros(len(symbols), dtype=np.int64), np.zeros(len(symbols), dtype=np.int64)
@@ -236,7 +236,7 @@ def read_hops(dataset: HopsConfig, rows: GridRows, before: Mapping[str, Any]) ->
 
 
 def _read_targets(symbols: np.ndarray, dataset: HopsConfig) -> np.ndarray:
-    """Return the node to which each node of an edited graph points. The result for a chain's end is arbitrary."""
+    """Return the index of the node that each node of an edited graph points to. Values at chain ends are arbitrary."""
     if not dataset.causal:
         return symbols
     targets: np.ndarray = np.arange(len(symbols)) - symbols

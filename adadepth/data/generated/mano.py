@@ -50,7 +50,7 @@ class ManoExamples(DrawnTags):
         self.operations, self.answers_only = operations, answers_only
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the symbols of expressions, (rows, 2 L + 1) int16, as numbers of `list_symbols`, with -1 after the end.
+        """Draw random expressions as indices into `list_symbols`, (rows, 2 L + 1) int16, padded with -1.
 
         The other columns are ``operations``, int8, and ``values``, int16, each (rows,).
         """
@@ -76,7 +76,7 @@ class ManoExamples(DrawnTags):
 
 
 def draw_expression(operations: int, modulus: int, generator: np.random.Generator) -> tuple[list[int], int]:
-    """Draw an expression with a given number of operations. Return it as numbers of `list_symbols`, and its value."""
+    """Draw an expression with a given number of operations; return its symbols as indices, and its value."""
     if operations == 0:
         operand = int(generator.integers(modulus))
         return [operand], operand
@@ -88,14 +88,14 @@ def draw_expression(operations: int, modulus: int, generator: np.random.Generato
 
 
 def list_symbols(dataset: ManoConfig) -> tuple[str, ...]:
-    """Return every symbol: operands, operators, `<bos>`, `=`, and the length tokens if the settings include them."""
+    """Return the vocabulary: operands, operators, `<bos>`, `=` and, if configured, tokens for the expression length."""
     operands = (str(number) for number in range(dataset.modulus))
     lengths = [f"<len_{count}>" for count in range(1, dataset.operations + 1)] if dataset.length_token else []
     return (*operands, *OPERATORS, _BOS, END, *lengths)
 
 
 def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:
-    """Return expressions as data. The set ``inside`` has the trained numbers of operations, ``longest`` the highest.
+    """Generate the Mano data. Set ``inside`` has the trained numbers of operations, set ``longest`` only the highest.
 
     The evaluation sets depend on neither the seed nor the number of training examples. They have labels at values only.
     """

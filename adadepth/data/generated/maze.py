@@ -56,7 +56,7 @@ class MazeExamples(DrawnTags):
         return {"cells": cells.reshape(rows, -1), "distances": distances(cells).reshape(rows, -1), "place": offsets}
 
     def example(self, columns: dict[str, np.ndarray]) -> dict[str, Any]:
-        """Return a maze at its offset in the field as an example, with a label for each cell."""
+        """Return a maze, placed at its offset in the field, as an example with a label for each cell."""
         cells, distance = columns["cells"], columns["distances"].astype(np.int64)
         row, column = np.divmod(np.arange(len(cells)), self.size) + columns["place"].astype(np.int64)[:, None]
         labels = np.where(cells == _FREE, (distance >= 0).astype(np.int64), IGNORE)
@@ -65,7 +65,7 @@ class MazeExamples(DrawnTags):
 
 
 def draw_mazes(rows: int, size: int, walls: float, generator: np.random.Generator) -> np.ndarray:
-    """Draw mazes with one start each, as numbers of SYMBOLS, (rows, size, size) int8.
+    """Draw random mazes with one start each, as indices into SYMBOLS, (rows, size, size) int8.
 
     A cell is a wall with probability ``walls``. In a maze that would have only walls, the first cell is the start.
     """
@@ -103,7 +103,7 @@ def _mark_neighbours(cells: np.ndarray) -> np.ndarray:
 
 
 def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
-    """Return maze data. The evaluation set ``inside`` has the trained size, ``beyond_N`` has size N.
+    """Generate the maze data. The evaluation set ``inside`` has the trained size, ``beyond_N`` has size N.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """
@@ -120,7 +120,7 @@ def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
 
 
 def read_maze(dataset: MazeConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a maze that a user edited as an example, with its original offset in the field."""
+    """Build an example from a maze that a user edited in the demo. It keeps its offset in the field."""
     cells = number_symbols(rows, SYMBOLS)
     if (starts := int((cells == _START).sum())) != 1:
         raise DataError(f"a maze needs exactly one start S, but has {starts}")

@@ -64,7 +64,7 @@ class ParityExamples(DrawnExamples):
         return {**self.layout.build([values + (1 + len(SPECIAL_TOKENS))]), **target}
 
     def _select_ones(self, epoch: int) -> tuple[int, int]:
-        """Return the lowest and highest number of ones of examples in an epoch.
+        """Return the range of the number of ones that examples may have in an epoch, (lowest, highest).
 
         Evaluation, which is epoch -1, always uses the whole range.
         """
@@ -86,7 +86,7 @@ def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.rando
 
 
 def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
-    """Return parity data, either as vectors or as tokens with leading [CLS] tokens.
+    """Generate the parity data, either as vectors or as tokens after leading [CLS] tokens.
 
     The evaluation sets depend on neither the seed nor the number of training examples. Each has
     ``max_evaluation_examples`` examples, by default as many as a training epoch.

@@ -54,7 +54,7 @@ class TraceExamples(DrawnTags):
         self.questions, self.links = dataset.questions, links
 
     def draw(self, rows: int, epoch: int, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw for each line of programs the line that it refers to, the number of links to its value, and the value.
+        """Draw programs: for each line, the line it refers to, the number of links to its value, and the value.
 
         The other columns are ``names``, the name that each line defines, and ``queries``, the line that each question
         asks about. All are int8. ``queries`` is (rows, questions), and the others are (rows, lines).
@@ -88,7 +88,7 @@ class TraceExamples(DrawnTags):
 
 
 def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:
-    """Return data of variable assignment. The set ``inside`` has the trained range of links, ``beyond`` another range.
+    """Generate the variable-assignment data. Set ``inside`` has the trained range of links, set ``beyond`` another one.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
     """

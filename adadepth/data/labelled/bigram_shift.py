@@ -91,7 +91,7 @@ def draw_pairs(words: int, pairs: int, generator: np.random.Generator) -> list[i
 
 
 def swap(words: _Sentence, firsts: list[int]) -> _Sentence:
-    """Return the words with each word at a position in ``firsts`` exchanged with the next word."""
+    """Return the words of a sentence with the word at each position in ``firsts`` exchanged with the next word."""
     shifted = list(words)
     for first in firsts:
         shifted[first : first + 2] = shifted[first + 1], shifted[first]

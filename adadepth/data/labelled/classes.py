@@ -71,14 +71,14 @@ class ClassReader:
         return marks
 
     def key(self) -> list[Any]:
-        """Return the values that identify this conversion of labels in the names of cached data."""
+        """Return JSON values that identify this label conversion, for the names of cache folders."""
         return [_READING, list(self.names), sorted(self.numbers.items())]
 
 
 def class_names(
     labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
-    """Return the class names in order: configured names, names that the data declare, or all labels in the tables.
+    """Return the class names in order: those configured, those that the data set declares, or all labels in the tables.
 
     Args:
         labels: Configured names of the classes, if any.
@@ -221,7 +221,7 @@ def build_class_readers(
     *,
     has_order: bool,
 ) -> dict[str, ClassReader]:
-    """Return a reader of labels for every split.
+    """Return for every split the reader that converts its labels to class numbers.
 
     If a table declares its classes, a stored integer is an index into the declared names. In other tables a label is
     the name of a class. Whole numbers are read as positions in ``names`` only if no label of any of these tables is a
@@ -254,7 +254,7 @@ def _number_names(names: Sequence[str]) -> dict[str, int]:
 
 
 def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject: str) -> ClassReader:
-    """Return the reader for labels that are numbers of declared class names.
+    """Return the reader for integer labels that index the class names declared by the data set.
 
     Declared names are matched to the classes if at least one of them is a class.
     """
@@ -269,7 +269,7 @@ def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject:
 
 
 def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
-    """Return the reader for labels that are class names or, if no label is a name, numbers of class names."""
+    """Return the reader for labels that are class names or, if no label is one, indices into the class names."""
     numbers, allowed = _number_names(names), _join_names(names)
     whole = {text for text in present if re.fullmatch(r"-?[0-9]+", text)}
     if (
@@ -291,7 +291,7 @@ def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, 
 
 
 def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
-    """Return the class number of each label that is a whole number and numbers one of the class names.
+    """Return the class number of each integer label that is a valid index into the list of class names.
 
     1 stands for true, and 0 for false.
     """
@@ -302,7 +302,7 @@ def _number_positions(names: tuple[str, ...]) -> dict[str, int]:
 
 
 def read_value(value: Any) -> float:
-    """Return the value of a regression label.
+    """Convert a regression label to a float.
 
     Raises:
         ValueError: If the label is not a finite number.
@@ -317,7 +317,7 @@ def read_value(value: Any) -> float:
 
 
 def with_lists(table: DataTable, column: str, separator: str) -> DataTable:
-    """Return a copy of a table in which the cells of a column are lists of labels.
+    """Return a copy of a table in which the cells of one column are parsed into lists of labels.
 
     A text in brackets is parsed as a Python or JSON list. Any other text is split at the separator. A missing cell is
     read as an empty list. While the table is read, a DataError names any row with brackets that do not contain a valid
@@ -349,7 +349,7 @@ def _read_list(value: Any, column: str, separator: str, location: RowLocation) -
 
 
 def parse_list(text: str) -> list[Any] | None:
-    """Return the texts and numbers of a list in JSON or Python notation, or None if the text is no such list.
+    """Parse a list in JSON or Python notation into its texts and numbers, or return None for any other text.
 
     Quoted texts without commas between them, as numpy prints arrays, are not a list, because Python would join them
     into one text.

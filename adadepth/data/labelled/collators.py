@@ -60,7 +60,7 @@ _Store = TypeVar("_Store")
 
 
 class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
-    """Base class of data sets that have one example for each of the selected rows of a store.
+    """Base class of data sets that read their examples from selected rows of a tokenised store on disk.
 
     Args:
         store: Tokens and labels of all rows.

@@ -69,7 +69,7 @@ def choose_tag_column(dataset: TaggingConfig, table: DataTable) -> str:
 
 
 def _log_choice(dataset: LabelledConfig, table: DataTable, columns: TextColumns) -> None:
-    """Log which columns were chosen, unless the choice was obvious from their names."""
+    """Log which table columns were detected as text and label, unless their names left no doubt."""
     alternatives = [name for name in table.columns if name.casefold() in USUAL_TEXTS and name not in columns.texts]
     choices = []
     if not dataset.text_columns and (alternatives or columns.texts != [USUAL_TEXTS[0]]):
@@ -103,7 +103,7 @@ def find_text_columns(columns: Sequence[str], excluded: Sequence[str] = ()) -> l
 
 
 def _match_columns(columns: Sequence[str], names: Sequence[str]) -> list[str | None]:
-    """Return for each name the only column that equals it, ignoring case, or None if no or several columns do."""
+    """Return for each name the one table column that equals it, ignoring case; None if no or several columns do."""
     matches = [[column for column in columns if column.casefold() == name] for name in names]
     return [columns[0] if len(columns) == 1 else None for columns in matches]
 

@@ -73,7 +73,7 @@ _LOWEST, _HIGHEST = 0.0, 5.0  # range of STS-B's similarity
 
 
 def check_submission_names(names: Sequence[str]) -> None:
-    """Raise a `ConfigError` with the nearest valid name if the GLUE server does not know a file's name."""
+    """Raise a `ConfigError` for a submission file name that the GLUE server does not accept, with the nearest one."""
     for name in names:
         if name not in SUBMISSIONS:
             raise ConfigError(

@@ -122,7 +122,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
 def _build_readers(
     dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
 ) -> dict[str, ClassReader]:
-    """Return a reader of labels for every split. Without class names, a label is the number of the right ending."""
+    """Return for every split the reader of labels. Without class names, a label is the index of the right ending."""
     if not dataset.labels:
         tables = {split: replace(table, class_names={}) for split, table in tables.items()}
     return build_class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)

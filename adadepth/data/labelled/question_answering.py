@@ -95,7 +95,7 @@ class QuestionExamples(Dataset[dict[str, Any]]):
         return {**example, **window, "start_positions": positions[0], "end_positions": positions[1]}
 
     def text(self, question: int) -> Question:
-        """Return the text of a question by its number."""
+        """Return the text of a question by its row number."""
         return self.store.question(int(self.rows[question]))
 
     def span_text(self, question: int, first: int, last: int) -> str:
@@ -174,7 +174,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
 
 
 def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
-    """Raise an error if the stride between windows is so large that tokens between two windows would be skipped."""
+    """Raise an error if the stride between context windows is so large that tokens between them would be skipped."""
     room = layout.room(2) - dataset.max_question_length
     if dataset.stride > room:
         raise DataError(

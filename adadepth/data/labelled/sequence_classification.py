@@ -142,7 +142,7 @@ def _read_classes(
     root: Path,
     model_classes: Sequence[str] | None,
 ) -> tuple[Numbering, dict[str, _LabelReader]]:
-    """Return the numbering of the classes, and the reader of the labels of every split.
+    """Return the class names with their numbering, and the reader of the labels of every split.
 
     The numbering is empty for a regression. If ``model_classes`` is given, labels get the numbers of the classes of
     that model.
@@ -168,7 +168,7 @@ def _read_classes(
 
 
 class _LabelReader(NamedTuple):
-    """Function that reads the labels of a split, its cache key, and the shape of a label."""
+    """Function that converts the labels of a split to numbers, with its cache key and the shape of a label."""
 
     read: Callable[[Any], Any]
     key: Any
@@ -184,7 +184,7 @@ def _open_store(
     words: PreTrainedTokenizerFast,
     root: Path,
 ) -> LabelledStore:
-    """Return the tokens of a split from the cache and, unless ``reader`` is None, its labels and difficulties."""
+    """Load the tokens of a split from the cache and, unless ``reader`` is None, its labels and difficulties."""
     difficulty = next(iter(_list_difficulty_columns(dataset)), None)
     classes = None
     if reader is not None and dataset.problem == "classification":

@@ -68,7 +68,7 @@ def split_examples(
     classes: Callable[[_Store], np.ndarray] | None = None,
     test_splits: Iterable[str] = (),
 ) -> tuple[_Examples, dict[str, _Examples], dict[str, _Examples]]:
-    """Return the training examples, and the examples of each evaluation split and of each test split.
+    """Select the training examples of a table, and the examples of each evaluation split and test split.
 
     Args:
         dataset: Settings of the splits, the number of examples of each, and the share of held-out training rows.
@@ -139,7 +139,7 @@ _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
 def open_splits(
     dataset: TableConfig, columns: Mapping[str, Sequence[str]], optional: Sequence[str] = ()
 ) -> dict[str, DataTable]:
-    """Open the tables of the configured splits, and of those ``optional`` splits that exist.
+    """Open the tables of the configured splits, and of the ``optional`` splits that the data set has.
 
     Args:
         dataset: Settings of the data set.
@@ -177,7 +177,7 @@ def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
 
 
 def open_file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
-    """Open the tables of those splits that a folder contains or that a mapping assigns to files.
+    """Open the tables of the splits found in a folder, or of those that a setting assigns to files.
 
     Args:
         path: Folder, mapping of splits to files, or single file.
@@ -209,7 +209,7 @@ def _find_only_table(path: Any) -> Path | None:
 
 
 def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
-    """Open the tables of test splits that are separate data sets on the hub.
+    """Open the tables of test splits that are separate data sets on the Hugging Face hub.
 
     The test splits of local files are opened in the same way as other splits.
 
@@ -246,7 +246,7 @@ def _find_named_files(path: Mapping[Any, Any], splits: Sequence[str]) -> dict[st
 
 
 def _find_saved_or_files(key: str, path: Any) -> list[Path]:
-    """Return the files that a setting names, or the folder if the ``datasets`` library saved it."""
+    """Return the data files that a path setting names, or its folder if `save_to_disk` wrote it."""
     if isinstance(path, str) and is_saved(folder := to_path(key, path)):
         return [folder]
     return find_files(key, path)
@@ -301,7 +301,7 @@ def _find_split_files(path: Any, splits: list[str]) -> dict[str, list[Path]]:
 
 
 def _match_files(split: str, names: Sequence[str]) -> list[re.Match[str]]:
-    """Return the matches of file names with the name of a split, grouped by table."""
+    """Return the regular-expression matches of the file names that belong to a split, e.g. `train-0-of-3.csv`."""
     endings = "|".join(map(re.escape, _SUFFIXES))
     # Universal Dependencies: en_ewt-ud-train.conllu, en_ewt-ud-dev.conllu
     pattern = re.compile(rf"(.+-ud-)?{re.escape(split)}(?:-\d+-of-\d+)?({endings})")
@@ -390,7 +390,7 @@ def ensure_rows(
 
 
 def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
-    """Return the limits on the number of rows of a table for training and evaluation, or None if all rows are used."""
+    """Return the limits on the number of training and evaluation rows of a table, or None if all rows are used."""
     limits = {split: _list_uses(dataset, split)}
     if split == dataset.train_split and dataset.held_out is not None:
         limits[HELD_OUT] = _list_uses(dataset, HELD_OUT)
@@ -408,7 +408,7 @@ def _list_uses(dataset: TableConfig, split: str) -> list[int | None]:
 def _mark_used(
     dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
 ) -> np.ndarray:
-    """Return the mask of the rows of a table that `split_examples` uses, (rows,) bool."""
+    """Return a mask of the table rows that become examples, (rows,) bool; see `split_examples`."""
     rows = table.count()
     is_split = split == dataset.train_split and dataset.held_out is not None
     row_classes = classes(table) if classes is not None and is_split else None
@@ -420,7 +420,7 @@ def _mark_used(
 
 
 def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
-    """Return a copy of a table in which unused rows are blank. A complete read logs the number of missing texts.
+    """Return a copy of a table in which the cells of unused rows are blank, which saves their tokenisation.
 
     Args:
         table: Table to copy.

@@ -34,7 +34,7 @@ class TaggedExamples(Protocol):
         """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
 
     def row_number(self, index: int) -> int:
-        """Return the number of an example's row in the data."""
+        """Return the row of an example in the source data."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class LabelledData:
 
 @dataclass(frozen=True)
 class Numbering:
-    """Numbering of classes, in the order of a model that reads the data or in the order of the data.
+    """Assignment of class numbers to class names, in the order of a trained model or of the data set.
 
     Attributes:
         names: Classes with the spelling and order of the data, empty if the data have no classes.
@@ -101,7 +101,7 @@ class Numbering:
 
     @classmethod
     def from_classes(cls, names: Sequence[str], classes: Sequence[str] | None, source: str) -> Numbering:
-        """Return the numbering of the classes of a data set.
+        """Build the numbering of a data set's class names.
 
         Args:
             names: Classes of the data, in their order.
@@ -118,7 +118,7 @@ class Numbering:
         return cls(tuple(names), tuple(ordered), tuple(numbers))
 
     def key(self) -> list[list[str]]:
-        """Return the values that identify a cache of labels with this numbering.
+        """Return JSON values that identify this numbering, for the names of label caches.
 
         If the classes are in the order of the data, these values are only the names.
         """
@@ -149,7 +149,7 @@ class Numbering:
 
 
 def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
-    """Return a digest of the data source of each split.
+    """Return a hash of the source files of each split.
 
     Args:
         tables: Mapping from splits to their tables. Tables without a fingerprint are skipped.
@@ -158,7 +158,7 @@ def digest_tables(tables: Mapping[str, Any]) -> dict[str, str]:
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:
-    """Return at most ``limit`` of ``rows`` row numbers, evenly spread because files are often sorted by label."""
+    """Return at most ``limit`` of ``rows`` row numbers, evenly spaced because files are often sorted by label."""
     count = rows if limit is None else min(rows, limit)
     return np.arange(count) * rows // max(count, 1)
 

@@ -68,7 +68,7 @@ def _iter_span_rounds(
     shortest: int,
     generator: np.random.Generator,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the next span of every document that has one, as document numbers, (n,), and token spans, (n, 2)."""
+    """Yield the next span of every document with text left, as document numbers, (n,), and token spans, (n, 2)."""
     first, stop, documents = np.array(borders[:-1]), np.array(borders[1:]), np.arange(len(borders) - 1)
     while first.size:
         target = np.full(first.size, length)
@@ -105,7 +105,7 @@ def cut_in_two(
 
 @dataclass(frozen=True)
 class Spans(StoredArrays):
-    """Token spans of all examples of a store.
+    """Token spans of all pretraining examples, as offsets into a store of tokenised documents.
 
     Attributes:
         spans: First token and end of each example, (spans, 2) int64.
@@ -191,7 +191,7 @@ class PretrainingExamples(Dataset[dict[str, Any]]):
         self.seed = seed
 
     def keep(self, count: int | None) -> None:
-        """Limit the data set to ``count`` examples, evenly spread over the text."""
+        """Reduce the data set to ``count`` examples, evenly spread over the text."""
         if count is not None and count < len(self.spans):
             self._stored_spans = Spans(self.spans[np.arange(count) * len(self.spans) // count])
 

@@ -130,7 +130,7 @@ _TOKENS_AT_ONCE = 2**24
 
 
 def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
-    """Return the results of a baseline that predicts masked tokens from the token frequencies of the training text.
+    """Return the metrics of a baseline that predicts masked tokens from token frequencies of the training text.
 
     Frequencies use add-one smoothing, and special tokens are excluded.
 

@@ -19,7 +19,7 @@ NOT_SELECTED, MASKED, RANDOM, ORIGINAL = 0, 1, 2, 3  # values of mask_kind
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Tables of a tokenizer's vocabulary that masking needs.
+    """Vocabulary tables that masking needs, such as special tokens and word starts.
 
     Attributes:
         pad, cls, sep, mask: Ids of the special tokens.
@@ -62,7 +62,7 @@ def find_word_starts(pieces: list[str]) -> np.ndarray:
 
 @lru_cache
 def ngram_distribution(longest: int) -> np.ndarray:
-    """Return the cumulative distribution of the n-gram length.
+    """Return the cumulative distribution of the length of masked n-grams.
 
     The probability p(n) is proportional to 1/n for n = 1..longest.
     """

@@ -81,7 +81,7 @@ class StreamedExamples(IterableDataset[dict[str, Any]]):
 
 
 def get_reader_number() -> tuple[int, int]:
-    """Return the number of this data reader and the number of all readers, over processes and their loader workers."""
+    """Return the number of this data reader and the count of readers, over all processes and their loader workers."""
     distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
     rank = torch.distributed.get_rank() if distributed else int(os.environ.get("RANK", 0))
     world = torch.distributed.get_world_size() if distributed else int(os.environ.get("WORLD_SIZE", 1))
@@ -91,7 +91,7 @@ def get_reader_number() -> tuple[int, int]:
 
 
 def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generator) -> Iterator[Any]:
-    """Yield ``items`` in an order that is as random as a buffer of ``size`` items allows."""
+    """Yield ``items`` in random order, shuffled within a buffer of ``size`` items."""
     buffer = list(islice(items, size))
     for item in items:
         position = int(generator.integers(size))
@@ -101,7 +101,7 @@ def shuffle_items(items: Iterator[Any], size: int, generator: np.random.Generato
 
 
 def take_documents(texts: Iterator[str], tokenizer: PreTrainedTokenizerFast, dataset: CorpusConfig) -> TokenStore:
-    """Return held-out documents with enough text for ``max_evaluation_examples`` full examples, in memory.
+    """Collect held-out documents until they fill ``max_evaluation_examples`` examples, and hold them in memory.
 
     If this setting is None, return all documents.
     """

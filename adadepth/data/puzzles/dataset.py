@@ -64,8 +64,8 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         self.symmetry: Symmetry | None = None
         self.seed = 0
 
-    def chosen(self, examples: np.ndarray) -> PuzzleExamples:
-        """Return a data set with only the puzzles of the given numbers."""
+    def select(self, examples: np.ndarray) -> PuzzleExamples:
+        """Return a data set of only the puzzles with the given numbers."""
         first, size = self.starts[examples], self.starts[examples + 1] - self.starts[examples]
         starts = np.concatenate([[0], np.cumsum(size)])
         rows = np.repeat(first - starts[:-1], size) + np.arange(starts[-1])
@@ -73,9 +73,9 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
         columns = (self.puzzles[rows], self.solutions[rows], self.difficulty[rows], attributes, starts)
         return PuzzleExamples(*columns, self.numbers[examples])
 
-    def without(self, unwanted: np.ndarray) -> PuzzleExamples:
-        """Return a data set without the puzzles of a mask, (examples,) bool."""
-        return self.chosen(np.flatnonzero(~unwanted))
+    def exclude(self, unwanted: np.ndarray) -> PuzzleExamples:
+        """Return a data set without the puzzles that a mask selects, (examples,) bool."""
+        return self.select(np.flatnonzero(~unwanted))
 
     def __len__(self) -> int:
         return len(self.starts) - 1
@@ -100,7 +100,7 @@ class PuzzleExamples(Dataset[dict[str, Any]]):
 def count_cells(
     puzzles: np.ndarray, solutions: np.ndarray, counted: CellCount
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the difficulty of puzzles, (rows,) int64, and a number of cells of each puzzle for reports, by name.
+    """Return the difficulty of each puzzle, (rows,) int64, and the number of given cells or the path length, by name.
 
     Both follow from the number of cells that the solution fills in.
     """

@@ -63,7 +63,7 @@ def is_published(path: Any) -> bool:
 
 
 def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
-    """Return the configured splits of a puzzle folder. Evaluation splits include every row.
+    """Load the configured splits of a puzzle folder in the format of HRM and TRM. Evaluation splits include every row.
 
     Raises:
         DataError: If a split, a file or a row is missing, damaged, or not in the published format.
@@ -87,7 +87,7 @@ def read_published(dataset: PuzzleTableConfig) -> dict[str, PublishedSplit]:
 
 
 def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: bool) -> PuzzleExamples:
-    """Return all puzzles of one split's folder. With ``has_groups``, an example is a group of puzzles."""
+    """Load all puzzles of one split's folder. With ``has_groups``, each group of puzzles is one example."""
     facts = _read_facts(folder, symbols)
     inputs, labels = (_read_published_tokens(folder, name, facts) for name in ("inputs", "labels"))
     if inputs.shape != labels.shape:
@@ -105,7 +105,7 @@ def _read_split(folder: Path, symbols: int, counted: CellCount, *, has_groups: b
 
 
 def _read_facts(folder: Path, symbols: int) -> dict[str, Any]:
-    """Return the content of a puzzle folder's file dataset.json, after a check of every key."""
+    """Load a puzzle folder's metadata file dataset.json, and raise an error for a missing or wrong key."""
     path = folder / _FACTS
     try:
         facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -143,7 +143,7 @@ def _read_published_tokens(folder: Path, name: str, facts: dict[str, Any]) -> np
 
 
 def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
-    """Return the offset of each group in a file of puzzles, followed by the end of the last group, int64."""
+    """Load the offset of each group in a file of puzzles, followed by the end of the last group, int64."""
     starts = _open_array(folder, name, 1).astype(np.int64)
     if starts[0] != 0 or starts[-1] != count or (np.diff(starts) <= 0).any():
         raise _make_damage_error(folder, name, f"must rise from 0 to {count}")
@@ -189,7 +189,7 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
         ConfigError: If the puzzles do not have the shape that their symmetries require.
     """
     splits, stores = _open_published(dataset) if is_published(dataset.path) else _read_tables(dataset)
-    train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.chosen)
+    train, evaluation, _ = split_examples(dataset, splits, stores, PuzzleExamples.select)
     lengths = {examples.puzzles.shape[1] for examples in (train, *evaluation.values())}
     if len(lengths) > 1:
         raise DataError(f"dataset.path={dataset.path}: puzzles of {' and '.join(map(str, sorted(lengths)))} cells")
@@ -204,7 +204,7 @@ def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
 
 
 def _digest_puzzles(splits: Mapping[str, PuzzleExamples]) -> dict[str, str]:
-    """Return a digest of the cells of every split, by name of the split."""
+    """Return a hash of the cells of every split, by name of the split."""
     digests = {}
     for split, examples in splits.items():
         cells = hashlib.blake2b(examples.puzzles.tobytes(), digest_size=16)
@@ -255,7 +255,7 @@ def read_puzzles(table: DataTable, dataset: PuzzleTableConfig) -> PuzzleExamples
 def _read_parts(
     table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
-    """Yield puzzles, answers and the columns of whole numbers for consecutive parts of a table."""
+    """Yield puzzles, answers and integer columns of a table, one part of its rows at a time."""
     first, length = 0, None
     for rows in table.batches():
         tokens = []
@@ -274,7 +274,7 @@ def _read_parts(
 
 
 def _is_whole(value: Any) -> bool:
-    """Return whether a cell is a whole number of at least 0, or the text of one."""
+    """Return whether a cell is a non-negative integer, or the text of one."""
     text = str(value)
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
@@ -294,7 +294,7 @@ def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str,
 def _prepare_training(
     train: PuzzleExamples, evaluation: Mapping[str, PuzzleExamples], dataset: PuzzleTableConfig, seed: int
 ) -> PuzzleExamples:
-    """Return the training puzzles that equal no evaluation puzzle, and the symmetry that training applies.
+    """Drop training puzzles that occur in an evaluation split; return the others and the augmenting symmetry.
 
     A puzzle that equals an evaluation puzzle under a symmetry is removed.
     """
@@ -302,7 +302,7 @@ def _prepare_training(
     # Rows of one example are the same under symmetries; without a symmetry, each row is compared.
     rows = train.puzzles if symmetry is None else train.puzzles[train.starts[:-1]]
     is_evaluated = np.isin(alike(rows), np.concatenate([alike(examples.puzzles) for examples in evaluation.values()]))
-    remaining = train.without(
+    remaining = train.exclude(
         np.logical_or.reduceat(is_evaluated, train.starts[:-1]) if symmetry is None else is_evaluated
     )
     remaining.symmetry, remaining.seed = symmetry, seed
@@ -312,7 +312,7 @@ def _prepare_training(
 def _choose_symmetry(
     dataset: PuzzleTableConfig, cells: int
 ) -> tuple[Symmetry | None, Callable[[np.ndarray], np.ndarray]]:
-    """Return the symmetry that training applies to puzzles, and a function that gives equivalent puzzles equal keys."""
+    """Return the symmetry that augments training puzzles, and a function that gives equivalent puzzles equal keys."""
     if dataset.symmetries is Symmetries.none:
         return None, compute_token_keys
     size = math.isqrt(cells)

@@ -95,7 +95,7 @@ def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
     """
     held_out = draw_paths(dataset, get_evaluation_size(dataset), EVALUATION_SEED, evaluation=True)
     train = draw_paths(dataset, dataset.train_examples, seed, evaluation=False)
-    train = train.without(np.isin(compute_square_keys(train.puzzles), compute_square_keys(held_out.puzzles)))
+    train = train.exclude(np.isin(compute_square_keys(train.puzzles), compute_square_keys(held_out.puzzles)))
     if dataset.symmetries:
         train.symmetry, train.seed = apply_square_symmetry, seed
     return build_puzzle_data(dataset, train, {"validation": held_out}, SYMBOLS, {"size": dataset.size})
@@ -147,7 +147,7 @@ def count_shortest_paths(away: np.ndarray) -> np.ndarray:
 
 
 def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
-    """Return the cells of a maze's shortest path, found by going back from the goal to the start."""
+    """Return the cells of a maze's shortest path, followed from the goal back to the start."""
     between = []
     while away[y, x] > 1:
         beside = ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1))
@@ -161,7 +161,7 @@ def _trace_way_back(away: np.ndarray, y: int, x: int) -> list[tuple[int, int]]:
 
 
 def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a Sudoku that a user edited as an example. A Sudoku with several solutions gets no labels.
+    """Build an example from a Sudoku that a user edited in the demo; without labels if it has several solutions.
 
     Raises:
         DataError: If the Sudoku has no solution.
@@ -171,12 +171,12 @@ def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]
     solved = solutions(to_candidates(puzzle, shape), shape)
     if not solved[0, 0]:
         raise DataError("this Sudoku has no solution, because its digits contradict each other")
-    if _has_another(puzzle, solved, shape):
+    if _has_second_solution(puzzle, solved, shape):
         return {"index": 0, "input_ids": puzzle[0] + 1, "labels": np.zeros_like(puzzle[0]), "difficulty": -1}
     return {**_build_examples(puzzle, solved, shape)[0], "index": 0}
 
 
-def _has_another(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
+def _has_second_solution(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
     """Return whether a puzzle has a second solution, which has another digit in at least one blank."""
     blanks = np.flatnonzero(puzzle[0] == 0)
     candidates = to_candidates(np.repeat(puzzle, len(blanks), axis=0), shape)
@@ -190,7 +190,7 @@ def list_sudoku_symbols(dataset: SudokuConfig) -> Sequence[str]:
 
 
 def read_maze_path(dataset: MazePathConfig, rows: GridRows, before: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a maze that a user edited as an example. A maze with several shortest paths gets no labels.
+    """Build an example from a maze that a user edited in the demo; without labels if it has several shortest paths.
 
     Raises:
         DataError: If the maze does not have one start, one goal and a path between them.

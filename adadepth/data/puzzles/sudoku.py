@@ -34,7 +34,7 @@ class Shape:
 
     @cached_property
     def units(self) -> np.ndarray:
-        """Indices of the cells of every row, column and box, (3 n, n)."""
+        """Cell indices of every row, column and box of the Sudoku, (3 n, n)."""
         grid = np.arange(self.cells).reshape(self.size, self.size)
         boxes = grid.reshape(self.box_columns, self.box_rows, self.box_rows, self.box_columns).swapaxes(1, 2)
         return np.concatenate([grid, grid.T, boxes.reshape(self.size, self.size)])
@@ -126,7 +126,7 @@ def count_rounds(puzzles: np.ndarray, solved: np.ndarray, shape: Shape) -> np.nd
 
 
 def solutions(candidates: Candidates, shape: Shape, generator: np.random.Generator | None = None) -> np.ndarray:
-    """Return one solution of each Sudoku grid, or zeros if there is none, (rows, n^2) int8.
+    """Solve Sudoku grids: return one solution of each, or zeros if it has none, (rows, n^2) int8.
 
     The search is depth-first in all grids at once. Each step propagates constraints, then guesses in the cell with the
     fewest candidates.
@@ -171,7 +171,7 @@ def draw_grids(rows: int, shape: Shape, generator: np.random.Generator) -> np.nd
 
 
 def reduce_to_minimal(grids: np.ndarray, shape: Shape, generator: np.random.Generator, blanks: int) -> np.ndarray:
-    """Remove digits from filled grids until no more can be removed without a second solution; return the puzzles.
+    """Remove digits from filled grids as long as the solution stays unique, and return the minimal puzzles.
 
     Digits are removed in random order as long as the solution stays unique.
 
@@ -243,7 +243,7 @@ def invariants(puzzles: np.ndarray, shape: Shape, rounds: int = 4) -> np.ndarray
 
 
 def _sum_groups(colours: np.ndarray, groups: np.ndarray) -> np.ndarray:
-    """Return for every cell the sum of the values of all cells in its row, column or box."""
+    """Return for every cell the sum of the values in its row, column or box."""
     member = (groups[:, None] == np.arange(groups.max() + 1)).astype(np.uint64)
     sums: np.ndarray = np.matmul(colours, member)[:, groups]
     return sums
@@ -307,7 +307,7 @@ def list_square_symmetries(cells: int) -> np.ndarray:
 
 
 def compute_sudoku_keys(tokens: np.ndarray, shape: Shape) -> np.ndarray:
-    """Return keys, (rows,) uint64, that are equal for puzzles (rows, n^2) that are equal under a symmetry of Sudoku.
+    """Return hashes, (rows,) uint64, that are equal for puzzles (rows, n^2) that a Sudoku symmetry maps to each other.
 
     Puzzles are given as tokens.
     """
@@ -315,7 +315,7 @@ def compute_sudoku_keys(tokens: np.ndarray, shape: Shape) -> np.ndarray:
 
 
 def compute_square_keys(tokens: np.ndarray) -> np.ndarray:
-    """Return bytes, (rows,), that are equal for puzzles that are equal under a symmetry of the square.
+    """Return bytes, (rows,), that are equal for puzzles that a rotation or reflection maps to each other.
 
     The bytes are the smallest of the eight variants.
     """
@@ -324,6 +324,6 @@ def compute_square_keys(tokens: np.ndarray) -> np.ndarray:
 
 
 def compute_token_keys(tokens: np.ndarray) -> np.ndarray:
-    """Return the tokens of puzzles, (rows, n^2), as bytes, (rows,)."""
+    """Return the tokens of each puzzle as bytes, (rows,), to compare puzzles exactly."""
     keys: np.ndarray = np.ascontiguousarray(tokens, dtype=np.uint8).view(f"S{tokens.shape[1]}").ravel()
     return keys

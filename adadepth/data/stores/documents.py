@@ -56,7 +56,7 @@ def tokenise_documents(texts: Iterable[str], tokenizer: PreTrainedTokenizerFast)
 
 
 def build_document_encoding(tokenizer: PreTrainedTokenizerFast) -> Encoding:
-    """Return the encoding that turns documents into the arrays of a `TokenStore`; see `Encoding`."""
+    """Return the `Encoding` that tokenises documents into the arrays of a `TokenStore`."""
     arrays = {"tokens": choose_token_type(tokenizer), "sentences": np.int64, "documents": np.int64}
     return Encoding(partial(_encode_documents, tokenizer), arrays, ("sentences", "documents"))
 
@@ -137,7 +137,7 @@ class LineDocuments(StoredArrays):
 
 
 def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
-    """Write the numbers of the lines that begin a document, with constant memory."""
+    """Write the numbers of the lines at which documents begin to a file, with constant memory."""
     numbered = (number for number, is_first in enumerate(begins) if is_first)
     with ArrayWriter(folder, {"firsts": np.int64}) as writer:
         while batch := list(islice(numbered, _LINES_AT_ONCE)):
@@ -145,7 +145,7 @@ def write_beginnings(folder: Path, begins: Iterable[bool]) -> None:
 
 
 def build_line_encoding(tokenizer: PreTrainedTokenizerFast, append_eos: bool) -> Encoding:
-    """Return the encoding that turns lines without line ends into the arrays of a `LineStore`; see `Encoding`.
+    """Return the `Encoding` that tokenises lines, without their line ends, into the arrays of a `LineStore`.
 
     Args:
         tokenizer: Tokenizer with an end-of-sequence token.

@@ -23,7 +23,7 @@ STORE_FORMAT = 2  # raise it when the content of such a folder changes
 
 
 def ensure_arrays(root: Path, name: str, write: Callable[[Path], None], sources: Sequence[CheckedSource] = ()) -> Path:
-    """Return the cache folder of named arrays. If it is missing, ``write`` fills an empty folder first.
+    """Return a cache folder of named arrays; if it does not exist, ``write`` creates the arrays first.
 
     See `ensure_folder` for ``sources``.
     """
@@ -113,7 +113,7 @@ def open_arrays(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class StoredArrays:
-    """Base class of views of a folder of arrays. It has one field for each array, with the name of the array.
+    """Base class of classes whose fields are the memory-mapped arrays of a folder, one field per array file.
 
     Attributes:
         folder: Folder of the mapped arrays, or None if the arrays are in memory.

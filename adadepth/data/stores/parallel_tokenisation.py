@@ -42,7 +42,7 @@ Encode = Callable[[list[str]], Arrays]
 
 
 class Encoding(NamedTuple):
-    """Encoding of texts into the arrays of a store.
+    """Function that tokenises texts, with the names and dtypes of the arrays that it fills on disk.
 
     Attributes:
         encode: Function from texts to rows of every array, as in `ArrayWriter.append`. Worker processes get a copy of
@@ -70,7 +70,7 @@ def ensure_texts(
     characters: int | None = None,
     sources: Sequence[CheckedSource] = (),
 ) -> Path:
-    """Return the cache folder with the arrays of a tokenised text, and build it first if it is missing.
+    """Return the cache folder with the arrays of a tokenised text, and tokenise the text first if it is missing.
 
     Args:
         root: Cache folder.
@@ -98,7 +98,7 @@ def ensure_texts(
 def encode_parts(
     texts: Iterable[str], encode: Encode, parts_folder: Path, workers: int
 ) -> Iterator[tuple[int, Arrays]]:
-    """Yield the number of characters and the arrays of every tokenised part of a text, in order.
+    """Tokenise a text in parts by several processes; yield each part's number of characters and arrays in order.
 
     Args:
         texts: Texts in order.
@@ -158,7 +158,7 @@ def _count_characters(part: list[str]) -> int:
 
 
 class _Part(NamedTuple):
-    """Tokenised part of a text: its number of characters, its file, and the digest of its texts."""
+    """Part of a text that is tokenised separately: its number of characters, its file, and the hash of its texts."""
 
     size: int
     file: Path
@@ -193,7 +193,7 @@ _TEXTS = "digest of texts"
 
 
 def _read_part(file: Path, texts: str) -> Arrays | None:
-    """Return the arrays in the file of a tokenised part, or None if it is missing, damaged or from other texts."""
+    """Load the arrays of a tokenised part, or return None if the file is missing, damaged or from other texts."""
     try:
         with np.load(file) as stored:  # an archive has a checksum of each array, which is compared
             arrays = dict(stored)

@@ -60,7 +60,7 @@ class QuestionStore(StoredArrays):
         return len(self.answers)
 
     def pieces(self, row: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the token ids of a question, and the token ids of its context."""
+        """Return the token ids of a question and of its context."""
         start, middle, end = self.offsets[2 * row : 2 * row + 3]
         return self.tokens[start:middle], self.tokens[middle:end]
 

@@ -88,7 +88,7 @@ def write_rows(
 
 
 def read_labels(table: DataTable, column: str, read_label: Callable[[Any], float]) -> np.ndarray:
-    """Return the label of every row of a table, (rows,) float64. A DataError names a row without a label."""
+    """Return the label of every row of a table, (rows,) float64. A row without a label raises a DataError."""
     labels = (_read_numbers(batch, "label", column, read_label) for batch in table.read_batches())
     return np.concatenate([np.empty(0), *labels])
 
@@ -112,7 +112,7 @@ def _read_numbers(batch: Rows, kind: str, column: str, read: Callable[[Any], flo
 
 
 def _read_cell(value: Any, kind: str, column: str, read: Callable[[Any], Any], location: RowLocation) -> Any:
-    """Return what the function `read` makes of a table cell. A DataError names the row if the cell is not valid."""
+    """Convert a table cell with the function `read`. A DataError names the row if the cell is not valid."""
     try:
         return read(value)
     except ValueError as error:

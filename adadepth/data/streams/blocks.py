@@ -166,7 +166,7 @@ def _build_blocks(
 
 
 def _describe(blocks: TextBlocks) -> dict[str, Any]:
-    """Return the counts of a whole text, and of the part of it that the run reads."""
+    """Return the size of a whole text, and of the part of it that the run reads, for the data summary."""
     counts = blocks.store.counts()
     return {
         **counts,

@@ -21,7 +21,7 @@ from adadepth.data.stores.documents import LineStore
 
 
 class TwoPhase(NamedTuple):
-    """Settings of an architecture search that trains weights and architecture alternately, on different tokens.
+    """Settings of an architecture search that trains weights and architecture in alternating steps on different tokens.
 
     Attributes:
         first: Number of the first update that may train the architecture.
@@ -43,7 +43,7 @@ def is_architecture_step(update: int, first: int, period: int) -> bool:
 
 
 class RowShare(NamedTuple):
-    """Share of the rows of a stream that one process reads.
+    """Assignment of parallel text rows to one distributed process and its micro-batches.
 
     Micro-batch ``slot`` of process ``process`` holds ``batch`` rows from row (slot * processes + process) * batch on.
     The rows of an update are therefore the same for every world size.
@@ -60,7 +60,7 @@ class RowShare(NamedTuple):
         return self.batch * self.slots * self.processes
 
     def of(self, slot: int) -> range:
-        """Return the numbers of the stream's rows in a micro-batch of this process."""
+        """Return the numbers of the text rows that this process reads in a micro-batch, the ``slot``-th of its step."""
         first = (slot * self.processes + self.process) * self.batch
         return range(first, first + self.batch)
 
@@ -93,7 +93,7 @@ class TokenStream:
 
     @property
     def steps(self) -> int:
-        """Number of steps needed to read all tokens of the section."""
+        """Number of segments needed to read all tokens of the section."""
         return -(-self._longest // self.length)
 
     @property
@@ -158,7 +158,7 @@ class StreamBatches(Dataset[dict[str, Any]]):
         return {"input_ids": inputs, "targets": targets, "stream": name, "slot": slot, "is_start": position == 0}
 
     def position(self, update: int) -> tuple[str, int]:
-        """Return the name of the stream from which an optimiser step reads, and the step within this stream."""
+        """Return which stream an optimiser step reads, and the position of the step in that stream."""
         name, read = next(iter(self.streams)), update
         if self.two_phase is not None:
             first, period, _ = self.two_phase

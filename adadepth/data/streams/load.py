@@ -109,7 +109,7 @@ def load_text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> 
 def open_line_store(
     root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
-    """Return the tokens of a text, from the cache if they are stored there."""
+    """Return the tokens of a text; tokenise it first if the cache lacks them."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
     key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
     return LineStore.open(ensure_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
@@ -163,7 +163,7 @@ def _check_length(dataset: StreamConfig, text: str, stream: TokenStream, setting
 
 
 def _describe(store: LineStore, batches: StreamBatches) -> dict[str, Any]:
-    """Return the counts of a whole text, and the number of tokens, rows and steps that the run reads."""
+    """Return, for the data summary, the size of a whole text, and the tokens, rows and steps that the run reads."""
     counts = store.counts()
     return {
         **counts,

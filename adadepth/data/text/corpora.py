@@ -39,7 +39,7 @@ _SHORTEST = 200  # characters of a topic's own text; shorter topics are dropped
 
 
 def _clean(paragraph: str) -> str:
-    """Remove rules under headings and emphasis marks from a text, and join its hard-wrapped lines."""
+    """Remove heading underlines and emphasis marks from a text, and join its hard-wrapped lines."""
     lines = [" ".join(line.split()) for line in paragraph.splitlines() if not _RULE.match(line)]
     if _VERBATIM.search(paragraph):
         rows = (_ROW.sub(lambda row: " ".join(row[1].replace("|", " ").split()), line) for line in lines)
@@ -152,7 +152,7 @@ def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, 
 
 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
-    """Join table rows into documents: one row each, the rows between two titles (WikiText), or n rows (BookCorpus)."""
+    """Join table rows into documents: single rows, all rows up to the next title (WikiText), or n rows (BookCorpus)."""
     if separator == "heading":
         return split_documents(chain.from_iterable(row.removesuffix("\n").split("\n") for row in rows), separator)
     size = int(entry.get("rows_per_document") or 1)
@@ -215,7 +215,7 @@ class Split:
 
     @property
     def sources(self) -> list[CheckedSource]:
-        """Source files of the documents on both sides."""
+        """Source files of the training and the held-out documents."""
         return [source for corpus in (self.corpus, self.held_out) if corpus is not None for source in corpus.sources]
 
     @property
@@ -224,7 +224,7 @@ class Split:
         return self.corpus.characters if self.dataset.max_documents is None else None
 
     def _with_text(self, documents: Iterator[str]) -> Iterator[str]:
-        """Yield the documents that are not blank, and log a warning about blank ones."""
+        """Yield the documents that contain text, and log a warning about blank ones."""
         seen = blank = 0
         try:
             for text in documents:
@@ -237,7 +237,7 @@ class Split:
 
     @cached_property
     def key(self) -> str:
-        """Digest of the texts on both sides, from the content of the corpora and the settings of the split."""
+        """Hash of the split settings and of the corpora's content, which identifies the split in a cache."""
         dataset = self.dataset
         held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
         entries = [*dataset.hub, *dataset.evaluation_hub] if dataset.source == "hub" else []

@@ -21,7 +21,7 @@ _warned: set[str] = set()  # subjects of `warn_once`
 def load_hub_rows(
     entry: Mapping[str, Any], column: str, streaming: bool, shard: int, shards: int
 ) -> tuple[Iterator[str], bool]:
-    """Return the texts of a data set on the hub, and whether they are only those of part ``shard`` of it.
+    """Load the texts of a hub data set, and return with them whether they are already limited to part ``shard``.
 
     A streamed set with enough files is split by file, so that a reader downloads only its own part. Any other set
     yields all rows. An entry with `streamed` is read during the download and is not stored.
@@ -78,7 +78,7 @@ def read_declared_classes(features: Mapping[str, Any] | None) -> dict[str, list[
 
 
 def parse_metadata_classes(features: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return the declared classes of each column from the metadata that the library stores in a file."""
+    """Parse the class names of each column from the metadata that the ``datasets`` library stores in a file."""
     from datasets import Features
 
     return read_declared_classes(Features.from_dict(dict(features)))
@@ -92,7 +92,7 @@ def load_saved(folder: Path) -> Any:
 
 
 def digest_hub_entry(entry: Mapping[str, Any]) -> list[str]:
-    """Return the values that identify a data set on the hub: names, split, and the hash of its revision's files."""
+    """Return values that identify a hub data set in cache names: name, split, and the hash of its revision's files."""
     from datasets import load_dataset_builder
 
     builder = _ask_hub(entry, lambda: load_dataset_builder(entry["path"], entry.get("name")))

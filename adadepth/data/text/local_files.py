@@ -36,7 +36,7 @@ _TITLE = re.compile(r"^ ?= (?!= ).+ = ?$")  # a WikiText article; " = = Section 
 
 
 def to_path(key: str, value: Any) -> Path:
-    """Return the path that a setting names. The path need not exist.
+    """Convert the value of a path setting to a `Path`, which need not exist.
 
     Raises:
         DataError: If the value is not text, or if it is not a valid path, e.g. because it is too long.
@@ -55,7 +55,7 @@ def to_path(key: str, value: Any) -> Path:
 
 
 def find_files(key: str, path: Any) -> list[Path]:
-    """Return the files that a setting names: a path, a folder (searched recursively), a glob, or a list of these.
+    """Return the files that a path setting names: a file, a folder (searched recursively), a glob, or a list of these.
 
     Raises:
         DataError: If a path does not exist or is empty, or if a folder has no file of a known format. The message names
@@ -93,14 +93,14 @@ def _is_data(file: Path) -> bool:
 
 
 class Files(NamedTuple):
-    """Files that a setting names, and the name of the setting for error messages."""
+    """Files that a path setting names, and the name of the setting for error messages."""
 
     key: str
     files: list[Path]
 
 
 def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
-    """Return the local files of a text for ``train`` and, if there are any, for ``evaluation`` and ``test``.
+    """Return the local files of a text by use: ``train`` and, if there are any, ``evaluation`` and ``test``.
 
     Evaluation and test files are given by ``evaluation_path`` and ``test_path``. They may also be in one folder in
     which every file is named after a split, as in WikiText: wiki.train.tokens, wiki.valid.tokens, wiki.test.tokens.
@@ -121,7 +121,7 @@ def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
 
 
 def list_split_names(split: str) -> tuple[str, ...]:
-    """Return the names that a split may have in file names, in mappings and on the hub. Its own name comes first."""
+    """Return the spellings under which files and data sets may list a split, e.g. `dev`, with its own name first."""
     return tuple(dict.fromkeys([split, *_HELD_OUT])) if split in _HELD_OUT else (split,)
 
 
@@ -313,7 +313,7 @@ def _check_ids(rows: list[Row]) -> None:
 
 
 def _parse_contraction(word_id: str, first: int) -> int:
-    """Return the last word of a contraction of words from `first` on, or 0 if the id is not one of a contraction."""
+    """Return the last word of a contraction that starts at word `first`, or 0 if the id is not a contraction."""
     begin, _, end = word_id.partition("-")
     is_one = begin == str(first) and end.isascii() and end.isdecimal() and len(end) <= _LONGEST_ID_TOLD
     return int(end) if is_one and int(end) >= first else 0
@@ -399,7 +399,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
 
 
 def _check_word(word: Row, form: _ColumnFormat) -> None:
-    """Raise an error if a line does not have as many fields as the file's first word."""
+    """Raise an error if a line does not have as many fields as the first word line of the file."""
     location, fields = word
     if len(fields) == 1 < form.width:
         raise DataError(f"{location} is a word without a tag: {fields[0]}")

@@ -76,7 +76,7 @@ class EncodedText:
 
 
 def check_texts(texts: Text | Iterable[Text], *, takes_words: bool = False) -> list[TextParts]:
-    """Return the one or two parts of every text. A single text may be given without a list around it.
+    """Return every input to predict as a list of one or two texts. A single text needs no list around it.
 
     Args:
         texts: Single text or several texts.

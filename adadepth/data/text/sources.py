@@ -12,7 +12,7 @@ from adadepth.errors import DataError
 
 
 class SourceFile:
-    """Source file of data, which can detect whether it has changed since construction.
+    """Source file of data, which can detect whether it has changed since this object was created.
 
     Args:
         key: Setting that names the file, for messages.
@@ -38,7 +38,7 @@ class SourceFile:
         return self._digest
 
     def check(self) -> None:
-        """Raise an error if the file has changed since construction.
+        """Raise an error if the file has changed since this object was created.
 
         Size, time and real path are compared, and also the bytes if they were digested before.
 
@@ -73,10 +73,10 @@ class SourceFile:
 
 
 def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
-    """Return the files that the setting ``key`` names, as sources that detect changes."""
+    """Wrap the files that the setting ``key`` names as sources that detect changes."""
     return [SourceFile(key, path) for path in paths]
 
 
 def digest_sources(sources: Iterable[SourceFile]) -> list[str]:
-    """Return the extension and the digest of each file."""
+    """Return the file name extension and the content hash of each file."""
     return [source.digest() for source in sources]

@@ -84,7 +84,7 @@ class Layout:
 
     @classmethod
     def plain(cls, sequence_length: int) -> Layout:
-        """Return the layout without special tokens, for language models."""
+        """Return a layout without special tokens, for language models."""
         return cls(Template(((), ()), (0,)), Template(((), (), ()), (0, 0)), sequence_length)
 
     def cut_at_end(self) -> Layout:
@@ -96,7 +96,7 @@ class Layout:
         return slice(tokens - length, tokens) if self.cut_side == "left" else slice(length)
 
     def room(self, parts: int) -> int:
-        """Return the number of ordinary tokens that fit into a sequence of one text or of a pair."""
+        """Return how many ordinary tokens fit into a sequence of one text or of a pair."""
         return self.sequence_length - self._get_template(parts).size
 
     def lengths(self, tokens: np.ndarray, parts: int) -> np.ndarray:

@@ -80,13 +80,13 @@ def build_table(label: str, rows: Sequence[Mapping[str, Any]]) -> DataTable:
 
 
 def require_columns(table: DataTable, key: str, names: Sequence[str]) -> None:
-    """Raise a DataError if a table lacks a column that ``key`` names. The message contains the nearest name."""
+    """Raise a DataError if a table lacks a column that the setting ``key`` names. The message suggests a name."""
     for name in names:
         require_column(table.label, table.columns, key, name)
 
 
 def require_column(label: str, columns: Sequence[str], key: str, name: str) -> None:
-    """Raise a DataError if ``columns`` lack ``name``, the value of ``key``. The message contains the nearest name."""
+    """Raise a DataError if ``columns`` lack ``name``, the value of setting ``key``. The message suggests a name."""
     if name not in columns:
         raise DataError(f"dataset.{key}={name}: {label} has the columns {', '.join(columns)}{nearest(name, columns)}")
 

@@ -54,7 +54,7 @@ _TRAINING_THREADS = 16  # fixed, because sums over another number of threads rou
 
 
 def list_needed_tokens(cls_tokens: int) -> tuple[str, ...]:
-    """Return the special tokens that labelled data need for a model with the given number of [CLS] tokens."""
+    """Return the special tokens that labelled data need, for a model with the given number of [CLS] tokens."""
     return ("pad_token", "cls_token", "sep_token") if cls_tokens else ("pad_token",)
 
 
@@ -139,7 +139,7 @@ def split_long_text(text: str) -> Iterator[str]:
 
 
 def wrap_texts(tokenizer: Tokenizer) -> None:
-    """Make a tokenizer put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
+    """Configure a tokenizer to put [CLS] and [SEP] around texts and pairs of texts, as ALBERT does."""
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS]:0 $A:0 [SEP]:0",
         pair="[CLS]:0 $A:0 [SEP]:0 $B:1 [SEP]:1",
@@ -250,7 +250,7 @@ def _exit_process(ended: threading.Event, status: int) -> None:
 
 
 def _explain_training_error(vocab_size: int, message: str) -> str:
-    """Return the tokenizer trainer's error message with the names of our settings."""
+    """Rewrite an error of the tokenizer trainer so that it names our configuration keys."""
     if "sentences_.empty()" in message or "all_chars_count" in message:
         return "tokenizer: the training documents contain no text"
     needed = re.search(r"required_chars\. \d+ vs (\d+)", message)
@@ -349,7 +349,7 @@ def encode_sentences(tokenizer: PreTrainedTokenizerFast, sentences: list[str]) -
 
 
 def get_tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
-    """Return the JSON values that determine the ids of texts and words, for the names of caches.
+    """Return JSON values that determine how a tokenizer encodes text, for the names of cache folders.
 
     The file of the tokenizer lacks two of these values. One is whether the names of special tokens in a text are
     ordinary text. The other is the token of a word without pieces.
@@ -408,7 +408,7 @@ def _group_by_word(
 
 
 def add_word_spaces(tokenizer: PreTrainedTokenizerFast, words: list[str]) -> list[str]:
-    """Return words for separate encoding, with a leading space for each word if the tokenizer is byte-level."""
+    """Prepend the space that a byte-level tokenizer needs to words that are encoded separately."""
     if not is_byte_level(tokenizer):
         return words
     return [f" {word}" if word and not word.startswith(" ") else word for word in words]
@@ -424,7 +424,7 @@ _USER_PARALLELISM = os.environ.get("TOKENIZERS_PARALLELISM")
 
 @contextmanager
 def parallel_encoding() -> Iterator[None]:
-    """Allow the tokenizer to use all cores in the block.
+    """Allow the tokenizer to use all cores inside the `with` block.
 
     Afterwards it uses no threads, because loader workers are forked.
     """
@@ -444,7 +444,7 @@ _KEPT = ("model_max_length", "split_special_tokens", "clean_up_tokenization_spac
 def with_data_layout(
     tokenizer: PreTrainedTokenizerFast, layout: Layout, *, splits_words: bool = False
 ) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that lays out texts in the same way as the examples of a data set.
+    """Return a copy of a tokenizer that adds the same special tokens as the examples of a data set have.
 
     The given tokenizer is returned if it already does so. Padding is set to the right side, because left padding would
     shift a text for a model that counts positions from the first token. A new tokenizer has transformers' general
@@ -496,7 +496,7 @@ _SEGMENTS = "token_type_ids"
 
 
 def for_model(tokenizer: PreTrainedTokenizerFast, longest: int | None, *, reads_types: bool) -> PreTrainedTokenizerFast:
-    """Return a copy of a tokenizer with the token types and the maximum length of a model.
+    """Return a copy of a tokenizer with the token types and maximum length of a model.
 
     Args:
         tokenizer: Tokenizer that `with_data_layout` returned.

@@ -45,7 +45,7 @@ def test_a_drawn_board_reads_back_as_the_example_that_it_is(name: str) -> None:
         for number in range(4):
             example = examples[number]
             cells = cells_of(data, example)
-            found = board.edited(dataset, board.written(dataset, cells), example, len(cells))
+            found = board.parse(dataset, board.to_text(dataset, cells), example, len(cells))
             assert (np.asarray(found["input_ids"]) == example["input_ids"]).all()
             for key in ("position_ids", "difficulties", "difficulty", "label"):
                 assert np.array_equal(found.get(key), example.get(key)), key
@@ -57,7 +57,7 @@ def test_a_drawn_board_reads_back_as_the_example_that_it_is(name: str) -> None:
 def edited(name: str, text: str) -> dict[str, Any]:
     dataset, data, board = drawn(name)
     example = next(iter(data.evaluation.values()))[0]
-    return board.edited(dataset, text, example, len(cells_of(data, example)))
+    return board.parse(dataset, text, example, len(cells_of(data, example)))
 
 
 def test_a_wall_changes_what_can_be_reached_and_how_far_it_is() -> None:

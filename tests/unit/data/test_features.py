@@ -419,10 +419,10 @@ def test_a_cache_copied_to_another_key_is_refused(tmp_path: Path) -> None:
         (
             7e4,
             "fp16",
-            "features.precision=fp16: state 2 has values up to 7e+04, above the 6.55e+04 of fp16; use bf16 or fp32",
+            "features.precision=fp16: hidden state 2 reaches 7e+04, above the 6.55e+04 of fp16; use bf16 or fp32",
         ),
-        (float("nan"), "fp32", "features: state 2 of the base has values that are not finite"),
-        (float("inf"), "bf16", "features: state 2 of the base has values that are not finite"),
+        (float("nan"), "fp32", "features: hidden state 2 of the base model has values that are not finite"),
+        (float("inf"), "bf16", "features: hidden state 2 of the base model has values that are not finite"),
     ],
 )
 def test_values_that_cannot_be_stored(tmp_path: Path, large: float, precision: str, says: str) -> None:
