@@ -47,7 +47,7 @@ OPERATION_TITLES = ("attention", "feed-forward", "identity")
 
 
 def build_third_table(thirds: Sequence[Mapping[str, int]]) -> Table:
-    """Build the table of how often each operation occurs in every third of the depth, and in total."""
+    """Build the table that counts each operation in the lower, middle and upper third of the blocks, and in total."""
     operations = zip(OPERATION_NAMES, OPERATION_TITLES, LETTERS, strict=True)
     columns = [
         Column("third", "third of the blocks", text, "text"),
@@ -79,7 +79,7 @@ def _format_percent(share: float) -> str:
 
 
 def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Table:
-    """Build the table of quality in every kind of evaluation, with one column per metric."""
+    """Build the table of the metrics of an architecture search, with a row for each kind of evaluation."""
     names = measured_qualities([{"quality": qualities} for qualities in evaluations.values()])
     columns = [
         Column("evaluation", "evaluation", text, "text", remark="definition"),
@@ -93,7 +93,7 @@ def build_evaluation_table(evaluations: Mapping[str, Mapping[str, float]]) -> Ta
 
 
 def build_history_table(rows: Sequence[Mapping[str, Any]], first: str) -> Table:
-    """Build the table of the architecture at every evaluation, with the perplexity."""
+    """Build the table of the searched architecture and its perplexity at every evaluation."""
     columns = [
         Column("step"),
         Column("string", "most probable operations", text, "code"),
@@ -151,7 +151,7 @@ def format_gate_lines(described: Mapping[str, Any]) -> list[str]:
 
 
 def build_quality_table(comparison: Mapping[str, Any]) -> Table:
-    """Build the table of networks of several architectures and their quality."""
+    """Build the table that compares the quality of networks with different architectures."""
     rows = compared_rows(comparison)
     columns = [
         Column("label", "network", text, "text", remark="kind"),
@@ -228,7 +228,7 @@ def get_search_history(files: RunFiles) -> list[tuple[int, dict[str, Any]]]:
 
 
 def build_architecture_tiles(files: RunFiles) -> Section | None:
-    """Build the summary figures about the architecture that a search chose, or explain why they are missing."""
+    """Build the headline figures of a searched architecture, or explain why the run has none."""
     described = files.halting.get("architecture")
     if described is None:
         return _explain_missing_architecture(files, "", "overview")
@@ -268,21 +268,21 @@ def architecture(files: RunFiles) -> Section | None:
 
 
 def _explain_missing_architecture(files: RunFiles, title: str, name: str) -> Section | None:
-    """Return a report section that explains why no architecture is shown, or None if the run searched none."""
+    """Return a report section that says why the run has no searched architecture, or None if it searched none."""
     if get_run_unit(files) != "architecture" or files.of(ARCHITECTURES).get("rows"):
         return None
     return Section(title, name, absent("The architecture is", files, "halting.json"))
 
 
 def token_unit(files: RunFiles) -> str:
-    """Return a sentence that names the tokenizer, because perplexities per token depend on it."""
+    """Return a sentence on the tokenizer, because perplexities of different tokenizers cannot be compared."""
     name = tokenizer(files)
     remark = f" ({name})" if name else ", which the files do not name"
     return f"Perplexities are per token of the tokenizer{remark}; those of other tokenizers compare per word only."
 
 
 def letters(architecture: str) -> list[tuple[str, str, str]]:
-    """Return the letter of every block's operation, with background and text colour."""
+    """Return for every block the letter of its operation, with background and text colour."""
     colors = dict(zip(LETTERS, OPERATION_COLORS, strict=True))
     return [(letter, colors[letter], get_text_color(colors[letter])) for letter in architecture]
 
@@ -298,7 +298,7 @@ def build_stack_panel(title: str, described: Mapping[str, Any], description: str
 
 
 def build_frame_panel(step: int, described: Mapping[str, Any]) -> Panel:
-    """Build the panel of gate probabilities at one evaluation, which is one frame of an animation of the search."""
+    """Build the panel of gate probabilities at one evaluation, as one frame of an animation of the search."""
     temperature = described["temperature"]
     remark = "" if temperature is None else f", temperature {temperature:.3f}"
     return build_stack_panel(f"Step {step:,}: mean entropy {described['mean_entropy']:.3f} nats{remark}", described)
@@ -394,7 +394,7 @@ def comparison(files: RunFiles) -> Section | None:
 
 
 def _build_scatter_panels(compared: Mapping[str, Any]) -> list[Panel]:
-    """Build panels of perplexity against measured time or multiply-accumulates, one per evaluated set and shape."""
+    """Build panels of perplexity against measured time or MACs, one for each evaluated set and input shape."""
     panels = []
     for title, axis, points in quality_points(compared):
         x, y = (pad_range(values) for values in ([x for x, _, _ in points], [y for _, y, _ in points]))

@@ -1,4 +1,4 @@
-"""Comparison of an adaptive run with its baselines, and the class of answers in the verdict of a run."""
+"""Comparison of an adaptive run with its baselines, and the verdict's answer that follows from it."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class QualityPair:
 
 
 def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return the difference of two scores of n predictions that can arise by chance, and a remark on it.
+    """Estimate how far two scores of n predictions can differ by chance, with a remark that names the method.
 
     The margin is the normal 95 % interval of a difference of two independent shares. It is too wide for models that
     answer the same questions, and too narrow if predictions depend on each other.
@@ -135,7 +135,7 @@ def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tup
 
 
 def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Return the noise of a metric and a remark: see `estimate_score_noise`; a fixed fraction for losses."""
+    """Estimate how far two values of a metric can differ by chance; see `estimate_score_noise`."""
     if is_loss(measure):
         noise = LOSS_TOLERANCE * max(abs(adaptive), abs(baseline))
         return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as equal"
@@ -143,7 +143,7 @@ def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None
 
 
 def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> float | None:
-    """Return the quality of a fixed depth, interpolated between two known depths, or None outside their range."""
+    """Interpolate the quality of a fixed-depth model between two measured depths; return None outside their range."""
     ordered = sorted(points)
     for (low, below), (high, above) in pairwise(ordered):
         if low <= depth <= high:
@@ -154,7 +154,7 @@ def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> 
 def select_compared_metric(
     metrics: Mapping[str, float], other_metrics: Mapping[str, float], endings: Sequence[str]
 ) -> str | None:
-    """Return the first quality metric, in order of preference, that both runs have.
+    """Return the most preferred quality metric that both the run and its baseline have.
 
     If it exists for several sets, the first set is used.
     """
@@ -262,7 +262,7 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 
 
 def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
-    """Return the numbers of the decisive comparison, and how many comparisons with baselines the adaptive run won."""
+    """Format the decisive comparison in a few words, with the number of comparisons that the adaptive run won."""
     about_depth = [pair for pair in pairs if pair.is_about_depth]
     lost = [pair for pair in pairs if pair.result <= 0]
     if answer == "no":
@@ -290,7 +290,7 @@ def has_one_depth(files: RunFiles) -> bool:
 
 
 def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
-    """Return the verdict's answer for a model that gives all tokens or sequences the same depth."""
+    """Return the verdict's answer for a model whose tokens or sequences all get the same depth."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
@@ -306,7 +306,7 @@ def _format_rule(label: str) -> str:
 
 
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with one fixed depth and permuted depths, or with a baseline trained in the same way."""
+    """Yield comparisons with the run's matched baseline: one fixed depth and shuffled depths, or a trained network."""
     for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
         if (measure := _select_measure(files, entry["own"])) is not None and entry["std"] > 0:
             yield from _compare_readings(name, measure, entry)
@@ -323,7 +323,7 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | None:
-    """Return the most important quality metric among the measured ones.
+    """Return the most important quality metric among those measured for a matched baseline.
 
     The score of a language model is minus its loss. The loss is returned instead, because a loss has a tolerance.
     """
@@ -333,7 +333,7 @@ def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | Non
 
 
 def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
-    """Yield the comparisons of the trained network with a fixed depth and with permuted depths."""
+    """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
     adaptive, permuted = entry["own"][measure], entry["permuted"]
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
@@ -362,7 +362,7 @@ def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iter
 
 
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
-    """Return the verdict's answer that follows from the comparisons with baselines.
+    """Decide the verdict's answer from all comparisons of the run with baselines.
 
     The answer is no if the model does not beat every baseline that ignores its input. Otherwise the comparisons about
     depth decide.
@@ -376,7 +376,7 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
 
 
 def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with baselines that ignore the input or its order: word frequencies and most frequent label."""
+    """Yield comparisons with baselines that ignore the input: token frequencies and the most frequent label."""
     metrics, baselines = files.run.get("final_metrics") or {}, files.run.get("baselines") or {}
     yield from _compare_bag_of_words(files, metrics, baselines.get("bag_of_words"))
     unigram = baselines.get("unigram")
@@ -418,7 +418,7 @@ def _compare_bag_of_words(
 
 
 def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with compute-matched networks of fixed depth that were trained in the same way."""
+    """Yield comparisons with fixed-depth networks of equal compute that were trained like the run."""
     reference, *rival_rows = files.of(RIVALS).get("rows") or [{}]
     for row in rival_rows:
         name = select_compared_metric(reference["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
@@ -433,7 +433,7 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def qualities(files: RunFiles) -> list[str]:
-    """Return the quality metrics of a run, with the name of the set removed from their names.
+    """Return the final quality metrics of a run, under names without the evaluation set.
 
     The metrics that the run optimises or uses for model selection come first.
     """
@@ -444,7 +444,7 @@ def qualities(files: RunFiles) -> list[str]:
 
 
 def _select_score(files: RunFiles, measured: Mapping[str, float]) -> str:
-    """Return the score of an exit step or rule that comparisons use."""
+    """Return the name of the metric by which exit steps or exit rules are compared."""
     return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
 
 
@@ -455,7 +455,7 @@ def _count_predictions(files: RunFiles) -> int | None:
 
 
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with the same network at one exit step for all examples.
+    """Yield comparisons with the same network when all examples exit at one step.
 
     A set is skipped if all its examples exit at one step already.
     """
@@ -487,7 +487,7 @@ def _is_constant(set_exits: Mapping[str, Any]) -> bool:
 
 
 def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield the comparison of one exit rule with the same exits permuted over the examples at random.
+    """Yield the comparison of an exit rule with the same exit steps shuffled over the examples.
 
     The rule is the one with the median gain.
     """
@@ -526,7 +526,7 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
 
 
 def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:
-    """Yield the compute of a network as a share of another network's, for every input shape."""
+    """Yield the ratio of two networks' multiply-accumulates for every input shape, as text."""
     for shape in adaptive:
         if baseline.get(shape):
             yield f"{format_whole_percent(adaptive[shape] / baseline[shape])} of its multiply-accumulates at {shape}"

@@ -1,4 +1,4 @@
-"""Report sections on depth budgets: one checkpoint at several depths, matched baselines, and the budget controller."""
+"""Report sections on depth budgets: a checkpoint fitted to several depths, matched baselines, the budget controller."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def build_budget_row(
     target: float | None,
     fit: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Build the row of a table for a checkpoint that was evaluated at one depth.
+    """Build the table row of a checkpoint that was evaluated at one mean depth.
 
     Args:
         metrics: Metrics of the evaluation.
@@ -41,26 +41,26 @@ def build_budget_row(
 
 
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
-    """Return the quality metric that the figure of several depths shows, or None if no row has one."""
+    """Return the quality metric for the figure of quality against depth, or None if no row has one."""
     metrics = budgets["rows"][0]["metrics"]
     return next((name for name in _QUALITIES if name in metrics), None)
 
 
 def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return the points (mean depth, quality) of a checkpoint at several depths, sorted by depth."""
+    """Return the points (mean depth, quality) of a checkpoint that was fitted to several depths, sorted by depth."""
     name = select_drawn_quality(budgets)
     return sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
 
 
 def format_budget_label(row: Mapping[str, Any]) -> str:
-    """Return the label of a row in the table of depths: its target depth, or `as trained`."""
+    """Return the label of a table row: its target depth or, without a target, `as trained`."""
     if row["target"] is None:
         return "as trained"
     return f"{row['target']:g}" + ("" if row["fit"]["is_reached"] else " (nearest)")
 
 
 def build_budget_table(budgets: Mapping[str, Any]) -> Table:
-    """Build the table of a checkpoint at several depths. Compute is a share of full depth.
+    """Build the table of one checkpoint fitted to several depths: quality, depth, and compute relative to full depth.
 
     Args:
         budgets: Contents of budgets.json.
@@ -83,7 +83,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
 
 
 def format_budgets(budgets: Mapping[str, Any]) -> str:
-    """Format one checkpoint at several depths as text.
+    """Format the table of one checkpoint fitted to several depths as text.
 
     Args:
         budgets: Contents of budgets.json.
@@ -119,7 +119,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
 
 
 def _get_macs(row: Mapping[str, Any]) -> float:
-    """Return the compute that the depths need or, for older files, the compute that the evaluation executed."""
+    """Return the multiply-accumulates that the depths require or, in older files, those that were executed."""
     macs: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
     return macs
 
@@ -139,7 +139,7 @@ _RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
 
 
 def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
-    """Write budgets.json and budgets.csv, with one checkpoint at several depths.
+    """Write the results of one checkpoint fitted to several depths to budgets.json and budgets.csv.
 
     The rows come from `build_budget_row`.
     """

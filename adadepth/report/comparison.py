@@ -1,4 +1,4 @@
-"""Report sections that compare runs by what all of them have, and name what only some of them have."""
+"""Report sections that compare several runs by their common metrics, and list the metrics that some runs lack."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
 
 
 def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
-    """Build the report sections that compare runs below a summary over seeds."""
+    """Build the sections that compare runs with different seeds, shown below their summary."""
     return _build_sections((verdicts, over_training, compare_tradeoffs, compare_classes, runs), comparison, folder)
 
 
@@ -99,7 +99,7 @@ def _add_sample_size(section: Section, comparison: Comparison) -> Section:
 
 
 def count_runs(comparison: Comparison) -> str:
-    """Return the number of runs, and of groups with equal settings, in words."""
+    """Format how many runs and how many groups of equal settings are compared."""
     n, groups = len(comparison.runs), len(comparison.groups)
     grouped = f" of {groups} settings" if 1 < groups < n else ""
     return f"n = {n} run{'s' * (n != 1)}{grouped}"
@@ -161,7 +161,7 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _select_groups(comparison: Comparison, quality: Quality | None) -> list[Group | None]:
-    """Return the groups of runs that have curves, and None for each other group, so that it keeps its colour."""
+    """Return the groups of runs with training curves, and None in place of others so that colours stay the same."""
     entries = comparison.entries
     if len(entries) <= MAX_CURVES:
         return list(entries)
@@ -249,7 +249,7 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def _is_ranked(comparison: Comparison) -> bool:
-    """Return whether one of the compared runs can be called better than another.
+    """Return whether any two of the compared runs can be ranked by quality.
 
     Runs on different data, or with different seeds only, are not ranked.
     """
@@ -297,7 +297,7 @@ def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list
 
 
 def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the report section on the mean depth of the classes that all runs have."""
+    """Build the report section on the mean depth of each class of tokens or sequences that all runs have."""
     depths, unshared_classes = compute_class_depths(comparison.entries)
     if comparison.unit is None or not depths:
         return None
@@ -332,7 +332,7 @@ def _draw_class_figure(comparison: Comparison, depths: Mapping[str, Mapping[str,
 
 
 def _build_class_dots(label: str, depths: Mapping[str, Mapping[str, Spread]], offset: float) -> list[Dot]:
-    """Return the points that a figure of depth by class shows for a group of runs, one for each row of the figure."""
+    """Return the points of a group of runs in the figure of depth by class, one per row of the figure."""
     rows = [(row, name, by_group[label]) for row, (name, by_group) in enumerate(depths.items()) if label in by_group]
     return [
         Dot(depth["mean"], row + offset, f"{label}, {name}: {format_spread(depth)}", spread_x=depth.get("std", 0.0))

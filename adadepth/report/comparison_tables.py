@@ -42,13 +42,13 @@ def build_settings_table(comparison: Comparison, keys: Sequence[str]) -> Table:
 
 
 def build_figure_table(entries: Sequence[Group], names: Sequence[str]) -> Table:
-    """Build the table of final metrics by group: mean, sample standard deviation and n."""
+    """Build the table of final metrics for each group of runs: mean, sample standard deviation and n."""
     cells = {entry.label: {name: entry.figure(name) for name in names} for entry in entries}
     return _build_side_by_side("final_figures", "metric", cells, _build_spread_columns)
 
 
 def _build_side_by_side(name: str, corner: str, cells: Cells, columns_of: Callable[[str], list[Column]]) -> Table:
-    """Build a table with one row per group of runs, or one column per group if there are more metrics than groups."""
+    """Build a table that compares groups of runs in rows, or in columns if there are more metrics than groups."""
     headings = list(next(iter(cells.values())))
     if len(headings) > len(cells):
         cells = {heading: {label: cells[label][heading] for label in cells} for heading in headings}
@@ -67,7 +67,7 @@ def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str
 
 
 def _build_spread_columns(heading: str) -> list[Column]:
-    """Return the table columns for a metric of several runs: one column for readers and three for programs."""
+    """Return the columns of a metric over seeds: one readable column, and mean, deviation and n for the CSV file."""
     parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
     return [Column(heading, heading, format_spread, where="view"), *parts]
 
@@ -76,7 +76,7 @@ _SPREAD_KEYS = ("mean", "std", "n")
 
 
 def _add_spread_parts(cells: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row's cells, with mean, standard deviation and n of a metric as separate cells for programs."""
+    """Return the cells of a row with mean, standard deviation and n of a metric added separately for the CSV file."""
     spreads = ((heading, spread) for heading, spread in cells.items() if isinstance(spread, Mapping))
     return {**cells, **{f"{heading}/{part}": spread.get(part) for heading, spread in spreads for part in _SPREAD_KEYS}}
 
@@ -117,7 +117,7 @@ def build_verdict_table(comparison: Comparison) -> Table:
 
 
 def _compute_work_share(entry: Group) -> Spread | None:
-    """Return mean and spread of the compute that the depths need, as a share, and what it is a share of."""
+    """Return the mean and spread of the compute that a group's depths require, and the reference of this share."""
     shares = {str(seed(run)): get_verdict(run).get("cost", {}).get("figures", {}).get(NEEDED) for run in entry.runs}
     values = {name: value for name, value in shares.items() if value is not None}
     return {**describe_seeds(values), "of": get_unit_wording(get_run_unit(entry.runs[0])).of_full} if values else None
@@ -134,7 +134,7 @@ def get_verdict(run: RunFiles) -> Mapping[str, Any]:
 
 
 def _join_answers(entry: Group, name: str) -> str | None:
-    """Return the answers of several runs to a question, the most frequent first, with their counts."""
+    """Join the answers that several runs gave to a question of the verdict, the most frequent first, with counts."""
     answers = [get_verdict(run).get(name, {}).get("answer") for run in entry.runs]
     counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:
@@ -146,7 +146,7 @@ def _join_answers(entry: Group, name: str) -> str | None:
 
 
 def compute_class_depths(entries: Sequence[Group]) -> tuple[dict[str, dict[str, Spread]], list[str]]:
-    """Return mean depth by class and group for shared classes, and the names of the other classes.
+    """Compute the mean depth of each class that all groups of runs have; also return the names of other classes.
 
     For several seeds it is the mean of their means, with the sample standard deviation between seeds.
     """
@@ -167,7 +167,7 @@ def _compute_class_depths(entry: Group) -> dict[str, Spread]:
 
 
 def build_class_depth_table(depths: Cells) -> Table:
-    """Build the table of mean depth by class and group of runs, from the result of `compute_class_depths`."""
+    """Build the table of mean depths from `compute_class_depths`, with a row per class."""
     return _build_table("depth_by_class", "class", depths, _build_spread_columns)
 
 
@@ -199,7 +199,7 @@ _MAX_GROUPS = 5
 
 
 def best(comparison: Comparison, folder: Path) -> Section | None:
-    """Build the report section on the best groups of runs by the metric `optimise`."""
+    """Build the report section that ranks groups of runs by the metric `optimise`."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     table = build_best_table(comparison, quality)
@@ -208,7 +208,7 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
 
 
 def format_best_line(comparison: Comparison) -> str | None:
-    """Return a line that names the best group and the directory of its best run, or None if groups cannot be ranked."""
+    """Format the best group and the directory of its best run as a line; return None if groups have no ranking."""
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     first = quality.best_first(comparison.groups)[0]
@@ -218,7 +218,7 @@ def format_best_line(comparison: Comparison) -> str | None:
 
 
 def get_optimised_quality(comparison: Comparison) -> Quality | None:
-    """Return the metric that all runs optimise and its direction, or None if it cannot rank the groups of runs.
+    """Return the metric by which all runs select their best model, or None if it cannot rank the groups of runs.
 
     Groups cannot be ranked if they differ only in the seed or have different data. The name of an evaluation metric
     determines its direction. For other metrics, such as a depth, the search defines it.
@@ -235,7 +235,7 @@ def get_optimised_quality(comparison: Comparison) -> Quality | None:
 
 
 def build_best_table(comparison: Comparison, quality: Quality) -> Table:
-    """Build the table of groups of runs in order of the optimised metric, the best first."""
+    """Build the table of groups of runs sorted by the optimised metric, the best first."""
     columns = [
         Column("run", "run", text, "text"),
         Column("value", quality.name, text),
@@ -304,7 +304,7 @@ def _draw_importances(search: Search) -> list[Figure]:
 
 
 def _draw_coordinates(search: Search) -> Figure:
-    """Draw a figure with one line per trial of a search over the parameters and the metric."""
+    """Draw a parallel-coordinates figure: one line per trial over its hyperparameters and the metric."""
     values = [value for _, value in search.trials]
     result = Parameter(search.metric, min(values), max(values))
     axes = [*search.parameters, result]

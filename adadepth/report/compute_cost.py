@@ -36,7 +36,7 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
 
 
 def describe_measured(files: RunFiles) -> str | None:
-    """Return a sentence on a run's measured speed-ups, or None if none were measured.
+    """Return a sentence on a run's measured speed-ups, or None if it measured none.
 
     Older records have only the metrics, without the machine.
     """
@@ -48,7 +48,7 @@ def describe_measured(files: RunFiles) -> str | None:
 
 
 def describe_wall_clock(files: RunFiles) -> Iterator[str]:
-    """Yield sentences on measured speed-ups and on sections with other measured times, or that nothing was measured."""
+    """Yield sentences on measured times: the speed-ups, the sections with other times, or that none were measured."""
     measured, elsewhere = describe_measured(files), list(_list_timed_sections(files))
     if measured:
         yield measured
@@ -67,7 +67,7 @@ def _list_timed_sections(files: RunFiles) -> Iterator[str]:
 
 
 def work(files: RunFiles) -> Section | None:
-    """Build the report section on the compute of the model, and of the evaluation that measured it."""
+    """Build the report section on the compute of the model and of the evaluation that measured it, in MACs."""
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
@@ -80,7 +80,7 @@ def work(files: RunFiles) -> Section | None:
 
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
-    """Yield reasons why the compute of the evaluation differs from the compute that the depths need."""
+    """Yield reasons why the evaluation executed more or less compute than the depths require."""
     if files.halting.get("layers", {}).get("from_cache"):
         yield "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     if files.of(EXITS).get("sets"):
@@ -93,7 +93,7 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
 
 
 def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
-    """Build the table of the multiply-accumulates that the model needs, and of those that the evaluation executed."""
+    """Build the table of the MACs that the depths require, and of those that the evaluation executed."""
     words = get_unit_wording(unit)
     names = {
         "adaptive": f"{words.needed}, without padding",
@@ -121,7 +121,7 @@ def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
 
 
 def overview(files: RunFiles) -> Section | None:
-    """Build the summary figures of a run whose tokens or sequences halt."""
+    """Build the headline figures of a run whose tokens or sequences halt, such as mean depth."""
     if not halts(files):
         return None
     halting = files.halting

@@ -1,4 +1,4 @@
-"""Summary on the console at the end of a run: verdict, table, report and next commands, in 24 lines of 80 columns.
+"""Console summary at the end of a run: verdict, depth table and next commands, in 24 lines of 80 columns.
 
 The report has all sentences of the verdict, with intervals and n, and all rows of the table.
 """
@@ -31,7 +31,7 @@ _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
 
 @dataclass(frozen=True)
 class ReferenceDepth:
-    """Published mean number of updates of each class of tokens, for comparison with a run.
+    """Mean number of updates per token class that a paper reports, for comparison with a run.
 
     Attributes:
         means: Mean updates by class name.
@@ -50,7 +50,7 @@ def format_screen(
     commands: Sequence[Sequence[str]] = (),
     reference: ReferenceDepth | None = None,
 ) -> str:
-    """Return the lines that the console shows at the end of a run.
+    """Format the summary of a finished run for the console, as lines.
 
     Args:
         files: Files of the run.
@@ -71,7 +71,7 @@ def format_screen(
 
 
 def _format_interruption(files: RunFiles) -> list[str]:
-    """Return a line with the step at which an interrupted run was evaluated, or an empty list for other runs."""
+    """Return a line with the step at which training was interrupted, or an empty list if it was not."""
     step = get_evaluation_step(files)
     if files.run.get("status") != "interrupted" or step is None:
         return []
@@ -82,7 +82,7 @@ def _format_interruption(files: RunFiles) -> list[str]:
 
 
 def format_verdict_lines(verdict: Verdict) -> list[str]:
-    """Return one or two lines per question, with its answer and decisive numbers, and at most eight lines in total."""
+    """Format the verdict as one or two lines per question, with answer and decisive numbers, at most eight lines."""
     max_lines = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
     lines = [
         line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding), max_lines)
@@ -104,7 +104,7 @@ def _wrap(text: str, max_lines: int) -> list[str]:
 
 
 def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth | None = None) -> list[str]:
-    """Return the heading and the most important rows of the table of depths, or an empty list without depths."""
+    """Format the most important rows of the depth table with a heading; return no lines for a run without depths."""
     halting = files.halting
     if "layers" in halting:
         weights = halting["layers"]["weights"]
@@ -128,7 +128,7 @@ def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> lis
 
 
 def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_rows: int) -> list[str]:
-    """Return a heading and the rows of a table with the highest priorities, in their original order.
+    """Select the table rows with the highest priorities, in their original order, and return heading and rows.
 
     Lines are cut at the width of the screen.
     """
@@ -153,7 +153,7 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
 
 
 def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return a sort key for classes in the console table: all units, published classes, difficulties, then by size."""
+    """Return the sort key of a class in the depth table: all units, published classes, difficulties, then by size."""
     name = row["class"]
     return (name == "all", name in means, name.startswith("difficulty"), row["n"])
 
@@ -175,7 +175,7 @@ def _drop_optional_columns(table: Table) -> Table:
 
 
 def format_command_lines(words: Sequence[str]) -> list[str]:
-    """Return a shell command as lines. Every line except the last one ends with a backslash."""
+    """Wrap a shell command over several lines, each except the last ending with a backslash."""
     lines, line = [], " "
     for word in map(shlex.quote, words):
         if line.strip() and len(line) + 1 + len(word) + 2 > _WIDTH:

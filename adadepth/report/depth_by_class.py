@@ -46,19 +46,19 @@ _DEPTH_COLUMNS = [
 
 
 def build_word_table(end: str, words: Mapping[str, Any]) -> Table:
-    """Build the table of the deepest or shallowest words, with the share of occurrences that were not measured."""
+    """Build the table of the words with the highest or lowest mean depth, and the share of words not measured."""
     rows = [{**row, "share": row["selected"] / (row["n"] + row["selected"])} for row in words[end]]
     hidden = [Column("share", "left out", percent)] if words["selected"] else []
     return Table(f"{end}_words", [Column("word", "word", text, "text"), *_DEPTH_COLUMNS, *hidden], rows)
 
 
 def build_tag_table(words: Mapping[str, Any]) -> Table:
-    """Build the table of mean depth by word tag, with the deepest first."""
+    """Build the table of mean depth by word tag (such as the part of speech), the deepest first."""
     return Table("depth_by_tag", [Column("tag", "tag", text, "text"), *_DEPTH_COLUMNS], words["tags"])
 
 
 def format_word_lines(words: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one line for the deepest and one for the shallowest words, and one for tags, if they exist."""
+    """Yield a line each for the deepest words, the shallowest words, and the tags, if the run has them."""
     for end in ENDS:
         if words.get(end):
             yield f"{end} words: {_join_words(words[end], 'word')}"
@@ -113,7 +113,7 @@ def _build_row(name: str, described: Mapping[str, Any], unit: str) -> dict[str, 
 
 
 def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """Format the content of halting.json as text: a header, a line per class, and absent values with the reason.
+    """Format halting.json as text: a header, a line per class, and the reason for each absent value.
 
     Args:
         summary: Result of `HaltingStatistics.summary`.
@@ -143,7 +143,7 @@ def list_unavailable(summary: Mapping[str, Any]) -> list[str]:
 
 
 def format_at_step(step: int | None) -> str:
-    """Return the part of a header that names the optimiser step, or an empty text if there is none."""
+    """Return ` at step N` for a header, or an empty text if the evaluation has no optimiser step."""
     return "" if step is None else f" at step {step:,}"
 
 
@@ -169,7 +169,7 @@ def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
 
 
 def describe_cost(cost: Mapping[str, Any], unit: str) -> list[str]:
-    """Return the compute that the depths need, and that of the evaluation, as shares of full depth."""
+    """Describe the compute that the depths require, and that of the evaluation, as shares of full depth."""
     if "adaptive_over_full" not in cost:
         return []
     ran = percent(cost["executed_over_full"])
@@ -192,7 +192,7 @@ def write_halting_files(
     name: str | None = None,
     further_sets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> None:
-    """Write the file halting.json and, if tokens or sequences have depths, depth_by_class.csv and sentences.jsonl.
+    """Write halting.json and, if tokens or sequences have depths, depth_by_class.csv and sentences.jsonl.
 
     Args:
         directory: Run directory.
@@ -234,7 +234,7 @@ def classes(files: RunFiles) -> Section | None:
 
 
 def draw_class_figures(files: RunFiles) -> list[Figure]:
-    """Draw the spread and the distribution of depth for every class that has units."""
+    """Draw the mean and spread, and the distribution, of depth for every class that is not empty."""
     halting = files.halting
     populated = {name: described for name, described in halting["classes"].items() if described["n"]}
     if not populated:
@@ -265,7 +265,7 @@ _Row = Mapping[str, Any]
 
 
 def ranked_words(files: RunFiles) -> Section | None:
-    """Build the section on the deepest and shallowest words.
+    """Build the report section on the words with the highest and lowest mean depth.
 
     Return None if no word is ranked, or all tokens have the same depth.
     """

@@ -1,4 +1,4 @@
-"""Report section on depth and accuracy by difficulty or by another attribute of the data.
+"""Report section on how depth and accuracy vary with difficulty or another attribute of the examples.
 
 Puzzles have attributes instead. Difficulty is one of them or follows from one, so it is not reported separately.
 """
@@ -54,7 +54,7 @@ def difficulty(files: RunFiles) -> Section | None:
 
 
 def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return the depth statistics of every evaluated set by attribute.
+    """Return depth statistics by attribute value for every evaluated set.
 
     If the data have no attributes, `difficulty` is the only one.
     """
@@ -66,7 +66,7 @@ def get_attribute_statistics(halting: Mapping[str, Any]) -> dict[str, dict[str, 
 
 
 def get_difficulty_sets(halting: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the depth statistics by difficulty of every evaluated set that has a difficulty.
+    """Return depth statistics by difficulty, for those evaluated sets whose examples have a difficulty.
 
     The set that selects the model comes first.
     """
@@ -79,7 +79,7 @@ def _get_sets(halting: Mapping[str, Any], key: str) -> dict[str, dict[str, Any]]
 
 
 def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Curves:
-    """Return a curve of mean depth or accuracy over difficulty or an attribute, for every set that has one."""
+    """Return curves of mean depth or accuracy over difficulty (or an attribute), one per evaluated set."""
     curves = [
         (name, [(_get_x(row), row[key]) for row in statistics["rows"] if key in row])
         for name, statistics in sets.items()
@@ -88,7 +88,7 @@ def get_difficulty_curves(sets: Mapping[str, Mapping[str, Any]], key: str) -> Cu
 
 
 def _get_rival_accuracies(files: RunFiles) -> Curves:
-    """Return curves of accuracy by difficulty for compute-matched networks of fixed depth."""
+    """Return curves of accuracy over difficulty for fixed-depth networks of equal compute."""
     rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
         (f"{name}, {row['kind']} {row['max_depth']}", points)
@@ -100,7 +100,7 @@ def _get_rival_accuracies(files: RunFiles) -> Curves:
 
 
 def _get_x(row: Mapping[str, Any]) -> float:
-    """Return the position of a table row on the horizontal axis: its attribute value or its difficulty."""
+    """Return the x coordinate of a table row: its attribute value or its difficulty."""
     value: float = row["value"] if "value" in row else row[DIFFICULTY]
     return value
 
@@ -121,7 +121,7 @@ def _build_panels(
 
 
 def build_difficulty_table(name: str, set_name: str, statistics: Mapping[str, Any]) -> Table:
-    """Build the table of depth and accuracy of one set, with one row per difficulty or range of an attribute."""
+    """Build the table of depth and accuracy for each difficulty or attribute range of one set."""
     ranges = [Column("range", name, where="view"), *(Column(key, where="file") for key in ("from", "to"))]
     columns = [
         *([Column(DIFFICULTY)] if name == DIFFICULTY else ranges),
@@ -144,7 +144,7 @@ def _format_range(row: Mapping[str, Any]) -> str:
 def build_correlation_table(
     name: str, variables: str, within: str, correlations: Mapping[str, Mapping[str, Any]]
 ) -> Table:
-    """Build the table of rank correlations with their intervals by group. Undefined ones are shown as missing."""
+    """Build the table of rank correlations with their intervals; undefined ones appear as missing."""
     columns = [
         Column("group", within, text, "text"),
         Column("value", f"Spearman ({variables})", signed),

@@ -1,4 +1,4 @@
-"""Report section on example grids: the difficulty of every cell, and the depth that the model used for it."""
+"""Report section on example grids: the difficulty of every cell, and the number of updates it received."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ _PLAIN, _ASIDE, _WHITE = "#4a525b", "#f0f2f5", "#ffffff"
 
 
 def draw_distance_cells(grid: Grid) -> list[Cell]:
-    """Draw true distances with darker colours for larger ones. A cell without a distance shows its symbol."""
+    """Draw the cells of a grid shaded by their true distance; a cell without a distance shows its symbol."""
     furthest = max((value for row in grid["difficulty"] for value in row if value is not None), default=1)
 
     def draw(row: int, column: int) -> Cell:
@@ -82,7 +82,7 @@ def draw_distance_cells(grid: Grid) -> list[Cell]:
 
 
 def draw_depth_cells(grid: Grid, max_updates: int) -> list[Cell]:
-    """Draw the updates of every cell, with darker colours for more. Walls keep their colour.
+    """Draw the cells of a grid shaded by their number of updates, except for walls.
 
     Wrong predictions are marked.
     """
@@ -105,7 +105,7 @@ def _draw_cells(grid: Grid, draw: Callable[[int, int], Cell]) -> list[Cell]:
 
 
 def draw_answer_boards(grid: Grid) -> list[tuple[str, list[Cell]]]:
-    """Draw the puzzle and its answers by step. New symbols are blue, and wrong symbols are marked."""
+    """Draw a puzzle and the model's answer after each step, with new symbols in blue and wrong ones marked."""
     before = grid["cells"]
     boards = [(PUZZLE, _draw_board(grid, before, before))]
     for step in select_shown_steps(len(grid["answers"])):

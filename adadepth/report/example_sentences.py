@@ -12,7 +12,7 @@ from adadepth.report.table import number
 
 
 def build_sentence_table(sentences: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
-    """Return the columns and rows of a table for trackers, with one row per sentence and the depth of every token.
+    """Build a table for trackers: one row per example sentence, with the depth of every token.
 
     Args:
         sentences: Lines of sentences.jsonl. A sentence is skipped if some of its tokens have no depth.
@@ -77,7 +77,7 @@ def _build_sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
-    """Return a token for the report page, with its text but without the mark for the start of a word."""
+    """Build a token for the report page, with its text but without the tokenizer's word-start mark."""
 
     def entry(key: str) -> Any:
         values = sentence.get(key) or []
@@ -100,7 +100,7 @@ def _build_token(sentence: Mapping[str, Any], position: int) -> Token:
 
 
 def _format_label(original: str | None, predicted: str | None, *, is_masked: bool) -> tuple[str | None, bool]:
-    """Return the text after a token, and whether the token is outlined because it was masked or its label is wrong."""
+    """Return the label text after a token, and whether to outline the token: it was masked, or its label is wrong."""
     if original is None:
         return None, is_masked
     if not is_masked and original == predicted:

@@ -46,7 +46,7 @@ NOT_MEASURED = "not measured"
 
 
 def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return (name, text) of every value of a step summary that is a single number."""
+    """Return (name, text) of every value in the step summary that describes a whole evaluated set."""
     at_exit, halting, calibration = summary["exit"], summary["halting"], summary["calibration"]
     facts = [(f"{name} at exit", f"{value:.4f}") for name, value in at_exit.get("quality", {}).items()]
     if "loss" in at_exit:
@@ -73,7 +73,7 @@ def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
-    """Build the table of exits, halting distribution, quality and loss for every step of a set."""
+    """Build the table of exit share, halting distribution, quality and loss after every step of the network."""
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
@@ -88,7 +88,7 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
 
 
 def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
-    """Build the table of count, mean and standard deviation of the exit steps of every class."""
+    """Build the table of mean and standard deviation of the exit step for each class of sequences."""
     columns = [
         Column("class", "class", text, "text", remark="definition"),
         Column("n"),
@@ -103,7 +103,7 @@ def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
 
 
 def format_exits(summary: Mapping[str, Any]) -> str:
-    """Format a step summary as text: single values, a line per step, and absent values with the reason.
+    """Format a step summary as text: overall values, a line per step, and the reason for each absent value.
 
     Args:
         summary: Result of `summarise_steps`.
@@ -118,7 +118,7 @@ def format_exits(summary: Mapping[str, Any]) -> str:
 
 
 def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Build the table of exit rules: quality, and the shares of layers, compute and time."""
+    """Build the table that compares exit rules: quality, and the shares of layers, compute and time."""
     rows = [(name, row) for name, study in studies.items() for row in study["rows"]]
     metrics = list(dict.fromkeys(metric for _, row in rows for metric in row["quality"]))
     timed = sorted({batch for study in studies.values() for batch in batches(study)}, key=int)
@@ -220,14 +220,14 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
 
 
 def count_examples(study: Mapping[str, Any]) -> str:
-    """Return the number of compared examples or tokens in words."""
+    """Format the number of examples or tokens on which exit rules were compared."""
     if "drawn_of" not in study:
         return f"{study['n']:,} examples"
     return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}"
 
 
 def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
-    """Build the table of the mean exit step of every difficulty range by rule.
+    """Build the table of the mean exit step of each exit rule by range of difficulty.
 
     It has no rows if difficulty is unknown.
     """
@@ -246,7 +246,7 @@ def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
 
 
 def describe_overthinking(study: Mapping[str, Any]) -> str:
-    """Return a sentence on the quality that updates after the best step lose, or an empty text if it is unknown."""
+    """Describe the quality that updates after the best step lose; return an empty text if it is unknown."""
     overthinking = study.get("overthinking")
     if not overthinking:
         return ""
@@ -262,7 +262,7 @@ def describe_overthinking(study: Mapping[str, Any]) -> str:
 
 
 def format_advice(study: Mapping[str, Any]) -> str:
-    """Return sentences on the recommended exit rule and its savings, or an empty text without a recommendation."""
+    """Format the recommended exit rule and its savings; return an empty text if there is no recommendation."""
     advice = study.get("advice")
     if not advice:
         return ""
@@ -303,7 +303,7 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
-    """Write the comparisons of exit rules to exit_rules.json and, as rows of all data sets, to pareto.csv."""
+    """Write the comparison of exit rules to exit_rules.json and, as one table over all data sets, to pareto.csv."""
     write_json(directory / EXIT_RULES, {"sets": studies})
     write_atomic(directory / PARETO, to_csv(build_study_table(studies)))
 
@@ -331,12 +331,12 @@ def exits(files: RunFiles) -> Section | None:
 
 
 def _count_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the number of examples of every set, in words."""
+    """Format the number of examples of every evaluated set."""
     return "n = " + ", ".join(f"{summary['n']:,} examples of {name}" for name, summary in sets.items())
 
 
 def _build_figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
-    """Return a figure with the panels of all data sets; with several sets, each panel's title names its set."""
+    """Return a figure with the panels of all data sets, whose titles name the set if there are several."""
     titled_panels = [
         panel if len(panels) == 1 else replace(panel, title=f"{set_name}: {panel.title}")
         for set_name, set_panels in panels.items()
@@ -386,7 +386,7 @@ def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) ->
 
 
 def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
-    """Return titles and curves over steps of every chart for which there are data."""
+    """Return title and curves of every chart of a quantity over steps, if there are data for it."""
     steps, calibration = summary["steps"], summary["calibration"].get("halting")
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
     mass: Curves = [
@@ -410,7 +410,7 @@ def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[
 
 
 def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> list[tuple[str, Points]]:
-    """Split a curve over steps at the last step used in training. Later steps become a separate curve."""
+    """Split a curve over steps into the steps used in training and a separate curve for later steps."""
     if trained is None or not any(step > trained for step, _ in points):
         return [(name, points)]
     inside = [point for point in points if point[0] <= trained]
@@ -422,7 +422,7 @@ def _split_at_trained_steps(name: str, points: Points, trained: int | None) -> l
 
 
 def build_exit_rules_section(files: RunFiles) -> Section | None:
-    """Build the report section on quality against compute of exit rules."""
+    """Build the report section on the quality of exit rules against their compute."""
     title, sets = "Exit rules", files.of(EXIT_RULES).get("sets", {})
     if not sets:
         return explain_damage(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
@@ -450,14 +450,14 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build the scatter panels of score against each cost that was measured."""
+    """Build scatter panels of exit rules: score against each measured cost."""
     axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
     panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
     return [*panels, *_build_stop_panels(study)]
 
 
 def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build the panel of the share of exits at each step, for every adaptive rule and for the oracles."""
+    """Build the panel of the share of examples that exit at each step, for adaptive rules and oracles."""
     rows = [row for row in study["rows"] if "from_oracle" in row and not row["rule"].startswith("fixed")]
     if not rows:
         return []
@@ -507,7 +507,7 @@ def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
 
 
 def _get_permuted_points(study: Mapping[str, Any], axis: str) -> Sequence[tuple[float, float]]:
-    """Return (cost, score) of the permuted controls, or no points for time, which is not measured for controls."""
+    """Return (cost, score) of the controls with permuted exits; none for time, which they do not measure."""
     if axis.startswith("seconds"):
         return []
     points = []

@@ -35,7 +35,7 @@ def save_panel(panel: Panel, path: Path) -> None:
 
 
 def save_film(panels: Sequence[Panel], path: Path) -> None:
-    """Write panels that differ only in their content to an animated GIF file, one frame each."""
+    """Write panels to an animated GIF file, one frame per panel."""
     from PIL import Image
 
     drawings = (_convert(Figure("film", [panel]), "png") for panel in panels)
@@ -46,14 +46,14 @@ def save_film(panels: Sequence[Panel], path: Path) -> None:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Write a file completely or not at all, and create its folder if necessary."""
+    """Write a file atomically, and create its folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_atomically(path) as temporary:
         temporary.write_bytes(content)
 
 
 def _convert(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
-    """Return an SVG figure converted to another format, with the fonts that are part of typst."""
+    """Convert an SVG figure to another format, with the fonts that typst contains."""
     import typst
 
     inputs = {"figure": document(figure)}

@@ -1,4 +1,4 @@
-"""Descriptions of figures as plain data, which `svg` draws and `export` converts to PNG and PDF.
+"""Figures as plain data, which `svg` renders and `export` converts to PNG and PDF.
 
 A figure has panels, and a panel has one mark and two axes. A mark defines what is drawn. The backends define colours,
 strokes and fonts.
@@ -21,7 +21,7 @@ SEPARATOR = " · "  # between the title of an axis and a remark
 
 @dataclass(frozen=True)
 class Axis:
-    """Description of one axis of a panel.
+    """One axis of a panel: its title, range and ticks.
 
     Attributes:
         title: Quantity and unit.
@@ -63,7 +63,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Lines:
-    """Description of curves by name, which differ in dashes and colours. Curves with few points have markers.
+    """Curves of a panel by name, distinguished by dashes and colours, with markers if a curve has few points.
 
     Attributes:
         curves: Name and points of each curve. A curve without points has no name in the legend, but keeps its colour.
@@ -76,14 +76,14 @@ class Lines:
 
 @dataclass(frozen=True)
 class Bars:
-    """Description of a bar chart with one bar for every whole x."""
+    """Bar chart of a panel, with one bar for every integer x."""
 
     points: Points
 
 
 @dataclass(frozen=True)
 class Stacks:
-    """Description of stacked bars of shares, with one bar for every whole x from 1.
+    """Stacked bars of shares in a panel, with one bar for every integer x from 1.
 
     Attributes:
         bars: Shares of every bar.
@@ -98,7 +98,7 @@ class Stacks:
 
 @dataclass(frozen=True)
 class Heat:
-    """Description of a heat map of shares.
+    """Heat map of shares in a panel.
 
     Attributes:
         columns: Shares of every column, starting at y = `bottom`.
@@ -114,7 +114,7 @@ class Heat:
 
 
 class Dot(NamedTuple):
-    """Description of a point in a scatter plot: position, text on hover, and whether it is highlighted.
+    """Point of a scatter plot: its position, its hover text, and whether it is highlighted.
 
     A spread is half the length of the bar through the point in that direction.
     """
@@ -129,7 +129,7 @@ class Dot(NamedTuple):
 
 @dataclass(frozen=True)
 class Scatter:
-    """Description of a scatter plot of groups of points, which differ in shape and colour.
+    """Scatter plot of groups of points, which differ in shape and colour.
 
     Attributes:
         groups: Name and points of each group. A marked point has a ring around it.
@@ -144,13 +144,13 @@ class Scatter:
 
 @dataclass(frozen=True)
 class Ranges:
-    """Description of horizontal ranges with a marked middle: (low, middle, high) for every whole y from 0."""
+    """Horizontal ranges of a panel, (low, middle, high) for every integer y from 0, with the middle marked."""
 
     rows: Sequence[tuple[float, float, float]]
 
 
 class Cell(NamedTuple):
-    """Description of a cell of a board: position, text, colours, and whether it is marked as a mistake."""
+    """Cell of a drawn board: its position, text and colours, and whether it is marked as a mistake."""
 
     row: int
     column: int
@@ -162,7 +162,7 @@ class Cell(NamedTuple):
 
 @dataclass(frozen=True)
 class Boards:
-    """Description of boards of squares in a row, such as Sudoku grids, each with a title above it.
+    """Square boards drawn side by side, such as Sudoku grids, each with a title above it.
 
     Attributes:
         boards: Title and cells of each board.
@@ -180,18 +180,18 @@ class Boards:
 
     @property
     def borders(self) -> tuple[range, range]:
-        """Numbers of the rows and columns that begin with a line: edges of boxes and of the board."""
+        """Indices of the rows and columns at which a thick line begins: the edges of boxes and of the board."""
         rows, columns = self.box or (self.rows, self.columns)
         return range(0, self.rows + 1, rows), range(0, self.columns + 1, columns)
 
     @property
     def across(self) -> int:
-        """Number of boards in a row of boards."""
+        """Number of boards drawn side by side in one row."""
         return self.most or len(self.boards)
 
     @property
     def lines(self) -> int:
-        """Number of rows in which the boards are arranged."""
+        """Number of rows into which the boards are arranged."""
         return -(-len(self.boards) // self.across)
 
 
@@ -200,7 +200,7 @@ Mark = Lines | Bars | Stacks | Heat | Scatter | Ranges | Boards
 
 @dataclass(frozen=True)
 class Panel:
-    """Description of one drawing with a title and axes.
+    """One chart of a figure, with a title and axes.
 
     Attributes:
         title: Heading of the drawing.
@@ -221,7 +221,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Figure:
-    """Description of a figure: panels that are shown and saved together.
+    """Figure of a report: panels that are displayed and saved together.
 
     Attributes:
         name: Stem of the file names.
@@ -247,7 +247,7 @@ def subsample(items: Sequence[_T], limit: int) -> list[_T]:
 
 
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
-    """Return about `count` round numbers in [low, high], for the ticks of an axis."""
+    """Return about `count` round numbers in [low, high] as the ticks of an axis."""
     rough = (high - low) / count or 1.0
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough * 0.999)
@@ -257,7 +257,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
 
 
 def compute_depth_ticks(max_updates: int, count: int = 12, first: int = 1) -> list[float]:
-    """Return about `count` whole depths from `first` to the maximum, including both ends."""
+    """Return about `count` integer depths from `first` to the maximum, both included, as the ticks of an axis."""
     step = math.ceil((max_updates - first + 1) / count)
     inner = [float(depth) for depth in range(first, max_updates, step) if max_updates - depth >= step]
     return [*inner, float(max_updates)]
@@ -291,7 +291,7 @@ def build_step_axis(steps: Sequence[int]) -> Axis:
 
 
 def is_followed(curves: Curves) -> bool:
-    """Return whether a curve has at least two points, without which it cannot be drawn as a curve."""
+    """Return whether a curve has at least two points, so that it can be drawn as a line."""
     return any(len(points) > 1 for _, points in curves)
 
 
@@ -316,7 +316,7 @@ def build_heat_over_steps(
     first: int = 1,
     max_cells: int = _MAX_CELLS,
 ) -> Panel:
-    """Build a heat map with depths, blocks or states as rows, and evenly spaced evaluations as columns.
+    """Build a heat map over training: depths, blocks or hidden states as rows, and evaluations as columns.
 
     Args:
         title: Heading.

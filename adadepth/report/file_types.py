@@ -1,4 +1,4 @@
-"""Types of the JSON files of a run, with which `adadepth.runtime.json_files` validates them.
+"""Types that validate the JSON files of a run directory; see `adadepth.runtime.json_files`.
 
 The types cover the record of a run, which every command reads, and the fields of other files that a page reads before
 its sections do. Fields that only one section reads are not checked. If they are invalid, that section is skipped.
@@ -16,14 +16,14 @@ _Texts = dict[str, str]
 
 
 class StepsFields(TypedDict):
-    """Number of updates that a training run completed, and number of planned updates."""
+    """Number of completed optimiser steps of a training run, and of planned ones."""
 
     done: Count
     planned: Count
 
 
 class AnswerFields(TypedDict, total=False):
-    """Answer to one question of a run's verdict, as stored."""
+    """Answer to one question of a run's verdict, as stored in `run.json`."""
 
     answer: str | None
     sentences: list[str]
@@ -31,7 +31,7 @@ class AnswerFields(TypedDict, total=False):
 
 
 class WrittenFileFields(TypedDict):
-    """Size and digest of a file, as stored."""
+    """Size and digest of a file, as stored in `run.json`."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -39,7 +39,7 @@ class WrittenFileFields(TypedDict):
 
 
 class HardwareFields(TypedDict, total=False):
-    """Description of a run's hardware, as stored."""
+    """Description of a run's hardware, as stored in `run.json`."""
 
     platform: str
     machine: str
@@ -51,7 +51,7 @@ class HardwareFields(TypedDict, total=False):
 
 
 class ExecutionSpeedFields(TypedDict):
-    """Speed-up of ragged over dense execution, as measured and as allowed by the saved compute."""
+    """Speed-up of ragged over dense execution: the measured one, and the limit set by the saved compute."""
 
     speedup: float
     allowed: float
@@ -59,7 +59,7 @@ class ExecutionSpeedFields(TypedDict):
 
 
 class ExecutionsFields(TypedDict):
-    """Speed-ups of ragged execution in evaluation and training, and how they were measured."""
+    """Speed-ups of ragged over dense execution in evaluation and training, with the measurement conditions."""
 
     machine: str
     width: Count | None
@@ -107,7 +107,7 @@ class RunRecordFields(TypedDict, total=False):
 
 
 class ConfigurationFields(TypedDict, total=False):
-    """`config.yaml`, limited to the fields that a report reads. YAML has numbers that JSON lacks."""
+    """`config.yaml`, limited to the fields that a report reads."""
 
     name: str
     model: dict[str, object]
@@ -124,7 +124,7 @@ class MetricLineFields(TypedDict):
 
 
 class SentenceFields(TypedDict, total=False):
-    """Line of `sentences.jsonl`: an example with the depths of its tokens."""
+    """Line of `sentences.jsonl`: an example sentence with the depths of its tokens."""
 
     rule: Required[str]
     tokens: Required[list[str]]
@@ -132,7 +132,7 @@ class SentenceFields(TypedDict, total=False):
 
 
 class ClassFields(TypedDict, total=False):
-    """Depth statistics of a class of tokens or sequences, as stored."""
+    """Depth statistics of one class of tokens or sequences, as stored in `halting.json`."""
 
     n: Required[Count]
     mean: float
@@ -155,7 +155,7 @@ class HaltingFields(TypedDict, total=False):
 
 
 class SeedMetricFields(TypedDict, total=False):
-    """Statistics of a metric over seeds."""
+    """Statistics of one metric over seeds, as stored in `seeds.json`."""
 
     n: Required[Count]
     mean: Required[JsonNumber]
@@ -172,26 +172,26 @@ class SeedsFields(TypedDict, total=False):
 
 
 class OfSets(TypedDict):
-    """Content of a file with one entry per evaluated set."""
+    """JSON file with one entry per evaluated set, under `sets`."""
 
     sets: dict[str, dict[str, Any]]
 
 
 class OfRows(TypedDict):
-    """Content of a file with a list of comparable rows."""
+    """JSON file with a list of rows that are compared, under `rows`."""
 
     rows: list[dict[str, Any]]
 
 
 class ReadTextsFields(TypedDict, total=False):
-    """`texts.json`: predictions of a model on the texts of a user."""
+    """`texts.json`: a model's predictions on texts that a user gave."""
 
     max_depth: DepthCount
     texts: Required[list[dict[str, Any]]]
 
 
 class MatchedBaselineFields(TypedDict, total=False):
-    """`matched_baseline.json`. If it has only `left_out`, that field gives the reason."""
+    """`matched_baseline.json`: the comparison, or in `left_out` the reason why there is none."""
 
     sets: dict[str, dict[str, Any]]
     networks: list[dict[str, Any]]

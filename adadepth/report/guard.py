@@ -1,4 +1,4 @@
-"""Guard for parts of a report: a part whose files contradict each other is skipped with a warning."""
+"""Error handling of report parts: a part whose files contradict each other is skipped with a warning."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 def build_or_leave_out(build: Callable[[RunFiles], _T], files: RunFiles, otherwise: _T) -> _T:
-    """Build a part of a report, or skip it with a warning if its files contradict each other.
+    """Build a part of a report, but skip it with a warning if its files contradict each other.
 
     Fields that every page reads are checked when a file is read. Invalid fields of a single part raise errors in
     `build`.

@@ -1,4 +1,4 @@
-"""Report sections on the halting distribution, the loss by depth, and the states between iterations."""
+"""Report sections on the halting distribution, the loss by depth, and the similarity of states between iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.report.table import Column, Table, make_number_format, percent, te
 
 
 def halting(files: RunFiles) -> Section | None:
-    """Build the report section on share, survival, halting probability and loss for every depth."""
+    """Build the report section on halting by depth: share, survival, halting probability and loss."""
     if not halts(files):
         return None
     title, steps = "Halting distribution", files.halting.get("steps", [])
@@ -53,7 +53,7 @@ def get_loss_axis_title(unit: str) -> str:
 
 
 def build_depth_table(steps: Sequence[Mapping[str, Any]]) -> Table:
-    """Build the table of halting statistics, with one row per depth."""
+    """Build the table of halting statistics at every depth."""
     columns = [
         Column("depth", "depth k"),
         Column("n", "n halting at k"),
@@ -83,7 +83,7 @@ def correlation(files: RunFiles) -> Section | None:
 
 
 def curve(rows: Sequence[Mapping[str, Any]], x: str, y: str) -> list[tuple[int, float]]:
-    """Return the points (x, y) of the table rows that have both values."""
+    """Return the points (x, y) of a curve, skipping table rows that lack one of the two values."""
     return [(row[x], row[y]) for row in rows if y in row and x in row]
 
 
@@ -91,7 +91,7 @@ _VERSIONS = {"running": "Over units that run the iteration", "all": "Over all un
 
 
 def cosines(files: RunFiles) -> Section | None:
-    """Build the report section on the similarity of hidden states before and after each iteration.
+    """Build the report section on the cosine similarity of hidden states before and after each iteration.
 
     It has two versions, over the units that run the iteration and over all units.
     """

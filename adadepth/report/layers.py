@@ -1,4 +1,4 @@
-"""Report section, summary figures and text on the distribution over layers that a task has learned."""
+"""Report section, headline figures and text on the layer weights (of a base model) that a task has learned."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _STATE, _MAX_ROWS, _BAR = "state n (after n blocks)", 40, 40
 
 
 def build_layer_tiles(files: RunFiles) -> Section | None:
-    """Build the summary figures on the distribution over layers."""
+    """Build the headline figures on the learned layer weights."""
     layers, halting = files.halting.get("layers"), files.halting
     if layers is None:
         return None
@@ -37,7 +37,7 @@ def build_layer_tiles(files: RunFiles) -> Section | None:
 
 
 def build_layers_section(files: RunFiles) -> Section | None:
-    """Build the report section on the distribution over layers after the last evaluation, and over training."""
+    """Build the report section on learned layer weights: at the last evaluation, and over training."""
     if get_run_unit(files) != "task":
         return None
     title, layers = "Layer distribution", files.halting.get("layers")
@@ -59,7 +59,7 @@ def build_layers_section(files: RunFiles) -> Section | None:
 
 
 def describe_needed_blocks(deepest: int, blocks: int) -> str:
-    """Return a sentence on how many blocks of the base model the distribution over layers needs."""
+    """Describe in a sentence how many blocks of the base model the learned layer weights require."""
     if deepest == blocks:
         return f"The deepest state with a weight is the last one, so all {blocks} blocks of the base must run."
     return (
@@ -77,7 +77,7 @@ def _build_bars_panel(weights: Sequence[float]) -> Panel:
 
 
 def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> list[Panel]:
-    """Build panels of layer weights, entropy and depths over evaluations. Their axes depend only on the base model."""
+    """Build panels of layer weights, their entropy and depth over evaluations, on axes equal for all tasks."""
     if len(history) < 2:  # measured once, there is nothing to follow
         return []
     shares = [(step, described["weights"]) for step, described in history]
@@ -98,7 +98,7 @@ def _build_history_panels(history: Sequence[tuple[int, Mapping[str, Any]]]) -> l
 
 
 def _format_weight(weight: float, digits: int) -> str:
-    """Format a layer's weight in percent, or as 0 if it is exactly 0."""
+    """Format a layer weight in percent, or as 0 if it is exactly 0."""
     return make_number_format(digits)(100 * weight) + "%" if weight else "0"
 
 
@@ -128,7 +128,7 @@ def _build_history_table(history: Sequence[tuple[int, Mapping[str, Any]]]) -> Ta
 
 
 def format_layers(summary: Mapping[str, Any], step: int | None = None) -> str:
-    """Format the distribution over layers as text: a header, a line per state, and absent values with the reason.
+    """Format learned layer weights as text: a header, a line per hidden state, and the reason for each absent value.
 
     The length of a bar is relative to the largest weight. Every positive weight has a visible bar. A weight of exactly
     0 is printed as 0.
@@ -153,14 +153,14 @@ def format_layers(summary: Mapping[str, Any], step: int | None = None) -> str:
 
 
 def format_weight_lines(weights: Sequence[float]) -> list[str]:
-    """Return the heading, the rule and a line for every state, with a bar relative to the largest weight."""
+    """Return text lines of layer weights: heading, rule, and a line with a bar for every hidden state."""
     head, rule, *rows = to_text(build_weight_table(weights)).splitlines()
     bars = ["#" * math.ceil(_BAR * weight / max(weights)) for weight in weights]
     return [head, rule, *(f"{row}  {bar}".rstrip() for row, bar in zip(rows, bars, strict=True))]
 
 
 def get_layer_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, statistics of the layer distribution) of every evaluation in the lines of metrics.jsonl."""
+    """Return (step, layer statistics) of every evaluation recorded in metrics.jsonl."""
     return [(step, describe_layers(weights)) for step, weights in distributions(metrics, WEIGHTS)]
 
 

@@ -1,4 +1,4 @@
-"""Writing of report pages with their downloads: figures as SVG, tables as CSV and LaTeX."""
+"""Writing of report pages and their downloads: figures as SVG, tables as CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIGURES, TABLES = "figures", "tables"
 
 
 class Link(NamedTuple):
-    """File that a page offers for download: its type, its address, and its name for saving."""
+    """File offered for download on a report page: its type, its address, and its name for saving."""
 
     kind: str
     href: str
@@ -105,6 +105,6 @@ def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
 
 
 def depth_styles(depth: int) -> list[tuple[int, str, str]]:
-    """Return (depth, background colour, text colour) for the depths 0..L."""
+    """Return (depth, background colour, text colour) of each depth 0..L, for the style sheet of a page."""
     colors = [(value, get_depth_color(value, depth)) for value in range(depth + 1)]
     return [(value, color, get_text_color(color)) for value, color in colors]

@@ -76,12 +76,12 @@ def _build_section(placed: SectionEntry, files: RunFiles) -> Section | None:
 
 
 def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> SectionEntry | None:
-    """Return the section that has a page of its own because its file exists, or None if there is no such file."""
+    """Return the section that replaces the whole report because its file exists, or None if there is no such file."""
     return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
 
 def _build_seed_sections(summary: RunFiles) -> list[Section]:
-    """Build the sections on several seeds and, if the summary names the runs, those that compare them."""
+    """Build the sections of a summary over seeds and, if it names its runs, the sections that compare them."""
     sections = [
         section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
     ]
@@ -91,7 +91,7 @@ def _build_seed_sections(summary: RunFiles) -> list[Section]:
 
 
 def _add_sample_size(section: Section, files: RunFiles) -> Section:
-    """Add the sample size, such as n, to a section and its figures."""
+    """Add the sample size, such as `n = 3 runs`, to a section and its figures."""
     sample = evaluated(files) if section.of == "" else section.of or ""
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
@@ -118,7 +118,7 @@ def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
 
 
 def _format_subtitle(files: RunFiles) -> str:
-    """Return the subtitle of a run's report page."""
+    """Format the subtitle of a run's report page."""
     if is_summary_of_seeds(files):
         n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
@@ -158,7 +158,7 @@ def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
 
 
 def draw(sections: Iterable[Section], directory: Path) -> list[Path]:
-    """Draw the figures of given report sections as PNG and PDF, and return their paths."""
+    """Draw the figures of report sections as PNG and PDF files, and return their paths."""
     figures = [figure for section in sections for figure in section.figures]
     named_figures = [replace(figure, name=sanitise_file_name(figure.name)) for figure in figures]
     return [path for figure in named_figures for path in export.save_figure(figure, directory / FIGURES)]

@@ -14,7 +14,7 @@ from adadepth.runtime.console import visible
 
 
 class RenderedToken(NamedTuple):
-    """A token for display: text, whether a space precedes it, depth as a whole number, and its record in texts.json."""
+    """Token for display: its text, whether a space precedes it, its depth, and its record in texts.json."""
 
     text: str
     starts: bool
@@ -23,7 +23,7 @@ class RenderedToken(NamedTuple):
 
 
 def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
-    """Return the tokens of a text with the spelling of the user. Special tokens keep the spelling of the vocabulary."""
+    """Return the tokens of a text in the spelling of the user; special tokens in that of the vocabulary."""
     rendered, end = [], None
     for token in row.get("tokens") or []:
         if token["span"] is None:
@@ -42,7 +42,7 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
 
 
 def format_prediction(record: Mapping[str, Any]) -> str:
-    """Format the prediction for a text, token or step: a class with its probability, or a value."""
+    """Format the prediction for a text, a token or one step: a class with its probability, or a value."""
     if record.get("value") is not None:
         return f"{record['value']:.3f}"
     if record.get("label") is None:
@@ -51,18 +51,18 @@ def format_prediction(record: Mapping[str, Any]) -> str:
 
 
 def board(cells: str) -> list[str]:
-    """Return the cells of a puzzle as rows of a square, or as one row if they do not fill a square."""
+    """Arrange the cells of a puzzle as a square, or as one row if their number is not a square."""
     size = math.isqrt(len(cells))
     return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
 
 
 def changed(cells: str, before: str) -> int:
-    """Return the number of cells in which an answer to a puzzle differs from the answer before, or from the puzzle."""
+    """Count the cells in which an answer to a puzzle differs from the previous step's answer, or from the puzzle."""
     return sum(cell != other for cell, other in zip(cells, before, strict=True))
 
 
 def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any], int]]:
-    """Return the number, record and count of changed cells of each step of a puzzle up to its exit."""
+    """Return number, record and count of changed cells of each step of a puzzle, up to its exit step."""
     steps = (row.get("steps") or [])[: round(row["updates"])]
     answers = [row["text"][0], *(step["label"] for step in steps)]
     return [
@@ -135,7 +135,7 @@ def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
 
 
 def _format_details(row: Mapping[str, Any]) -> list[str]:
-    """Return lines with the candidates for masks, the steps and the layer weights of a text."""
+    """Format the details of a text's prediction: mask candidates, steps, and layer weights."""
     lines = [
         f"{token['piece']}: {', '.join(f'{word} {score:.2f}' for word, score in token['candidates'].items())}"
         for token in row.get("tokens") or []
@@ -167,7 +167,7 @@ def texts(files: RunFiles) -> Section | None:
 
 
 def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
-    """Return the values with which a page template shows one text of texts.json."""
+    """Return the template values with which the page shows one text of texts.json."""
     depth = round(row["updates"])
     if predicts == "cells":
         return _build_puzzle(row, depth)
@@ -218,7 +218,7 @@ def _build_token(token: RenderedToken, predicts: str) -> Token:
 
 
 def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
-    """Return the annotations of a token on the page: its prediction, probability, iterations and candidates."""
+    """Return the annotations of a token on the page: prediction, probability, iterations and mask candidates."""
     notes = [Note(format_prediction(record))] if predicts != "next" and format_prediction(record) else []
     if record.get("own_score") is not None:
         notes.append(Note("its probability", share=record["own_score"]))

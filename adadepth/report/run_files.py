@@ -45,12 +45,12 @@ def write_exits(directory: Path, summaries: Mapping[str, Mapping[str, Any]], ste
 
 
 def write_predictions(directory: Path, name: str, predictions: Mapping[str, str]) -> None:
-    """Write the predicted answers of a set by question id to predictions/NAME.json, as the SQuAD script reads them."""
+    """Write answers by question id to predictions/NAME.json, the format of the SQuAD evaluation script."""
     write_json(directory / "predictions" / f"{name}.json", predictions)
 
 
 def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """Write one line of results per example to predictions/NAME.jsonl; see `adadepth.evaluation.predictions`."""
+    """Write one line of prediction results per example to predictions/NAME.jsonl."""
     folder = directory / "predictions"
     folder.mkdir(parents=True, exist_ok=True)
     lines = (json.dumps(row, ensure_ascii=False, allow_nan=False) for row in rows)
@@ -60,14 +60,14 @@ def write_prediction_rows(directory: Path, name: str, rows: Sequence[Mapping[str
 
 
 def write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write a value as a complete JSON file or not at all, and create the folder if it is missing."""
+    """Write a value to a JSON file atomically, and create the folder if it is missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Content of the files of a run directory. An unreadable file is empty, and `missing` gives the reason.
+    """Content of a run directory's files. An unreadable file counts as empty, and `missing` gives the reason.
 
     Files that only some runs have are read on demand. `missing` lists such a file only if it is damaged.
     """
@@ -124,7 +124,7 @@ def _parse_file(directory: Path, missing: dict[str, str], name: str, kind: Any =
 
 
 def _parse_lines(directory: Path, missing: dict[str, str], name: str) -> list[dict[str, Any]]:
-    """Return the objects of a JSON-lines file, without lines that are incomplete or of other types."""
+    """Return the objects of a JSON-lines file, skipping lines that are incomplete or not valid."""
     records = []
     with _record_failure(missing, name):
         for line in read_regular_file(directory / name).decode("utf-8").split("\n"):
@@ -146,7 +146,7 @@ def _record_failure(missing: dict[str, str], name: str) -> Iterator[None]:
 
 
 def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
-    """Parse YAML and check that it has the described types.
+    """Parse a YAML file and check that it has the described types.
 
     Raises:
         ValueError: If the text is not valid YAML, or a field has another type. The message names the field.
@@ -161,7 +161,7 @@ def _parse_yaml(text: str, kind: Any) -> dict[str, Any]:
 
 
 def evaluated(files: RunFiles) -> str:
-    """Return the number of units, the data set and the step of the last evaluation, in words.
+    """Format the number of tokens or sequences, the data set and the step of the last evaluation.
 
     The text is empty if the number is unknown.
     """
@@ -176,7 +176,7 @@ def evaluated(files: RunFiles) -> str:
 
 
 def describe_set_and_step(files: RunFiles) -> str:
-    """Return the data set and the step of the last evaluation in words that follow a count."""
+    """Format the data set and the step of the last evaluation, for a sentence that begins with a count."""
     where = f" of {files.halting['set']}" if "set" in files.halting else ""
     step = get_evaluation_step(files)
     return where + ("" if step is None else f", step {step:,}")
@@ -192,17 +192,17 @@ def get_evaluation_step(files: RunFiles) -> int | None:
 
 
 def get_run_unit(files: RunFiles) -> str:
-    """Return the unit that has a depth in a run: token, sequence, task or architecture."""
+    """Return what has a depth in this run: token, sequence, task or architecture."""
     return str(files.halting.get("unit", "architecture" if files.of(ARCHITECTURES) else "token"))
 
 
 def halts(files: RunFiles) -> bool:
-    """Return whether the tokens or sequences of a run halt one by one."""
+    """Return whether the model decides a depth for each token or sequence of the run."""
     return get_unit_wording(get_run_unit(files)).halts
 
 
 def get_early_stop_reason(files: RunFiles) -> str:
-    """Return why and when training ended early in words, or an empty text if it did not."""
+    """Describe why and when training ended early; return an empty text if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}
     if not reason or (steps and steps["done"] >= steps["planned"]):
         return ""
@@ -225,7 +225,7 @@ def max_updates(files: RunFiles) -> int:
 
 
 def sources(files: RunFiles) -> list[str]:
-    """Return the names of the files that were read and have contents."""
+    """Return the names of the run's files that were read and are not empty."""
     always = [name for name in (RUN, CONFIG, METRICS, HALTING, SENTENCES) if name not in files.missing]
     return [*always, *sorted(name for name, value in files.others.items() if value)]
 
@@ -239,12 +239,12 @@ def _merge_by_step(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def series(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
-    """Return (step, value) of a metric for every line that has a number for it."""
+    """Return (step, value) of a metric for every line of metrics.jsonl that has a number for it."""
     return [(line["step"], float(line[name])) for line in metrics if isinstance(line.get(name), int | float)]
 
 
 def distributions(metrics: Sequence[Mapping[str, Any]], name: str) -> list[tuple[int, list[Any]]]:
-    """Return (step, values) of every line whose list `name` is as long as the last such list."""
+    """Return (step, values) of a list-valued metric from metrics.jsonl, only lists as long as the last one."""
     pairs = [(line["step"], line.get(name)) for line in metrics]
     valid = [(step, counts) for step, counts in pairs if _are_numbers(counts) and len(counts) > 1 and any(counts)]
     return [(step, counts) for step, counts in valid if len(counts) == len(valid[-1][1])]
@@ -255,7 +255,7 @@ def _are_numbers(counts: Any) -> TypeGuard[list[float]]:
 
 
 def get_loss_curves(metrics: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[tuple[int, float]]]]]:
-    """Return the training and evaluation curves of every loss, with the total loss first.
+    """Return the training and evaluation curves of every loss, the total loss first.
 
     Losses of single steps and of further sets, which have longer names, are skipped.
     """

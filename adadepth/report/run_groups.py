@@ -53,7 +53,7 @@ class Parameter:
     choices: Sequence[Any] = ()
 
     def place(self, value: Any) -> float:
-        """Return the position of a hyperparameter's value on a scale from lowest (0) to highest (1)."""
+        """Scale a hyperparameter's value to [0, 1], from its lowest to its highest value."""
         if self.choices:
             return self.choices.index(value) / max(len(self.choices) - 1, 1)
         low, high, scaled = (
@@ -96,7 +96,7 @@ _RUN_FILE_NAMES = frozenset({RUN, CONFIG, METRICS})
 
 
 def find_runs(folder: Path) -> list[RunFiles]:
-    """Return the directories of all runs below a folder, or the folder itself if it is a run.
+    """Find all runs below a folder, or the folder itself if it is a run, and read their files.
 
     Subfolders of a run, such as its evaluations, are not searched. A summary of seeds is replaced by its runs. If there
     are training runs, evaluations next to them are skipped.
@@ -107,7 +107,7 @@ def find_runs(folder: Path) -> list[RunFiles]:
 
 
 def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
-    """Return the directories of the runs below some folders that belong to one sweep.
+    """Find the runs below some folders that belong to one sweep, and read their files.
 
     Evaluations are included, summaries over seeds are not.
 
@@ -121,7 +121,7 @@ def find_sweep_runs(folders: Iterable[Path], sweep: str) -> list[RunFiles]:
 
 
 def deduplicate_runs(runs: Iterable[RunFiles]) -> list[RunFiles]:
-    """Remove repeated runs from a list without changing its order."""
+    """Remove runs that occur twice, keeping the order of the others."""
     return list({run.directory.resolve(): run for run in runs}.values())
 
 
@@ -135,7 +135,7 @@ def _iterate_run_folders(folder: Path) -> Iterator[Path]:
 
 
 def _expand_seeds(run: RunFiles) -> list[RunFiles]:
-    """Return a run as a list, or the runs that a summary over seeds names.
+    """Return a run as a list, or the runs behind it if it is a summary over seeds.
 
     The list is empty for an older summary that does not name its runs.
     """
@@ -143,7 +143,7 @@ def _expand_seeds(run: RunFiles) -> list[RunFiles]:
 
 
 def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
-    """Return the runs that a summary over seeds names, or an empty list for any other file."""
+    """Read the runs that a summary over seeds names; return an empty list for an ordinary run."""
     return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
 
 
@@ -155,7 +155,7 @@ _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 @dataclass(frozen=True)
 class Group:
-    """Group of runs that differ only in the seed.
+    """Runs with equal settings that differ only in the seed.
 
     Attributes:
         label: Display name.
@@ -170,14 +170,14 @@ class Group:
     summary: Mapping[str, Any]
 
     def figure(self, name: str) -> Mapping[str, Any] | None:
-        """Return `n`, `mean` and, for several values, `std` of a final metric in the group, or None without a value."""
+        """Return `n`, `mean` and, for several values, `std` of a final metric in the group; None without a value."""
         spread: Mapping[str, Any] | None = self.summary["metrics"].get(name)
         return spread
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Comparison of groups of runs.
+    """Comparison of several groups of runs.
 
     Attributes:
         groups: Groups in the order of their first runs.
@@ -191,12 +191,12 @@ class Comparison:
 
     @property
     def runs(self) -> list[RunFiles]:
-        """Runs of all groups in order."""
+        """Runs of all groups, in order."""
         return [run for group in self.groups for run in group.runs]
 
     @property
     def entries(self) -> Sequence[Group]:
-        """Entries that have a colour of their own: the groups or, for a single group, its runs."""
+        """Rows and curves with their own colour: the groups or, for a single group, its runs."""
         if len(self.groups) > 1:
             return self.groups
         return [
@@ -207,20 +207,20 @@ class Comparison:
 
     @property
     def other_data(self) -> list[str]:
-        """Settings of data that differ between the runs, which make losses and scores incomparable."""
+        """Data settings that differ between the runs, so that their losses and scores cannot be compared."""
         is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
         data_keys = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
         return [key for key in get_differing_keys([group.settings for group in self.groups]) if key in data_keys]
 
     @property
     def unit(self) -> str | None:
-        """The unit of depth of all runs that measured depth, or None if units differ or nothing halts."""
+        """What has a depth in all compared runs, such as a token; None if the runs differ or nothing halts."""
         units = {get_run_unit(run) if halts(run) else "" for run in self.runs if run.halting}
         return (units.pop() or None) if len(units) == 1 else None
 
 
 def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison:
-    """Group runs by their settings. Unreadable runs and repeated seeds are excluded and named.
+    """Group runs with equal settings. Unreadable runs and repeated seeds are excluded and named.
 
     Args:
         runs: The runs to compare.
@@ -254,7 +254,7 @@ def compare(runs: Iterable[RunFiles], remarks: Sequence[str] = ()) -> Comparison
 
 
 def _describe_gaps(run: RunFiles) -> list[str]:
-    """Return sentences about the files that a readable run lacks."""
+    """Return a sentence for each file that a readable run lacks."""
     remarks = [f"{run.directory}: {run.missing[METRICS]}, so it has no curves."] if METRICS in run.missing else []
     if reason := get_early_stop_reason(run):
         remarks.append(f"{run.directory}: ended early, {reason}; its figures come from an unfinished training.")
@@ -305,12 +305,12 @@ def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that all settings have with different values."""
+    """Return the configuration keys whose values differ between runs."""
     return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
 
 
 def unshared(settings: Sequence[Settings]) -> list[str]:
-    """Return the keys that only some of several settings have."""
+    """Return the configuration keys that only some of the runs have."""
     every = dict.fromkeys(key for group_settings in settings for key in group_settings)
     return [key for key in every if any(key not in group_settings for group_settings in settings)]
 
@@ -320,7 +320,7 @@ def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
 
 
 def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
-    """Return a name for every group of runs: its configuration, and the settings in which it differs.
+    """Return a label for every group of runs: its configuration name, and the settings in which it differs.
 
     A letter replaces settings that are too long, and distinguishes equal names.
     """
@@ -343,7 +343,7 @@ def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
 
 
 def _shorten_key(key: str, keys: Sequence[str]) -> str:
-    """Return the last part of a key if no other key has the same last part, else the whole key."""
+    """Return the last part of a configuration key if it is unique, otherwise the whole key."""
     last = key.rpartition(".")[2]
     return last if sum(other.rpartition(".")[2] == last for other in keys) == 1 else key
 
@@ -353,14 +353,14 @@ def _get_letter(index: int) -> str:
 
 
 def format_setting(value: Any) -> str:
-    """Format a setting's value as on the command line."""
+    """Format the value of a setting as on the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def listed(names: Sequence[str], limit: int = 8) -> str:
-    """Join names on one line. A long list shows its first names and the number of the others."""
+    """Join names on one line, abbreviated to the first names and a count if there are many."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {number(rest)} more" if rest > 0 else "")
 
@@ -373,25 +373,25 @@ _COST_METRICS = (WORK, *SPEEDUPS.values())
 
 
 class Quality(NamedTuple):
-    """Quality metric, and whether less of it is better."""
+    """Quality metric, and whether a lower value of it is better."""
 
     name: str
     less_is_better: bool
 
     def best_first(self, entries: Sequence[Group]) -> list[Group]:
-        """Return the groups of runs that have the metric, with the best first."""
+        """Return the groups of runs that have the metric, sorted from best to worst."""
         sign = 1 if self.less_is_better else -1
         return sorted((entry for entry in entries if entry.figure(self.name)), key=lambda entry: sign * self.of(entry))
 
     def of(self, entry: Group) -> float:
-        """Return the mean of the metric in a group of runs, which must have it."""
+        """Return the mean of this metric over a group's runs, which must have it."""
         spread = entry.figure(self.name)
         assert spread is not None
         return float(spread["mean"])
 
 
 def get_compared_quality(comparison: Comparison) -> Quality | None:
-    """Return the quality metric that all runs share.
+    """Return the quality metric that all runs have, for their comparison.
 
     The order of preference is the metric that all runs optimise, the metric for model selection, and a score.
     """
@@ -410,7 +410,7 @@ def get_compared_quality(comparison: Comparison) -> Quality | None:
 
 
 def _get_common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:
-    """Return a value if it is the same in all runs, otherwise None."""
+    """Return the value of a field if it is the same in all runs, otherwise None."""
     values = {read(run) for run in comparison.runs}
     return values.pop() if len(values) == 1 else None
 
@@ -422,13 +422,13 @@ def get_shared_metrics(groups: Sequence[Group]) -> list[str]:
 
 
 def get_unshared_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the headline metrics that only some of the groups of runs have."""
+    """Return headline metrics that only some groups of runs have."""
     shared = set(get_shared_metrics(groups))
     return [name for name in get_headline_metrics(groups) if name not in shared]
 
 
 def get_headline_metrics(groups: Sequence[Group]) -> list[str]:
-    """Return the final metrics of groups of runs that a table shows."""
+    """Return the final metrics to show in a table of groups of runs."""
     names = [name for group in groups for name in select_headline_metrics(group.summary)]
     return list(dict.fromkeys([*names, *(name for name in _COST_METRICS if name in _get_metric_names(groups))]))
 
@@ -438,7 +438,7 @@ def _get_metric_names(groups: Sequence[Group]) -> dict[str, None]:
 
 
 def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) -> list[bool]:
-    """Return for each group of runs whether no other group has both a lower mean cost and a better mean quality."""
+    """Return for each group of runs whether it is Pareto-optimal in mean cost and mean quality."""
     sign = -1 if quality.less_is_better else 1
     points = [
         (spread["mean"], sign * quality.of(entry))
@@ -450,7 +450,7 @@ def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) ->
 
 
 def curves(entry: Group, name: str) -> tuple[Points, list[Points]]:
-    """Return the mean curve of a metric over the runs of a group, and the curve of every run.
+    """Return the mean training curve of a metric over a group's runs, and the curve of each run.
 
     The mean curve has only the steps that all runs have.
     """

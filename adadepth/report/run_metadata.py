@@ -27,7 +27,7 @@ from adadepth.report.table import Column, Table, format_duration, is_number, mak
 
 
 def build_facts_section(files: RunFiles) -> Section:
-    """Build the report section with facts about a run, its final metrics and its configuration file."""
+    """Build the report section on a run's settings, environment, final metrics and configuration file."""
     missing = [
         absent(what, files, name)
         for what, name in (("Facts about the run are", "run.json"), ("The configuration is", CONFIG))
@@ -52,12 +52,12 @@ def build_facts_section(files: RunFiles) -> Section:
 
 
 def title(files: RunFiles) -> str:
-    """Return the name of the configuration of a run, or the name of its folder."""
+    """Return the title of a run's page: its configuration name, or the name of its folder."""
     return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
 
 
 def facts(files: RunFiles) -> list[tuple[str, str]]:
-    """Return (name, value) of every fact about a run that a report lists."""
+    """Return (name, value) pairs of a run's settings and environment, for the report."""
     run, config = files.run, files.config
     data = config.get("dataset") or {}
     values = {
@@ -94,13 +94,13 @@ _SETTING_TITLES = {
 
 
 def _get_settings(files: RunFiles) -> dict[str, str]:
-    """Return the settings of a run that a report lists, by title."""
+    """Return the configuration settings that a report lists, by title."""
     settings = files.run.get("settings") or {"model": files.config.get("model")}
     return {title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()}
 
 
 def tokenizer(files: RunFiles) -> str:
-    """Return a description of a run's tokenizer, without which perplexities per token cannot be compared."""
+    """Describe a run's tokenizer, without which perplexities per token cannot be compared."""
     settings, data = files.config.get("tokenizer") or {}, files.run.get("data") or {}
     trained = (data.get("tokenizer") if isinstance(data, Mapping) else None) or {}
     name = settings.get("path") or settings.get("kind")
@@ -130,7 +130,7 @@ def _format_value(value: Any) -> str:
 
 
 def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
-    """Return the metrics of the last evaluation and the last training log, without those of single steps."""
+    """Return the final metrics of a run, from its last evaluation and last training log."""
     metrics = files.run.get("final_metrics") or {}
     return [
         (name, value)
@@ -140,12 +140,12 @@ def final_metrics(files: RunFiles) -> list[tuple[str, Any]]:
 
 
 def read_config_text(files: RunFiles) -> str:
-    """Return the text of config.yaml of the run, cut to 12,000 characters."""
+    """Read the run's config.yaml as text, cut to 12,000 characters."""
     return (files.directory / CONFIG).read_text(encoding="utf-8")[:12_000] if CONFIG not in files.missing else ""
 
 
 def definitions(files: RunFiles) -> Section:
-    """Build the report section that defines terms and explains why some values are absent."""
+    """Build the report section that defines its terms and explains absent values."""
     unit, has_exits = get_run_unit(files), bool(files.of(EXITS).get("sets") or files.of(EXIT_RULES).get("sets"))
     shares = {
         "decided": format_whole_percent(DECIDED),

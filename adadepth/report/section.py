@@ -1,4 +1,4 @@
-"""Sections of a report page: data structures, templates, and tokens annotated with their depth."""
+"""Sections of a report page: data structures, HTML templates, and tokens annotated with their depth."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from adadepth.report.table import Table, number, percent, to_html
 
 
 class Note(NamedTuple):
-    """Line of an annotation on a page: a name, a text, and a share that is drawn as a bar."""
+    """Line of a token's annotation on a report page: a name, a text, and a share drawn as a bar."""
 
     name: str
     text: str = ""
@@ -47,7 +47,7 @@ class Token:
 
 
 def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()) -> list[Note]:
-    """Return one annotation per iteration of a token, with halting probability and prediction."""
+    """Return an annotation for each iteration of a token, with its halting probability and prediction."""
     return [
         Note(str(step), text or "", share)
         for step, (share, text) in enumerate(zip_longest(probabilities, predictions), start=1)
@@ -55,7 +55,7 @@ def steps(probabilities: Iterable[float | None], predictions: Iterable[str] = ()
 
 
 def join_notes(notes: Sequence[Note]) -> str:
-    """Join annotations on one line, for pages without scripts."""
+    """Join annotations on one line, for pages read without scripts."""
     words = []
     for name, text, share in notes:
         content = " ".join(filter(None, ["" if share is None else f"{share:.3f}", text]))
@@ -64,7 +64,7 @@ def join_notes(notes: Sequence[Note]) -> str:
 
 
 def as_lists(notes: Sequence[Note]) -> list[list[Any]]:
-    """Return annotations as lists without empty parts, for the script of a page."""
+    """Convert annotations to lists without empty parts, for the JavaScript of a page."""
     return [[part for part in note if part not in (None, "")] for note in notes]
 
 
@@ -95,7 +95,7 @@ SectionOf = Callable[[RunFiles], Section | None]
 
 @dataclass(frozen=True)
 class SectionEntry:
-    """Section of a run's report page with its position. Modules of this package list theirs in a tuple `SECTIONS`.
+    """Registration of a report section, with its position on the page. Modules list theirs in `SECTIONS`.
 
     Attributes:
         order: Position on the page; smaller numbers come first.
@@ -113,7 +113,7 @@ class SectionEntry:
 
 
 def fill(template: str, *packages: str, **content: Any) -> Markup:
-    """Render a template, `FILE` or `FILE:BLOCK`, from `packages` or this package. Text is escaped."""
+    """Render a template, `FILE` or `FILE:BLOCK`, of this package or of `packages`, to HTML. Text is escaped."""
     name, _, part = template.partition(":")
     loaded = load_templates(*packages).get_template(f"{name}.html.j2")
     if not part:
@@ -148,6 +148,6 @@ def explain_damage(title: str, anchor: str, what: str, files: RunFiles, name: st
 
 
 def absent(what: str, files: RunFiles, name: str, otherwise: str = "") -> Markup:
-    """Return a sentence that a value is not available because its file is missing, damaged or lacks it."""
+    """Return a sentence on why a value is not available: its file is missing, is damaged, or lacks the value."""
     reason = files.missing.get(name, otherwise)
     return Markup('<p class="absent">{} not available{}.</p>\n').format(what, f": {reason}" if reason else "")

@@ -16,7 +16,7 @@ from adadepth.report.table import Column, Table, is_number, make_number_format, 
 
 
 def summarise_seeds(runs: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
-    """Compute mean, sample standard deviation, count and values of every metric over seeds.
+    """Compute mean, sample standard deviation, count and values of every metric over runs with different seeds.
 
     Args:
         runs: Seed and final metrics of each run. Values that are not finite numbers are skipped.
@@ -55,7 +55,7 @@ def describe_seeds(values: Mapping[str, float]) -> dict[str, Any]:
 
 
 def select_headline_metrics(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return the metrics that belong in a table: quality and losses at the exit, mean depths, and search results."""
+    """Return the metrics for the table of seeds: quality and losses at the exit, mean depths, search results."""
     return {
         name: metric
         for name, metric in summary["metrics"].items()
@@ -86,7 +86,7 @@ def build_seed_table(summary: Mapping[str, Any]) -> Table:
 
 
 def build_layer_seed_table(summary: Mapping[str, Any]) -> Table | None:
-    """Build the table of the weight of every state over seeds, or return None if the runs learned no weights."""
+    """Build the table of learned layer weights over seeds, or return None if the runs learned none."""
     weights = collect_seed_weights(summary.get("metrics", {}))
     by_state = {str(state): metric for state, metric in weights.items()}
     return _build_table("layer_weights_over_seeds", "state n", by_state, summary) if by_state else None

@@ -18,7 +18,7 @@ MARKER_SHAPES = ("circle", "square", "triangle", "diamond", "wedge")
 
 
 def ramp(position: float) -> str:
-    """Return a colour of the colour ramp, from position 0 (lightest) to 1 (darkest), as #rrggbb."""
+    """Return the colour at a position of the colour ramp, from 0 (lightest) to 1 (darkest), as #rrggbb."""
     scaled = min(max(position, 0.0), 1.0) * (len(_RAMP_ENDS) - 1)
     lower = min(int(scaled), len(_RAMP_ENDS) - 2)
     share = scaled - lower
@@ -30,17 +30,17 @@ BAR, SPREAD, MIDDLE = ramp(0.75), ramp(0.5), ramp(1)
 
 
 def get_share_color(share: float) -> str:
-    """Return the ramp colour at the square root of a share, so that shares of a few percent remain distinguishable."""
+    """Return the colour of a share, on a square-root scale so that shares of a few percent remain distinguishable."""
     return ramp(math.sqrt(share))
 
 
 def get_dash(index: int, dashes: int) -> int:
-    """Return the dash style of a curve by its number."""
+    """Return the dash style of the n-th curve."""
     return (index + index // len(LINES)) % dashes
 
 
 def get_shape_style(index: int) -> tuple[str, str]:
-    """Return colour and shape of a group of points by its number."""
+    """Return colour and marker shape of the n-th group of points."""
     return LINES[index % len(LINES)], MARKER_SHAPES[index % len(MARKER_SHAPES)]
 
 

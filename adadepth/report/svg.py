@@ -1,4 +1,4 @@
-"""Drawing of panels as SVG text, without scripts or external resources. All text is escaped.
+"""Rendering of figure panels as SVG text, without scripts or external resources. All text is escaped.
 
 Coordinates are pixels of a drawing with a width of 440, which the page scales to its column.
 """
@@ -55,7 +55,7 @@ _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of the
 
 @dataclass(frozen=True)
 class Area:
-    """Drawing area of a panel: the values and the pixels of its borders."""
+    """Drawing area of a panel: the range of values, and the pixel positions of its borders."""
 
     x: Span
     y: Span
@@ -65,11 +65,11 @@ class Area:
     bottom: float
 
     def across(self, value: float) -> float:
-        """Return the horizontal pixel position of an x value."""
+        """Convert an x value to a horizontal pixel position."""
         return self.left + _scale(value, self.x) * (self.right - self.left)
 
     def up(self, value: float) -> float:
-        """Return the vertical pixel position of a y value."""
+        """Convert a y value to a vertical pixel position."""
         return self.bottom - _scale(value, self.y) * (self.bottom - self.top)
 
 
@@ -98,7 +98,7 @@ def _compute_height(panel: Panel) -> int:
 
 
 def _draw_panel(panel: Panel) -> str:
-    """Return the drawing commands of a panel. Its area has the width WIDTH."""
+    """Return the SVG elements of a panel, with a plot area of width WIDTH."""
     if isinstance(panel.mark, Boards):
         return "".join(_draw_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
@@ -113,14 +113,14 @@ def _draw_panel(panel: Panel) -> str:
 
 
 def render_sparkline(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
-    """Render a mark without axes, small enough for a row of a table."""
+    """Render a small chart without axes, to fit into a table row."""
     area = Area(x, y, 8, width - 8, 2, 20)
     base = f'<path d="M4 {"20.5" if isinstance(mark, Bars) else "11"}H{width - 4}" stroke="{GRID}" stroke-width="1.5"/>'
     return _wrap_svg(base + "".join(_paint(mark, area)), description, width, 22)
 
 
 def render_swatch_legend(entries: Sequence[tuple[str, str]]) -> Markup:
-    """Render a legend of filled squares with names, from pairs (name, colour)."""
+    """Render a legend of coloured squares with names, from pairs (name, colour)."""
     return _render_entries([_build_square_entry(name, color) for name, color in entries])
 
 
@@ -187,7 +187,7 @@ def _scale(value: float, interval: Span) -> float:
 
 
 def _paint(mark: Mark, area: Area) -> Iterator[str]:
-    """Return the drawing commands of a panel's content, such as curves or bars."""
+    """Return the SVG elements of a panel's content, such as curves or bars."""
     return _PAINTERS[type(mark)](mark, area)
 
 
@@ -209,7 +209,7 @@ def _format_points(points: Points, area: Area) -> str:
 
 
 def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
-    """Return name, points, colour and dash attribute of each curve that has points."""
+    """Return name, points, colour and dash attribute of each curve that is not empty."""
     styled = []
     for index, (name, points) in enumerate(mark.curves):
         dash = _DASHES[get_dash(index, len(_DASHES))]
@@ -269,7 +269,7 @@ def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
 
 
 def _draw_spread(dot: Dot, area: Area) -> str:
-    """Return the SVG path of the spread bars through a point."""
+    """Return the SVG path of error bars through a point."""
     across = f"M{area.across(dot.x - dot.spread_x):.1f} {area.up(dot.y):.1f}H{area.across(dot.x + dot.spread_x):.1f}"
     up = f"M{area.across(dot.x):.1f} {area.up(dot.y - dot.spread_y):.1f}V{area.up(dot.y + dot.spread_y):.1f}"
     return (across if dot.spread_x else "") + (up if dot.spread_y else "")
@@ -283,7 +283,7 @@ def _draw_symbol(shape: str, area: Area, dot: Dot, size: float) -> str:
 
 
 def _get_outline(shape: str, size: float) -> str:
-    """Return the SVG path of a shape, relative to its centre."""
+    """Return the SVG path of a marker shape, relative to its centre."""
     return {
         "circle": f"m-{size} 0a{size} {size} 0 1 0 {2 * size} 0a{size} {size} 0 1 0 -{2 * size} 0z",
         "square": f"m-{size} -{size}h{2 * size}v{2 * size}h-{2 * size}z",
@@ -312,7 +312,7 @@ _PAINTERS: dict[type, Callable[[Any, Area], Iterator[str]]] = {
 
 
 def _draw_boards(mark: Boards) -> Iterator[str]:
-    """Draw boards side by side, scaled to the width of other charts."""
+    """Draw boards side by side, scaled to the width of the other charts."""
     side = _compute_cell_side(mark)
     for number, (title, cells) in enumerate(mark.boards):
         line, column = divmod(number, mark.across)
@@ -322,17 +322,17 @@ def _draw_boards(mark: Boards) -> Iterator[str]:
 
 
 def _compute_cell_side(mark: Boards) -> float:
-    """Return the side of a cell in pixels."""
+    """Return the side length of a board cell in pixels."""
     return (WIDTH - _GAP * (mark.across - 1)) / mark.across / mark.columns
 
 
 def _compute_board_height(mark: Boards) -> int:
-    """Return the height of a board with its title, in pixels."""
+    """Return the height of a board with its title in pixels."""
     return round(mark.rows * _compute_cell_side(mark)) + _BOARD_TOP
 
 
 def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
-    """Draw filled squares with texts, frames around mistakes, and lines around boxes. Lengths are in cells."""
+    """Draw a board: filled cells with texts, frames around mistakes, and lines around boxes, in cell units."""
     yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
     for cell in cells:
         x, y = cell.column, cell.row
@@ -354,7 +354,7 @@ def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, si
 
 
 class _Entry(NamedTuple):
-    """Entry of a legend: a name and the drawing before it."""
+    """Entry of a legend: its name and the symbol before it."""
 
     name: str
     drawing: str
@@ -422,7 +422,7 @@ _MARGIN, _TITLE, _LINE, _LETTER = 20, 26, 20, 6.6  # of a file, in pixels; the l
 
 
 def document(figure: Figure) -> str:
-    """Return a figure as a stand-alone SVG file, with title, panels, legend and sample size."""
+    """Render a figure as a stand-alone SVG file, with title, panels, legend and sample size."""
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
@@ -446,7 +446,7 @@ def document(figure: Figure) -> str:
 
 
 def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
-    """Return a panel at the position (x, y) of a figure, and the y coordinate of its lower end."""
+    """Position a panel at (x, y) in a figure, and return it with the y coordinate of its lower edge."""
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
@@ -456,7 +456,7 @@ def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
 
 
 def _wrap_legend(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
-    """Return a legend wrapped to the width of a panel, and its number of lines."""
+    """Wrap a legend to the width of a panel, and return it with its number of lines."""
     x, line, parts = 0.0, 0, []
     for name, drawing, width, height in entries:
         wide = width + 6 + _LETTER * len(name) + 14

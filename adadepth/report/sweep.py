@@ -17,7 +17,7 @@ from adadepth.runtime.files import write_atomic
 
 @dataclass(frozen=True)
 class CellScores:
-    """Scores of one combination of settings in a grid, by epoch and seed.
+    """Scores of one combination of settings in a grid search, by epoch and seed.
 
     Attributes:
         settings: Values of the swept keys in this cell.
@@ -33,7 +33,7 @@ class CellScores:
 
 
 def summarise_grid(cells: Sequence[CellScores], *, from_epoch: int, maximize: bool) -> dict[str, Any]:
-    """Choose the combination of settings and the epoch with the best mean score over seeds (Simoulin & Crabbé 2021).
+    """Select the settings and the epoch with the best mean score over seeds (Simoulin & Crabbé 2021).
 
     An epoch of a cell is eligible if it is not earlier than `from_epoch` and all seeds of the cell have a score for it.
     A mean over fewer seeds would favour cells with failed seeds. If means are equal, the earlier epoch is selected,
@@ -98,7 +98,7 @@ def _select_best_seed(row: Mapping[str, Any], maximize: bool) -> dict[str, Any]:
 
 
 def build_grid_table(grid: Mapping[str, Any]) -> Table:
-    """Build the table of scores in every epoch of every combination of settings."""
+    """Build the table of scores by epoch for every combination of settings."""
     rows = grid["rows"]
     keys = list(dict.fromkeys(key for row in rows for key in row["settings"]))
     seeds = list(dict.fromkeys(seed for row in rows for seed in row["values"]))
@@ -118,7 +118,7 @@ def build_grid_table(grid: Mapping[str, Any]) -> Table:
 
 
 def format_cell_settings(settings: Mapping[str, str]) -> str:
-    """Format a combination of settings for the command line."""
+    """Format a combination of settings as on the command line."""
     return " ".join(f"{key}={value}" for key, value in settings.items()) or "the only cell"
 
 
@@ -126,7 +126,7 @@ CHOICE = "choice.json"
 
 
 def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] = ()) -> Path:
-    """Write the results of a grid of settings into its folder, and return the path of the report.
+    """Write the report of a grid search into its folder, and return the path.
 
     Args:
         folder: Folder of the sweep.
@@ -145,7 +145,7 @@ def write_grid(folder: Path, grid: Mapping[str, Any], extra: Sequence[Section] =
 
 
 def format_grid(grid: Mapping[str, Any]) -> str:
-    """Format the results of a grid of settings, and the selected combination, as text."""
+    """Format the results of a grid search and its best combination of settings as text."""
     lines = [f"{grid['metric']} of every cell and epoch", "", to_text(build_grid_table(grid)), ""]
     lines += [f"left out: {format_cell_settings(cell['settings'])}: {cell['reason']}" for cell in grid["left_out"]]
     if (selected := grid["chosen"]) is None:

@@ -1,4 +1,4 @@
-"""Tables that are described once and written as HTML, text, CSV and LaTeX, with formats for their numbers."""
+"""Tables that are defined once and rendered as HTML, text, CSV and LaTeX, with formats for their numbers."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def signed(value: float) -> str:
 
 
 def interval(ends: tuple[float, float]) -> str:
-    """Format the two ends of an interval with their signs."""
+    """Format the two bounds of an interval with their signs."""
     return f"{ends[0]:+.3f} to {ends[1]:+.3f}"
 
 
 def spread(statistics: dict[str, float]) -> str:
-    """Format a mean with its standard deviation."""
+    """Format a mean and its standard deviation."""
     return f"{statistics['mean']:.2f} ± {statistics['std']:.2f}"
 
 
@@ -62,7 +62,7 @@ def format_duration(seconds: float) -> str:
 
 
 def is_number(value: Any) -> bool:
-    """Return whether a value from a file is a number. A boolean is not a number."""
+    """Return whether a value read from a file is a number. A boolean is not one."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -70,7 +70,7 @@ _ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x"})
 
 
 def plain(text: str) -> str:
-    """Return text with the special characters of this project in ASCII, for terminals and log files."""
+    """Replace special characters of this package's texts by ASCII, for terminals and log files."""
     return text.translate(_ASCII)
 
 
@@ -81,7 +81,7 @@ Where = Literal["everywhere", "view", "file", "page"]
 
 @dataclass(frozen=True)
 class Column:
-    """Description of a column of a table.
+    """Column of a table: its key, heading and number format.
 
     Attributes:
         key: Key of the value in a row, and heading in CSV.
@@ -113,7 +113,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Table: columns, and rows of values by key. A value that is absent or None is shown as missing.
+    """Table for reports: columns, and rows of values by key. An absent value or None is shown as missing.
 
     The first column names the row.
     """
@@ -123,12 +123,12 @@ class Table:
     rows: Sequence[Mapping[str, Any]]
 
     def of(self, *where: str) -> list[Column]:
-        """Return the columns that belong to all outputs and to the given ones."""
+        """Return the columns that belong to the given kinds of output, with those that belong to every output."""
         return [column for column in self.columns if column.where in ("everywhere", *where)]
 
 
 def text(value: Any) -> str:
-    """Format a cell's value that is not a number."""
+    """Format the text of a table cell that is not a number."""
     return str(value)
 
 
@@ -136,7 +136,7 @@ def text(value: Any) -> str:
 
 
 def to_html(table: Table, wide: bool = False) -> Markup:
-    """Render a table as HTML, which scrolls sideways if the page is too narrow for it."""
+    """Render a table as HTML that scrolls sideways on narrow pages."""
     columns = table.of("view", "page")
     head = Markup("").join(
         Markup('<th scope="col"{}>{}</th>').format(
@@ -201,7 +201,7 @@ def _draw_shape(shares: Sequence[float], axis: tuple[int, int]) -> Markup:
 
 
 def to_text(table: Table) -> str:
-    """Format a table as lines of plain text: the headings, a rule and the rows."""
+    """Render a table as lines of plain text: headings, rule and rows."""
     columns = [column for column in table.of("view") if column.kind != "range"]
     head = [column.heading for column in columns]
     rows = [[_format_value(column, row) for column in columns] for row in table.rows]
@@ -227,7 +227,7 @@ def _format_value(column: Column, row: Mapping[str, Any]) -> str:
 
 
 def format_sparkline(shares: Sequence[float]) -> str:
-    """Format a distribution over depths with one character per depth, relative to the highest share.
+    """Format a distribution over depths as one character per depth, scaled to the highest share.
 
     Every positive share is visible.
     """
@@ -248,13 +248,13 @@ _NUMBER = re.compile(r"[+-]?[.,]?\d[\d.,]*(e[+-]?\d+)?%?", re.ASCII | re.IGNOREC
 
 
 def to_records(table: Table) -> tuple[list[str], list[list[Any]]]:
-    """Return a table's columns and rows of unformatted values, with None for missing ones."""
+    """Convert a table to its column keys and rows of unformatted values, with None for missing ones."""
     keys = [column.key for column in table.of("file")]
     return keys, [[row.get(key) for key in keys] for row in table.rows]
 
 
 def to_csv(table: Table) -> str:
-    """Format a table's unformatted values as CSV with one line per row. A missing value is empty."""
+    """Render a table as CSV with unformatted values. A missing value is empty."""
     keys, rows = to_records(table)
     return format_csv([keys, *rows])
 
@@ -271,7 +271,7 @@ _RETURN = "\r\n"
 
 
 class _LineReturner:
-    """File object that returns every line that the CSV writer passes to it."""
+    """File-like object that returns each line the CSV writer passes to it instead of storing it."""
 
     def write(self, line: str) -> str:
         """Return the line instead of storing it."""
@@ -295,7 +295,7 @@ _LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _LA
 
 
 def to_latex(table: Table, sample: str = "") -> str:
-    """Format a table for the package booktabs, with the sample size in its caption. Drawings are skipped."""
+    """Render a table in LaTeX for the package booktabs, with the sample size in the caption and without drawings."""
     columns = [column for column in table.of("view") if column.kind in ("number", "text", "code")]
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
     head = _format_latex_row([column.heading for column in columns])

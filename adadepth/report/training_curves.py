@@ -70,7 +70,7 @@ def _build_panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:
 
 
 def _means(files: RunFiles) -> Curves:
-    """Return the curves of mean depth over training, for at most six classes."""
+    """Return curves of mean depth over training for at most six classes of tokens or sequences."""
     classes = files.halting.get("classes", {})
     by_label = [name for name in classes if name.startswith("label: ")]
     names = ("all", "correct", "wrong", *by_label[:3]) if "correct" in classes else ("all", *_TOKEN_CURVES)
@@ -142,7 +142,7 @@ def format_loss_title(name: str) -> str:
 
 
 def _get_loss_unit(name: str) -> str:
-    """Return the unit of a loss: nats for cross-entropies, otherwise the weighted share of the total loss."""
+    """Return the unit of a loss: nats for cross-entropies, otherwise its weighted share of the total loss."""
     return "nats" if name in ("lm_loss", "mlm_loss", "sop_loss") else "weighted loss"
 
 

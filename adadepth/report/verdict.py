@@ -1,4 +1,4 @@
-"""Verdict of a run: whether depth reached its target, adapts to the input and improves quality, and what it saves."""
+"""Verdict on a run: does depth reach its target, adapt to the input and improve quality, and what does it save?"""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
 
 
 def _format_brief_depth(halting: Mapping[str, Any]) -> str:
-    """Return mean depth, its standard deviation and its most important rank correlation, in a few words."""
+    """Format mean depth, standard deviation and the most important rank correlation in a few words."""
     everyone = halting["classes"]["all"]
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
@@ -92,7 +92,7 @@ def _describe_spread(adaptation: Mapping[str, Any], n: int, unit: str, spread: s
 
 
 def _describe_variance(between: Mapping[str, float], answer: Answer) -> Iterator[str]:
-    """Yield sentences on the share of depth variance that classes explain, or nothing if depth does not vary."""
+    """Yield sentences on the share of depth variance that token or sequence classes explain."""
     if not between or answer == "no":
         return
     (way, share), *rest = between.items()
@@ -114,7 +114,7 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
 
 
 def describe_strength(correlation: Mapping[str, float], other: str) -> str:
-    """Describe a rank correlation in words. A small one, or one with 0 in its interval, counts as none."""
+    """Describe the strength of a rank correlation in words; none if it is small or 0 lies in its interval."""
     if not (direction := _get_direction(correlation)):
         return f"does not follow {other}"
     size = abs(correlation["value"])
@@ -130,7 +130,7 @@ def _get_direction(correlation: Mapping[str, float] | None) -> int:
 
 
 def _get_correlations(halting: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, float]]]:
-    """Yield each variable with which depth is correlated, the units, and the correlation with its interval.
+    """Yield the rank correlations of depth, each with the other variable, the tokens or sequences, and its interval.
 
     The correlation with the loss is over masked tokens if there are any. Over all tokens, differences between classes
     alone would cause a correlation.
@@ -148,7 +148,7 @@ NEEDED = WORK.removeprefix("cost/")
 
 
 def cost(files: RunFiles) -> Finding:
-    """Report the updates, the compute that they need as a share of full depth's, and the measured speed-up.
+    """Answer the verdict's question on cost: updates, compute as a share of full depth, and measured speed-up.
 
     The compute that the evaluation itself used is not a cost of the model. The section Compute reports it.
     """
@@ -161,7 +161,7 @@ def cost(files: RunFiles) -> Finding:
 
 
 def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
-    """Return the share of blocks or updates, the share of MACs, and the measured speed-up, in a few words."""
+    """Format the shares of updates and MACs relative to full depth, and the speed-up, in a few words."""
     halting, unit = files.halting, get_run_unit(files)
     parts = []
     if layers := halting.get("layers"):
@@ -191,14 +191,14 @@ def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
 
 
 class Depth(NamedTuple):
-    """Measured depth in the unit of a budget, and the format of its value."""
+    """Measured depth of a run in the unit of its depth budget, with a format for its value."""
 
     written: str
     measured: float | None
 
 
 def target(files: RunFiles) -> Finding | None:
-    """Report target depth, measured depth, their difference and advice, or return None without a target."""
+    """Answer the verdict's question on the target depth, with advice if it was missed; return None without a target."""
     settings = files.config.get("budget") or {}
     target_value = settings.get("target")
     if not target_value or files.run.get("mode", "train") != "train":
@@ -246,7 +246,7 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
 
 
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
-    """Yield advice on how to reach the target depth, with the most likely reason for the miss first."""
+    """Yield advice on how to reach a missed target depth, the most likely reason first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
     if reason := get_early_stop_reason(files):
         yield f"let the run finish, because it ended early ({reason})"
@@ -281,7 +281,7 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """Return the answers of a run's verdict, or an empty mapping if the run's files contain no depths."""
+    """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths."""
     depth = _assess_depth(files)
     if depth is None:
         return {}
@@ -300,7 +300,7 @@ def _assess_depth(files: RunFiles) -> Finding | None:
 
 
 def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
-    """Add the reason why depth did not adapt, if the model has exits and no exit rule."""
+    """Add to the verdict that depth did not adapt because the model has exits but no exit rule."""
     if finding.answer != "no" or (files.config.get("model") or {}).get("exit_rule", "") is not None:
         return finding
     unit = get_run_unit(files)
@@ -312,7 +312,7 @@ def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
 
 
 def build_verdict_section(files: RunFiles) -> Section | None:
-    """Build the report section with the questions of the verdict and their answers in words."""
+    """Build the report section with the questions and answers of the verdict."""
     findings = verdict(files)
     if not findings:
         return None
