@@ -446,7 +446,7 @@ def document(figure: Figure) -> str:
 
 
 def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
-    """Position a panel at (x, y) in a figure, and return it with the y coordinate of its lower edge."""
+    """Return a panel placed at (x, y) in a figure, with the y coordinate of its lower edge."""
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
