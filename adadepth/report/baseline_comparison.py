@@ -444,7 +444,7 @@ def qualities(files: RunFiles) -> list[str]:
 
 
 def _select_score(files: RunFiles, measured: Mapping[str, float]) -> str:
-    """Return the name of the metric by which exit steps or exit rules are compared."""
+    """Return the name of the metric that is used to compare exit steps or exit rules."""
     return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
 
 

@@ -218,7 +218,7 @@ def format_best_line(comparison: Comparison) -> str | None:
 
 
 def get_optimised_quality(comparison: Comparison) -> Quality | None:
-    """Return the metric by which all runs select their best model, or None if it cannot rank the groups of runs.
+    """Return the metric that selects the best model in all runs, or None if it cannot rank the groups of runs.
 
     Groups cannot be ranked if they differ only in the seed or have different data. The name of an evaluation metric
     determines its direction. For other metrics, such as a depth, the search defines it.
