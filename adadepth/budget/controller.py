@@ -1,4 +1,4 @@
-"""PI controller that holds the mean depth of training at a target, the target's schedule, and a smooth depth.
+"""PI controller that holds the mean depth of a model at a target during training.
 
 The controller has two actuators. Usually it changes the weight of a smooth depth in the loss. If depth is still far
 from the target after the schedule has reached the target, it moves the halting bias instead. The reason is that the
@@ -32,7 +32,7 @@ _SMALLEST = 1e-3
 
 
 def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = EXPONENT) -> Tensor:
-    """Return a differentiable approximation of the number of updates of each unit, sum_n s_n^a, float32, (...).
+    """Return a differentiable approximation of each unit's number of updates, sum_n s_n^a, float32, (...).
 
     Args:
         survival: Survivals s_n, the share of a unit that continues after step n, (..., N). They are 1 - h_n for ACT,
@@ -58,7 +58,7 @@ BIAS_GAIN = 1.0
 
 @dataclass(frozen=True)
 class Response:
-    """Gains of the PI controller, and the smoothing of its measured depth.
+    """Gains of the PI controller, and the smoothing factor of its measured depth.
 
     Attributes:
         smoothing: Smoothing beta of the measured depth, or 0 for no smoothing.
@@ -74,7 +74,7 @@ class Response:
 
 @dataclass(frozen=True)
 class BudgetSchedule:
-    """Schedule of the target depth over training progress, which is the share of optimiser steps already made.
+    """Schedule of the target depth over training progress, the share of optimiser steps already made.
 
     The schedule has three phases. In `grow` no unit halts and all units get the same depth, which rises from
     `grow_from` to full depth with the square of the progress. A long recurrence then learns what it does not learn at
@@ -100,7 +100,7 @@ class BudgetSchedule:
     grow_from: int = 1
 
     def compute_target(self, progress: float) -> float:
-        """Return the target depth. In the growth phase this is the depth that all units are forced to."""
+        """Return the target depth at the given training progress."""
         if (forced := self.compute_forced_depth(progress)) is not None:
             return self.full * forced / self.max_updates
         falling = progress - self.grow - self.hold
@@ -111,7 +111,7 @@ class BudgetSchedule:
         return self.full + (self.target - self.full) * falling / self.ramp
 
     def compute_forced_depth(self, progress: float) -> int | None:
-        """Return the number of updates that the growth phase forces on all units, or None after the growth phase."""
+        """Return the depth forced on all units in the growth phase, in updates, or None after that phase."""
         if progress >= self.grow:
             return None
         return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)
@@ -145,7 +145,7 @@ class BudgetController:
 
     @torch.no_grad()
     def advance(self, total: Tensor, count: Tensor, progress: float) -> None:
-        """Update the controller's multiplier with the mean depth that was measured in one optimiser step.
+        """Update the controller with the mean depth measured in one optimiser step.
 
         Args:
             total: Sum of the depths of all units, over all micro-batches and processes.
@@ -167,19 +167,19 @@ class BudgetController:
         self._begun = self._begun | is_counted
 
     def price(self, progress: float) -> Tensor:
-        """Return the weight of the smooth depth in the loss at the given progress of training, a scalar."""
+        """Return the current weight of the depth term in the loss, a scalar."""
         multiplier = self._state[0]
         return torch.where(self._begun, multiplier + self._proportional(progress), multiplier).float()
 
     def reward(self, progress: float) -> Tensor:
-        """Return the negative part of the proportional term, which rewards depth while depth is below the target.
+        """Return a loss weight, zero or negative, that rewards depth while the measured depth is below the target.
 
         It is used in training stages in which no depth is too large. The integral would keep growing in these stages.
         """
         return (self._begun * self._proportional(progress).clamp(max=0.0)).float()
 
     def _proportional(self, progress: float) -> Tensor:
-        """Return the controller's proportional term k_p (m - t) / D times the gain, or 0 if the bias moves depth.
+        """Return the proportional term of the PI controller, gain k_p (m - t) / D, or 0 while the bias controls depth.
 
         See `_compute_error` for the symbols.
         """
@@ -187,7 +187,7 @@ class BudgetController:
         return torch.where(self._is_far(self._state[2], progress), 0.0, proportional)
 
     def compute_bias_shift(self, progress: float) -> Tensor:
-        """Return the number that the controller adds to the halting bias before the next step, in logits, a scalar.
+        """Return the change of the halting bias before the next optimiser step, in logits, a scalar.
 
         The shift is k_b (m - t) / D, for measured depth m, target t and full depth D, if the schedule has reached the
         final target and depth is far from it. Otherwise it is 0.
@@ -196,11 +196,11 @@ class BudgetController:
         return torch.where(is_far, BIAS_GAIN * self._compute_error(progress), 0.0).float()
 
     def _compute_error(self, progress: float) -> Tensor:
-        """Return the relative error (m - t) / D of the measured depth m, for target t and full depth D."""
+        """Return the relative error (m - t) / D of the measured depth m, for target depth t and full depth D."""
         return (self._state[2] - self.schedule.compute_target(progress)) / self.schedule.full
 
     def _is_far(self, measured: Tensor, progress: float) -> Tensor:
-        """Return whether a measured depth is so far from the final target that the bias moves it instead of the loss.
+        """Return whether the depth is so far from its final target that the halting bias, not the loss, corrects it.
 
         While the target falls, only the loss moves depth, because the loss treats tokens differently and a bias shifts
         all of them.
@@ -211,15 +211,15 @@ class BudgetController:
         return (error < -FAR_BELOW) | (error > FAR_ABOVE)
 
     def figures(self, progress: float) -> dict[str, float]:
-        """Return the figures that a run logs about its depth budget: target, measured depth and multiplier, by name."""
+        """Return the controller's values to log: target depth, measured depth and multiplier."""
         multiplier, smoothed, _ = self._state.tolist()
         return {"target": self.schedule.compute_target(progress), "measured": smoothed, "multiplier": multiplier}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the budget controller as JSON values without loss of precision."""
+        """Return the state of the budget controller as JSON values, without loss of precision."""
         return {"state": self._state.tolist(), "begun": bool(self._begun)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a budget controller from the state that `state_dict` returned."""
+        """Restore the budget controller from a state that `state_dict` returned."""
         self._state = self._state.new_tensor(state["state"])
         self._begun = self._begun.new_tensor(bool(state["begun"]))

@@ -1,4 +1,4 @@
-"""Bisection that finds the exit threshold at which a trained model has a target mean depth."""
+"""Bisection search for the exit threshold at which a trained model reaches a target mean depth."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TOLERANCE = 0.005
 
 
 class Fit(NamedTuple):
-    """Result of fitting a threshold to a target depth: level, measured depth, and whether it meets the target."""
+    """Result of fitting an exit threshold to a target depth: level, measured depth, and whether it meets the target."""
 
     level: float
     depth: float
@@ -21,7 +21,7 @@ class Fit(NamedTuple):
 
 
 def fit_level(measure: Callable[[float], float], target: float, tolerance: float = _TOLERANCE) -> Fit:
-    """Search by bisection for the threshold level at which the measured depth is nearest to the target depth.
+    """Find the threshold level whose measured depth is nearest to a target depth, by bisection.
 
     Args:
         measure: Function from a level in (0, 1) to a depth, which must not fall as the level rises.

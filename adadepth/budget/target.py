@@ -1,4 +1,4 @@
-"""Full depth of a model in the unit of its depth budget, and the tolerance within which a depth meets its target."""
+"""Full depth of a model in the unit of its depth budget, and the tolerance of a depth target."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CEILINGS = frozenset({"deepest_layer"})
 
 
 def is_held(measured: float, target: float, unit: str) -> bool:
-    """Return whether a measured depth meets its target depth within the tolerance.
+    """Return whether a measured depth meets its target within the tolerance.
 
     If the target is an upper limit, any smaller depth meets it too.
     """
@@ -18,7 +18,7 @@ def is_held(measured: float, target: float, unit: str) -> bool:
 
 
 def get_full_depth(unit: str, most_updates: float | None) -> float | None:
-    """Return the full depth of a model, in the unit in which its depth budget is set.
+    """Return the depth of a model without halting, in the unit of its depth budget, or None if it must be measured.
 
     Args:
         unit: Unit in which the budget is measured, a `BudgetUnit`.

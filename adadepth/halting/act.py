@@ -33,7 +33,7 @@ class ActState(NamedTuple):
 
     @property
     def running(self) -> Tensor:
-        """Mask of the units that have not halted.
+        """Mask of the tokens that have not halted.
 
         The difference 1 - h is exact in float32, so a halted unit has `h` equal to 1.
         """
@@ -41,7 +41,7 @@ class ActState(NamedTuple):
 
 
 def init_act(valid: Tensor) -> ActState:
-    """Return the ACT state before the first iteration.
+    """Return the initial ACT state of a batch, in which no token has run; padding starts as halted.
 
     Invalid units (padding) start as halted, so they never keep the loop running.
     """
@@ -57,7 +57,7 @@ def act_step(
     is_last: bool,
     cap_remainder: CapRemainderLike,
 ) -> tuple[ActState, Tensor]:
-    """Advance the sums of halting probabilities, remainders and updates by one ACT iteration.
+    """Update each token's halting sum, remainder and number of updates after one ACT iteration.
 
     Args:
         state: Halting sums before this iteration.
@@ -89,7 +89,7 @@ def act_step(
 
 
 def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Tensor, running: Tensor) -> Tensor:
-    """Return the token states that the next ACT iteration reads, by the chosen state rule.
+    """Return the hidden states that the next ACT iteration reads, by the chosen state rule.
 
     Args:
         rule: `single`: x <- w y + (1 - w) x (Simoulin & Crabbé 2021; a halted unit is frozen bit for bit);
@@ -108,7 +108,7 @@ def update_stream(rule: StateRuleLike, state: Tensor, output: Tensor, weight: Te
 
 
 def update_result(rule: StateRuleLike, result: Tensor, output: Tensor, weight: Tensor) -> Tensor:
-    """Return the model's result after an iteration, for state rules whose result is not the last state.
+    """Update the model's output, a weighted average of block outputs, after one ACT iteration.
 
     `graves` and `accumulated` sum w_n y_n (Graves 2016, equation 9); `basic` interpolates w y + (1 - w) result, which
     is what tensor2tensor's rule of that name intends (its code loses the parentheses).

@@ -21,7 +21,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class ActiveSet:
-    """Packed positions of a padded batch (B, T), in order of rows, and from left to right within a row.
+    """Selected positions of a padded batch (B, T), such as those still running, packed row by row into one dimension.
 
     Attributes:
         slots: Flat index b T + t of each packed position, int64, ascending, (P,).
@@ -33,29 +33,29 @@ class ActiveSet:
 
     @property
     def capacity(self) -> int:
-        """Number of positions of the whole batch, B T."""
+        """Number of token positions of the whole padded batch, B T."""
         return self.shape[0] * self.shape[1]
 
     @cached_property
     def rows(self) -> Tensor:
-        """Index b of the row of each packed position, (P,)."""
+        """Index b of the batch row to which each packed position belongs, (P,)."""
         return torch.div(self.slots, self.shape[1], rounding_mode="floor")
 
     @cached_property
     def ranks(self) -> Tensor:
-        """Index of each position of the batch in the packing, or -1 if the position is not packed, int64, (B T,)."""
+        """Index of each batch position in the packed tensor, or -1 if it is not packed, int64, (B T,)."""
         ranks = torch.full((self.capacity,), -1, dtype=torch.int64, device=self.slots.device)
         return ranks.index_copy_(0, self.slots, torch.arange(len(self.slots), device=self.slots.device))
 
     @cached_property
     def counts(self) -> Tensor:
-        """Number of packed positions of each row, int64, (B,)."""
+        """Number of packed positions in each batch row, int64, (B,)."""
         zeros = torch.zeros(self.shape[0], dtype=torch.int64, device=self.slots.device)
         return zeros.index_add(0, self.rows, torch.ones_like(self.slots))
 
     @cached_property
     def widest(self) -> int:
-        """Largest number Q of packed positions in a row, at least 1 because kernels refuse an empty grid.
+        """Largest number Q of packed positions in one batch row, but at least 1, because kernels reject an empty grid.
 
         This synchronises with the device, unless the batch has a single row.
         """
@@ -63,18 +63,18 @@ class ActiveSet:
 
     @cached_property
     def starts(self) -> Tensor:
-        """Offset of each row in the packing, followed by the end of the last row, int32, (B + 1,)."""
+        """Offset of each batch row in the packed tensor, followed by the total number of positions, int32, (B + 1,)."""
         return torch.nn.functional.pad(self.counts.cumsum(0), (1, 0)).to(torch.int32)
 
     @cached_property
     def grid(self) -> Tensor:
-        """Flat index of each packed position if rows are padded to Q: b Q + its index within its row, (P,)."""
+        """Flat index of each packed position after rows are padded to Q positions, b Q + index within its row, (P,)."""
         rank = torch.arange(len(self.slots), device=self.slots.device) - self.starts[self.rows]
         return self.rows * self.widest + rank
 
 
 def pack(mask: Tensor) -> ActiveSet:
-    """Pack the positions at which a mask is true. This synchronises with the device.
+    """Pack the batch positions at which a mask is true into an `ActiveSet`. This synchronises with the device.
 
     Args:
         mask: Mask of the positions, boolean, (B, T).
@@ -83,7 +83,7 @@ def pack(mask: Tensor) -> ActiveSet:
 
 
 def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Split packed positions into those that are still running and those that have halted, without a synchronisation.
+    """Split packed positions into running and halted ones, without synchronising with the device.
 
     Args:
         running: Mask of the P packed positions that are running, boolean, (P,).
@@ -97,12 +97,12 @@ def split(running: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def scatter(base: Tensor, slots: Tensor, values: Tensor) -> Tensor:
-    """Return a copy of `base` (B, T, ...) with `values` (P, ...) written at `slots`, in the dtype of `values`."""
+    """Return a copy of `base` (B, T, ...), in the dtype of `values` (P, ...), with `values` written at flat `slots`."""
     return base.to(values.dtype).flatten(0, 1).index_copy(0, slots, values).view(base.shape)
 
 
 def take(values: Tensor, positions: Tensor) -> Tensor:
-    """Gather the values (P, ...) at distinct positions, int64, (P',). The gradient is written instead of added."""
+    """Select distinct rows of `values` (P, ...) with a fast gradient, for unique `positions`, int64, (P',)."""
     if not (values.requires_grad and torch.is_grad_enabled()):
         return values.index_select(0, positions)
     gathered: Tensor = _GatherRows.apply(values, positions)
@@ -110,7 +110,7 @@ def take(values: Tensor, positions: Tensor) -> Tensor:
 
 
 class _GatherRows(torch.autograd.Function):
-    """`index_select` of distinct positions with a gradient that is written instead of added.
+    """Autograd function that selects distinct rows; its gradient is copied instead of accumulated, which is faster.
 
     Autograd does not know that the positions are distinct, so it adds. On a CPU its gradient takes as long as a
     feed-forward layer.

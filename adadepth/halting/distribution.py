@@ -24,13 +24,13 @@ from adadepth.halting.trace import register_trace_part
 
 
 def future_loss_reduction(losses: Tensor) -> Tensor:
-    """Return by how much later steps reduce the loss, g_n >= 0 after each step n < N, (..., N) to (..., N - 1)."""
+    """Return how much the best later step lowers the loss, g_n >= 0 after each step n < N, (..., N) to (..., N - 1)."""
     best_from_here_on = losses.flip(-1).cummin(dim=-1).values.flip(-1)
     return (losses[..., :-1] - best_from_here_on[..., 1:]).clamp(min=0.0)
 
 
 def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tensor:
-    """Return the target probability of continuing after each step but the last, without gradient.
+    """Return training targets of a halting head: probabilities of continuing after each step, without gradient.
 
     Args:
         losses: Task losses l_n of an example after every step, (..., N).
@@ -44,7 +44,7 @@ def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tens
 
 
 def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
-    """Return the mean binary cross-entropy of lambda_n = sigmoid(z_n) with its target 1 - c_n, (..., N) to (...).
+    """Return a halting head's loss: mean binary cross-entropy of lambda_n = sigmoid(z_n) with target 1 - c_n, (...).
 
     The last step has no target because no step follows it.
     """
@@ -67,7 +67,7 @@ LOGIT_LIMIT = 80.0
 @register_trace_part
 @dataclass(frozen=True)
 class HaltingDistribution:
-    """Probabilities p_1..p_N of stopping at each step.
+    """Probability distribution p_1..p_N over the step at which a model stops.
 
     Attributes:
         log_pmf: Log-probabilities log p_n, float32, (..., N). The probabilities sum to one unless the truncation was
@@ -98,7 +98,7 @@ class HaltingDistribution:
         return -_sum_weighted(self.pmf, self.log_pmf)
 
     def quantile(self, q: float | Tensor) -> Tensor:
-        """Return the first step n with cdf_n > q, or N if there is none; int64, (...).
+        """Return the first step n at which the cumulative probability exceeds q, or N if none does; int64, (...).
 
         A tensor of levels q has shape (..., 1).
         """
@@ -106,7 +106,7 @@ class HaltingDistribution:
 
 
 def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingDistribution:
-    """Return the distribution over steps that follows from the halting logits of the steps.
+    """Return the probability distribution over exit steps that a model's halting logits define.
 
     Args:
         logits: Halting logits z_n, (..., N), any floating-point type. Infinite logits give a lambda of exactly 0 or 1.
@@ -127,7 +127,7 @@ def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingD
 
 
 def halting_logits(probabilities: Tensor) -> Tensor:
-    """Return the logits of the probabilities lambda_n, float32, same shape.
+    """Return the logits log(lambda / (1 - lambda)) of halting probabilities, float32, same shape.
 
     Probabilities of 0 and 1 give large finite logits with a gradient of zero.
     """
@@ -141,7 +141,7 @@ def halting_logits(probabilities: Tensor) -> Tensor:
 def geometric_prior(
     probability: float, steps: int, truncation: TruncationLike, device: torch.device | str | None = None
 ) -> HaltingDistribution:
-    """Return PonderNet's prior, the geometric distribution with lambda at every step, truncated to N steps, (N,).
+    """Return PonderNet's prior over exit steps: a geometric distribution with parameter lambda, cut at N steps, (N,).
 
     Its mean is 1 / lambda without truncation, and less with it.
 
@@ -155,7 +155,7 @@ def geometric_prior(
 
 
 def uniform_prior(steps: int, device: torch.device | str | None = None) -> HaltingDistribution:
-    """Return the uniform prior with probability 1 / N at every step, (N,), under which every step gets gradients.
+    """Return the uniform prior over exit steps, probability 1 / N at each, (N,), under which every step gets gradients.
 
     For a posterior that sums to one, KL(p || uniform) = log N - H(p), so that the divergence is an entropy bonus (Zhu
     et al. 2025, Ouro, arXiv 2510.25741). The prior is exact over N steps, so there is nothing to truncate.
@@ -178,5 +178,5 @@ def halting_kl(posterior: HaltingDistribution, prior: HaltingDistribution, direc
 
 
 def _sum_weighted(weights: Tensor, values: Tensor) -> Tensor:
-    """Return sum_n weight_n value_n, where a weight of 0 removes an infinite value."""
+    """Return sum_n weight_n value_n, treating a weight of 0 times infinity as 0."""
     return (weights * torch.where(weights > 0.0, values, 0.0)).sum(dim=-1)

@@ -20,7 +20,7 @@ from adadepth.halting.exit_decisions import LOGITS, ExitRule, StepView
 
 @dataclass(frozen=True)
 class _Certainty(ExitRule):
-    """Base class of rules that exit at the first step at which the certainty of the prediction passes a threshold."""
+    """Base class of exit rules that stop at the first step at which the prediction is certain enough."""
 
     counts_steps = False
     needs = frozenset({LOGITS})
@@ -32,47 +32,47 @@ class _Certainty(ExitRule):
         self._check("threshold", 0.0, self.largest)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the exit rule with the given level as its threshold."""
+        """Return a copy of the exit rule whose threshold is the given level in (0, 1)."""
         return replace(self, threshold=level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because the predictions for all their cells are certain."""
+        """Return which rows exit at this step because their predictions are certain enough, bool (A,)."""
         return _combine_cells(self.is_certain(_logits(view))), memory
 
     @abstractmethod
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether each prediction is certain enough to exit, logits (A, C) to bool (A,), or for each cell."""
+        """Return whether each prediction is certain enough, logits (A, C) to bool (A,), or (A, L, C) to (A, L)."""
 
 
 @dataclass(frozen=True)
 class Entropy(_Certainty):
-    """Exit at the first step at which the prediction has an entropy in nats below the threshold (DeeBERT, ACL 2020)."""
+    """Exit at the first step whose prediction has an entropy below the threshold, in nats (DeeBERT, ACL 2020)."""
 
     name = "entropy"
     largest = math.inf
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the exit rule with the entropy threshold (1 - l) / l for a level l in (0, 1)."""
         return Entropy((1.0 - level) / level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the entropy in nats is below the threshold."""
+        """Return whether the entropy of each prediction, in nats, is below the threshold."""
         return _entropy(logits) < self.threshold
 
 
 @dataclass(frozen=True)
 class NormalisedEntropy(_Certainty):
-    """Exit at the first step at which H / log C is below the threshold, which FastBERT (ACL 2020) calls speed."""
+    """Exit at the first step with normalised entropy H / log C below the threshold ("speed" in FastBERT, ACL 2020)."""
 
     name = "normalised_entropy"
     threshold: float = 0.5
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the threshold 1 - l for the level l."""
+        """Return a copy of the exit rule with the threshold 1 - l for a level l in (0, 1)."""
         return NormalisedEntropy(1.0 - level)
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the entropy divided by log C is below the threshold."""
+        """Return whether the entropy of each prediction, divided by log C, is below the threshold."""
         return _entropy(logits) / math.log(logits.shape[-1]) < self.threshold
 
 
@@ -83,13 +83,13 @@ class Confidence(_Certainty):
     name = "confidence"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the probability of the most likely class is above the threshold."""
+        """Return whether the probability of the likeliest class is above the threshold."""
         return logits.softmax(dim=-1).amax(dim=-1) > self.threshold
 
 
 @dataclass(frozen=True)
 class Margin(_Certainty):
-    """Exit at the first step at which the probabilities of the two likeliest classes differ by more than the threshold.
+    """Exit at the first step at which the top-2 class probabilities differ by more than the threshold.
 
     CALM (NeurIPS 2022) uses this rule.
     """
@@ -97,14 +97,14 @@ class Margin(_Certainty):
     name = "margin"
 
     def is_certain(self, logits: Tensor) -> Tensor:
-        """Return whether the probabilities of the two most likely classes differ by more than the threshold."""
+        """Return whether the top-2 class probabilities differ by more than the threshold."""
         first, second = logits.softmax(dim=-1).topk(2, dim=-1).values.unbind(dim=-1)
         return first - second > self.threshold
 
 
 @dataclass(frozen=True)
 class Patience(ExitRule):
-    """Exit once the predictions of `patience` consecutive steps agree with the step before (PABEE, arXiv 2006.04152).
+    """Exit once `patience` consecutive steps have left the prediction unchanged (PABEE, arXiv 2006.04152).
 
     Two classifications agree if the likeliest class is the same. The class is then stable for `patience` + 1 steps. Two
     regression values agree if they differ by less than `tolerance` (0.2 in PABEE's code). The memory holds the number
@@ -122,12 +122,12 @@ class Patience(ExitRule):
         self._check("tolerance", 0.0)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return a memory with no agreements and the prediction NaN, which agrees with no other prediction."""
+        """Return the rule's initial memory: a count of 0 unchanged predictions, and NaN as the previous prediction."""
         nothing = torch.full((rows,), math.nan, device=device)
         return torch.stack([torch.zeros_like(nothing), nothing], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because enough consecutive predictions agreed."""
+        """Return which rows exit at this step because their prediction has not changed for `patience` steps."""
         logits, agreements, previous = _logits(view), memory[:, 0], memory[:, 1:]
         if logits.shape[-1] == 1:
             prediction = logits.flatten(1)
@@ -157,15 +157,15 @@ class Divergence(ExitRule):
         self._check("threshold", 0.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the exit rule with the threshold (1 - l) / l for a level l in (0, 1)."""
         return Divergence((1.0 - level) / level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return an initial memory of NaN, so that no row exits at the first step."""
+        """Return the rule's initial memory of NaN, which prevents an exit at the first step."""
         return torch.full((rows, 1), math.nan, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit now because the predictions for all their cells changed little."""
+        """Return which rows exit at this step because their prediction changed too little."""
         now = _logits(view).log_softmax(dim=-1)
         before = memory.view(now.shape) if memory.numel() == now.numel() else torch.full_like(now, math.nan)
         share = before.exp()
@@ -179,11 +179,11 @@ def _logits(view: StepView) -> Tensor:
 
 
 def _combine_cells(decisions: Tensor) -> Tensor:
-    """Return whether the decisions for all cells of a row agree, (A, L) to (A,); decisions (A,) are unchanged."""
+    """Reduce exit decisions per cell, (A, L), to one per row, true if all cells agree; (A,) is returned unchanged."""
     return decisions if decisions.dim() == 1 else decisions.flatten(1).all(dim=1)
 
 
 def _entropy(logits: Tensor) -> Tensor:
-    """Return the entropy of predictions in nats, (A, C) to (A,)."""
+    """Return the entropy of each prediction in nats, from logits (A, C) to (A,)."""
     entropy: Tensor = torch.special.entr(logits.softmax(dim=-1)).sum(dim=-1)
     return entropy

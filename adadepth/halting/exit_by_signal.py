@@ -27,7 +27,7 @@ from adadepth.halting.exit_decisions import (
 
 @dataclass(frozen=True)
 class Quantile(ExitRule):
-    """Exit at the first step with cdf_n > q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
+    """Exit once the cumulative halting probability exceeds q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
 
     The rule uses the online cdf, 1 - prod_{j<=n} (1 - lambda_j), because the truncation at the last step is not known
     yet. The memory holds the product, which is the probability of still running.
@@ -42,22 +42,22 @@ class Quantile(ExitRule):
         self._check("q", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the exit rule with the given level as its q."""
+        """Return a copy of the exit rule whose quantile q is the given level in (0, 1)."""
         return Quantile(level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the rule's initial memory, in which every row is still running with probability 1."""
+        """Return the rule's initial memory: a probability of 1, for each row, of not having exited."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because their cumulative halting probability is above q."""
+        """Return which rows exit at this step because their cumulative halting probability is above q."""
         running = memory * _compute_survival(view)
         return 1.0 - running[:, 0] > self.q, running
 
 
 @dataclass(frozen=True)
 class Sample(ExitRule):
-    """Draw the exit step from the halting distribution (PonderNet): stop at each step with probability lambda_n.
+    """Exit at each step with probability lambda_n, a random sample of the halting distribution (PonderNet).
 
     Every row draws one uniform number u at the start and exits at the first n with cdf_n > u. This has the same
     distribution as a separate draw at every step. It depends neither on the batch nor on the order in which rows leave
@@ -69,7 +69,7 @@ class Sample(ExitRule):
     needs = frozenset({HALTING_SIGNAL})
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the rule's initial memory: probability 1 of still running, and a uniform random number u for each row.
+        """Return the rule's initial memory: probability 1 of not having exited, and a uniform number u for each row.
 
         The numbers u are drawn on the device, or on the CPU if a generator is given.
         """
@@ -80,7 +80,7 @@ class Sample(ExitRule):
         return torch.cat([torch.ones_like(level), level], dim=1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because their cumulative halting probability is above their u."""
+        """Return which rows exit at this step because their cumulative halting probability exceeds their number u."""
         running, level = memory[:, :1] * _compute_survival(view), memory[:, 1:]
         return (1.0 - running > level)[:, 0], torch.cat([running, level], dim=1)
 
@@ -97,13 +97,13 @@ class Expectation(ExitRule):
     mixes = True
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return that no row exits, because this rule needs the predictions of all steps."""
+        """Return that no row exits early, because the rule averages the predictions of all steps."""
         return all_rows(memory, False), memory
 
 
 @dataclass(frozen=True)
 class Correct(ExitRule):
-    """Exit at the first step at which the model's estimate that its answer is right exceeds the threshold.
+    """Exit at the first step at which the estimated probability of a right answer exceeds the threshold.
 
     Tiny recursive models are trained with the threshold one half (Jolicoeur-Martineau 2025, arXiv 2510.04871: q > 0).
     """
@@ -117,17 +117,17 @@ class Correct(ExitRule):
         self._check("threshold", 0.0, 1.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the exit rule with the given level as its threshold."""
+        """Return a copy of the exit rule whose threshold is the given level in (0, 1)."""
         return Correct(level)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because their estimate of being right is above the threshold."""
+        """Return which rows exit at this step because their estimated probability of being right is high enough."""
         assert view.halting_logits is not None
         return view.halting_logits.sigmoid() > self.threshold, memory
 
 
 def _compute_survival(view: StepView) -> Tensor:
-    """Return each row's probability 1 - lambda_n of continuing after this step, (A, 1)."""
+    """Return each row's probability of continuing after this step, 1 - lambda_n, (A, 1)."""
     assert view.halting_logits is not None
     return torch.sigmoid(-view.halting_logits).unsqueeze(1)
 
@@ -136,7 +136,7 @@ def _compute_survival(view: StepView) -> Tensor:
 
 
 def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tensor:
-    """Return the relative distance and acceleration of the last update of hidden states, float32 (..., 2).
+    """Return how far the last update moved the hidden states: relative distance and acceleration, float32 (..., 2).
 
     The first number is the distance ||s_n - s_{n-1}|| / ||s_n||. The second is the acceleration ||(s_n - s_{n-1}) -
     (s_{n-1} - s_{n-2})|| / ||s_n||, which is NaN after the first update. Rules read only these two numbers of a state,
@@ -158,7 +158,7 @@ def state_moves(state: Tensor, previous: Tensor, before: Tensor | None) -> Tenso
 
 @dataclass(frozen=True)
 class _StateConvergence(ExitRule):
-    """Base class of rules that exit once the distance or acceleration of the hidden state is below a threshold."""
+    """Base class of exit rules that stop once the hidden state changes too little between steps."""
 
     counts_steps = False
     needs = frozenset({STATES})
@@ -169,11 +169,11 @@ class _StateConvergence(ExitRule):
         self._check("threshold", 0.0)
 
     def with_level(self, level: float) -> ExitRule:
-        """Return a copy of the rule with the threshold (1 - l) / l for the level l."""
+        """Return a copy of the exit rule with the threshold (1 - l) / l for a level l in (0, 1)."""
         return replace(self, threshold=(1.0 - level) / level)
 
     def is_below_threshold(self, view: StepView) -> Tensor:
-        """Return whether the distance or acceleration is below the threshold, bool (A,)."""
+        """Return whether the last change of each hidden state is below the threshold, bool (A,)."""
         assert view.moves is not None
         return view.moves[:, self.column] < self.threshold
 
@@ -186,7 +186,7 @@ class Distance(_StateConvergence):
     column = 0
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit at this step because their hidden state moved less than the threshold."""
+        """Return which rows exit at this step because their hidden state moved less than the threshold."""
         return self.is_below_threshold(view), memory
 
 
@@ -209,6 +209,6 @@ class Acceleration(_StateConvergence):
         self._check("times", 1)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows that exit now because their acceleration was small for enough consecutive updates."""
+        """Return which rows exit at this step because their acceleration was small for `times` updates in a row."""
         running = torch.where(self.is_below_threshold(view), memory[:, 0] + 1.0, 0.0)
         return running >= self.times, running.unsqueeze(1)

@@ -1,4 +1,4 @@
-"""Base class of exit rules, which decide after each step which rows exit, and replay of rules on recorded steps.
+"""Base class of exit rules, which decide after each step which examples exit, and offline evaluation on recorded steps.
 
 Shape legend: A running rows, M examples, N steps, C classes (1 in regression). Steps are numbered from 1. If an answer
 has many cells with several classes each, logits have a dimension for the cells before that of the classes.
@@ -25,7 +25,7 @@ STATES = "states"
 
 
 class StepView(NamedTuple):
-    """Outputs of the model at one step for the rows that are still running, as an exit rule reads them.
+    """Model outputs at one step that an exit rule reads, for the rows that are still running.
 
     Attributes:
         step: Number of the step, counted from 1.
@@ -65,11 +65,11 @@ class ExitRule(ABC):
 
     @property
     def label(self) -> str:
-        """Name and parameters of the exit rule, such as `quantile:0.5`, which `parse_rule` parses."""
+        """Exit rule as text, name and parameters, such as `quantile:0.5`; `parse_rule` parses it."""
         return label(self)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
-        """Return the initial memory of an exit rule, float32, (rows, k).
+        """Return the initial memory of an exit rule, k numbers for each row, float32, (rows, k).
 
         The memory holds the k numbers per row that the rule needs from earlier steps. The caller keeps it for the
         running rows.
@@ -78,11 +78,11 @@ class ExitRule(ABC):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Signals that the rule reads after every step. The compute of these signals counts as the cost of the rule."""
+        """Signals, such as logits, that the rule reads after every step; their compute counts as its cost."""
         return self.needs
 
     def with_level(self, level: float) -> ExitRule | None:
-        """Return a copy of the rule with the threshold of a level in (0, 1), or None if it has no such threshold.
+        """Return a copy of the exit rule with the threshold for a level in (0, 1), or None if it has no threshold.
 
         Levels put the thresholds of all rules on one scale. A higher level never makes a row exit earlier.
         """
@@ -90,7 +90,7 @@ class ExitRule(ABC):
 
     @abstractmethod
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows exit at this step, bool (A,), and the rule's memory for the next step, (A, k).
+        """Decide which rows exit at this step, bool (A,), and return the rule's memory for the next step, (A, k).
 
         The memory of a row may have more columns after its first step (see `pad_memory`). A rule must ignore this
         padding.
@@ -104,12 +104,12 @@ class ExitRule(ABC):
 
 
 def pad_memory(memory: Tensor, columns: int) -> Tensor:
-    """Pad the memory of an exit rule with NaN to more columns, (A, k) to (A, columns)."""
+    """Pad the memory of an exit rule with columns of NaN, (A, k) to (A, columns)."""
     return nn.functional.pad(memory, (0, max(columns - memory.shape[1], 0)), value=math.nan)
 
 
 def all_rows(memory: Tensor, value: bool) -> Tensor:
-    """Return the same decision for every row, bool (A,)."""
+    """Return the same exit decision, true or false, for every row, bool (A,)."""
     return torch.full(memory.shape[:1], value, device=memory.device)
 
 
@@ -120,7 +120,7 @@ def apply_rule(
     generator: torch.Generator | None = None,
     moves: Tensor | None = None,
 ) -> Tensor:
-    """Return the step at which each recorded example exits under a rule, int64 (M,), equal to an online run.
+    """Return the step at which each recorded example exits under a rule, int64 (M,), as in an online run.
 
     Args:
         rule: Exit rule.
@@ -146,7 +146,7 @@ def apply_rule(
 def select_predictions(
     rule: ExitRule, step_logits: Tensor, halting_logits: Tensor | None, exit_steps: Tensor
 ) -> Tensor:
-    """Return the prediction for each example under a rule, (M, C) float32, which is its logits at its exit step.
+    """Return the logits of each recorded example at its exit step, or the mixture over steps, float32, (M, C).
 
     For a mixing rule the prediction is the logarithm of the mixed probabilities, so that its softmax is the mixture. In
     regression it is the mixed value. The mixture is weighted by the halting distribution, in which the last step gets

@@ -1,4 +1,4 @@
-"""Registry of exit rules, which decide at which step an example stops, and checks of their names and required signals.
+"""Registry of exit rules, which decide at which step an example stops, and checks that a model supports a rule.
 
 A rule decides step by step which of the running rows exit, with a memory of a few numbers per row. The same definition
 is used online, where exited rows leave the batch, and by `apply_rule` on recorded steps. The base class is in
@@ -89,7 +89,7 @@ _SIGNAL_NAMES = {
 
 @dataclass(frozen=True)
 class Fixed(ExitRule):
-    """Exit at step k for every example. This rule is a control that does not adapt."""
+    """Exit at step k for every example: a baseline that does not adapt."""
 
     name = "fixed"
     needs = frozenset({LOGITS})
@@ -100,11 +100,11 @@ class Fixed(ExitRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Signals that the rule reads after every step: none."""
+        """Signals that the exit rule reads after every step: none."""
         return frozenset()
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return that all rows exit at step k, and that no row exits before."""
+        """Return true for every row from step k on, so that all rows exit at step k."""
         return all_rows(memory, view.step >= self.k), memory
 
 
@@ -128,7 +128,7 @@ RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 @cache
 def exit_rules() -> Mapping[str, type[ExitRule]]:
-    """Return the exit rules of this package and of plug-ins by name.
+    """Return all exit rules by name, including those of plug-ins.
 
     The entry point of a plug-in names the class of its rule.
 
@@ -144,7 +144,7 @@ _PARSED: dict[str, ExitRule] = {}
 
 
 def parse_rule(text: str) -> ExitRule:
-    """Parse the text form of an exit rule, `name` or `name:parameter[:parameter]`.
+    """Parse an exit rule from its text, `name` or `name:parameter[:parameter]`, such as `quantile:0.5`.
 
     Raises:
         ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.
@@ -155,7 +155,7 @@ def parse_rule(text: str) -> ExitRule:
 
 
 def list_supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
-    """Return the names of the exit rules that a model supports; see `check_rule`."""
+    """Return the names of the exit rules that a model supports, given the signals it computes."""
     return [
         name
         for name, rule in exit_rules().items()
@@ -174,7 +174,7 @@ def check_rule(
     *,
     one_class: bool = True,
 ) -> None:
-    """Raise an error if a model does not provide the signals that an exit rule needs.
+    """Raise an error if a model does not support an exit rule, for example because it has no halting probabilities.
 
     Args:
         rule: Exit rule.

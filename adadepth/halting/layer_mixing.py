@@ -1,4 +1,4 @@
-"""Layer mixing: a learned distribution over the layers of a model that mixes their states.
+"""Layer mixing: a learned weighted average of the hidden states of all layers.
 
     p~ = softmax(alpha p),    x = sum_j p~_j f_j(Z_j)
 
@@ -23,7 +23,7 @@ def layer_weights(
     top_k: int | None = None,
     active: Sequence[int] | None = None,
 ) -> Tensor:
-    """Return the mixing weights p~ of all layers, float32, (L,). They sum to one; removed layers have weight 0.
+    """Return the weights of a learned average over layers, float32, (L,). They sum to 1; removed layers have weight 0.
 
     Args:
         scores: Scores p, (L,), any floating-point type. Equal scores give the uniform distribution.
@@ -52,20 +52,20 @@ def layer_weights(
 
 
 def weights_entropy(weights: Tensor) -> Tensor:
-    """Return the entropy -sum_j p~_j log p~_j in nats, a scalar between 0 (one layer) and ln L (uniform)."""
+    """Return the entropy of layer weights, -sum_j p~_j log p~_j, in nats: 0 for one layer, ln L for uniform weights."""
     # The inner `where` keeps log(0) out of the backward pass, which would turn a zero gradient into NaN.
     logs = torch.where(weights > 0.0, weights, 1.0).log()
     return -(weights * logs).sum()
 
 
 def expected_state(weights: Tensor, first_state: int) -> Tensor:
-    """Return the mean state number sum_j p~_j n_j under mixing weights, where layer j is state `first_state` + j."""
+    """Return the mean depth sum_j p~_j n_j under layer weights p~, where layer j has depth n_j = `first_state` + j."""
     states = torch.arange(first_state, first_state + len(weights), device=weights.device)
     return (weights * states).sum()
 
 
 def compute_tail_masses(weights: Tensor, first_state: int, depth: int) -> Tensor:
-    """Return t_n, the sum of the mixing weights of state n and all later states, for n = 1..N, (N,).
+    """Return t_n, the total weight of the hidden states at depth n and deeper, for n = 1..N, (N,).
 
     The powers t_n^a add up to the expected state for a = 1, and to the deepest state with nonzero weight for a -> 0.
 

@@ -1,4 +1,4 @@
-"""Registry of halting rules, and the text form of rules in configurations: `name` or `name:parameter[:parameter]`."""
+"""Registry of halting rules, and the parser for rules in configurations: `name` or `name:parameter[:parameter]`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CONVERT = {"int": int, "float": float}
 
 
 def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rule:
-    """Parse the text form of a rule into an object; `label` formats the object as text again.
+    """Parse a rule from its text, `name` or `name:parameter[:parameter]`; `label` is the inverse.
 
     Args:
         text: Text with the name and the parameters.
@@ -55,7 +55,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
 
 
 def label(rule: Any) -> str:
-    """Format the name and the parameters of a rule, such as `quantile:0.5`, without trailing defaults."""
+    """Format a rule as text, such as `quantile:0.5`; trailing parameters with default values are omitted."""
     parameters = [(getattr(rule, field.name), field.default) for field in dataclasses.fields(rule)]
     while len(parameters) > 1 and parameters[-1][0] == parameters[-1][1]:
         parameters.pop()
@@ -63,7 +63,7 @@ def label(rule: Any) -> str:
 
 
 def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
-    """Return why an object of a plug-in is not a valid halting or exit rule of this name, or None if it is valid.
+    """Return why a plug-in's object is not a valid halting or exit rule with this name, or None if it is valid.
 
     A valid rule is a subclass of `base`.
     """
@@ -78,12 +78,12 @@ def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
 
 
 def _read_type(field: dataclasses.Field[Any]) -> str:
-    """Return the name of the type of a dataclass field, also if its module postpones the evaluation of annotations."""
+    """Return the type name of a dataclass field, which may be annotated by a string."""
     return field.type.__name__ if isinstance(field.type, type) else str(field.type)
 
 
 def _format_number(value: float) -> str:
-    """Return the shortest text that Python parses to the same number."""
+    """Format a number with the fewest digits that Python parses back to the same value."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
@@ -92,7 +92,7 @@ GROUP = "adadepth.halting_rules"
 
 @dataclass(frozen=True)
 class HaltingRule(ABC):
-    """Base class of halting rules. The fields of a rule are its parameters, which are numbers with defaults.
+    """Base class of halting rules, which turn halting probabilities into halting mass; fields are numeric parameters.
 
     Attributes:
         name: Name in configurations.
@@ -102,7 +102,7 @@ class HaltingRule(ABC):
 
     @abstractmethod
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """Return the halting mass q_n >= 0 of each token at this iteration, float32. Halted tokens are ignored.
+        """Return each token's halting mass q_n >= 0 at this iteration, float32; a token halts once they add up to 1.
 
         Args:
             probability: Probability p_n of the halting unit, in (0, 1), float32, any shape.
@@ -113,18 +113,18 @@ class HaltingRule(ABC):
 
 @dataclass(frozen=True)
 class Act(HaltingRule):
-    """Rule of adaptive computation time, q_n = p_n (Graves 2016, arXiv 1603.08983)."""
+    """Halting rule of adaptive computation time, q_n = p_n (Graves 2016, arXiv 1603.08983)."""
 
     name = "act"
 
     def mass(self, probability: Tensor, accumulated: Tensor, step: int) -> Tensor:
-        """Return the halting probability itself as the halting mass, as ACT does."""
+        """Return the halting probability unchanged as the halting mass, q_n = p_n."""
         return probability
 
 
 @cache
 def halting_rules() -> Mapping[str, type[HaltingRule]]:
-    """Return the halting rules of this package and of plug-ins by name.
+    """Return all halting rules by name, including those of plug-ins.
 
     Raises:
         ConfigError: If a rule of a plug-in is broken, or if its name is already taken.
@@ -135,7 +135,7 @@ def halting_rules() -> Mapping[str, type[HaltingRule]]:
 
 
 def halting_rule(text: str) -> HaltingRule:
-    """Parse the text form of a halting rule, `name` or `name:parameter[:parameter]`.
+    """Parse a halting rule from its text, `name` or `name:parameter[:parameter]`.
 
     Raises:
         ConfigError: If the text is no rule. The message is one line that names the text and the allowed values.

@@ -1,4 +1,4 @@
-"""Depth trace: a record of how many updates a model gave to each unit of a batch.
+"""Depth trace: a record of the number of block updates that each token, sequence or task of a batch received.
 
 Statistics, reports and benchmarks read only traces, so they work for any model family that fills a trace. Every family
 fills the core fields. Details that only some families have are optional fields with separate types.
@@ -22,13 +22,13 @@ DepthUnit = Literal["token", "sequence", "task", "architecture"]
 
 
 def register_trace_part(kind: type[Detail]) -> type[Detail]:
-    """Register a class for parts of a depth trace as a pytree node, as `torch.export` and sharding require."""
+    """Register a dataclass of the depth trace as a pytree node, which `torch.export` and sharding require."""
     pytree.register_dataclass(kind, field_names=[field.name for field in fields(kind)])  # type: ignore[arg-type]
     return kind
 
 
 class ComputedSteps(NamedTuple):
-    """Counts of the rows and attention pairs that each iteration computed in a batch, padding included; int64, (N,).
+    """Number of rows and query-key pairs computed in each iteration of a batch, padding included; int64, (N,).
 
     Attributes:
         queries: Number of rows for which the query, the feed-forward layer and the halting unit were computed.
@@ -42,7 +42,7 @@ class ComputedSteps(NamedTuple):
 
     @classmethod
     def from_counts(cls, steps: Sequence[tuple[int, int, Tensor | int]]) -> ComputedSteps:
-        """Build the counts from a list with the three counts of every iteration, in order."""
+        """Build the object from a list with one triple (queries, keys, pairs) for each iteration."""
         queries, keys, pairs = zip(*steps, strict=True)
         return cls(torch.tensor(queries), torch.tensor(keys), torch.stack([torch.as_tensor(pair) for pair in pairs]))
 
@@ -50,7 +50,7 @@ class ComputedSteps(NamedTuple):
 @register_trace_part
 @dataclass(frozen=True)
 class Execution:
-    """Description of the computation that was executed for a batch, from which its compute is counted.
+    """Shapes and lengths of the computation executed for a batch, from which its MACs are counted.
 
     Attributes:
         steps: Number of iterations N. It is at least the number of updates of the deepest unit. It is larger if units
@@ -74,7 +74,7 @@ class Execution:
 @register_trace_part
 @dataclass(frozen=True)
 class Halting:
-    """Halting probabilities and remainders of the units of a batch, always float32.
+    """Halting probabilities and ACT remainders of a batch, float32.
 
     Attributes:
         probabilities: Halting probability of each iteration, (*updates.shape, N). It is 0 after a unit has halted.
@@ -89,7 +89,7 @@ class Halting:
 @register_trace_part
 @dataclass(frozen=True)
 class Operations:
-    """Weights of the K candidate operations in each of the N blocks of a supernet.
+    """Weights of the K candidate operations in each of the N blocks of a supernet (architecture search).
 
     Attributes:
         weights: Weight of every operation, float32, (N, K).
@@ -103,7 +103,7 @@ class Operations:
 @register_trace_part
 @dataclass(frozen=True)
 class DepthTrace:
-    """Depth trace: record of how many updates a model gave to each unit of a batch (a token, sequence or task).
+    """Record of the number of block updates that each unit of a batch (token, sequence or task) received.
 
     Attributes:
         unit: Unit that halts: a token, a sequence, a task or a whole architecture.
@@ -132,25 +132,27 @@ class DepthTrace:
 
     @property
     def iterations_run(self) -> Tensor:
-        """Whether each unit ran each iteration, boolean (*updates.shape, N). If `ran` is None, N is `max_updates`."""
+        """Boolean mask of the iterations each unit ran, (*updates.shape, N). If `ran` is None, N is `max_updates`."""
         if self.ran is not None:
             return self.ran
         return self.updates.round().unsqueeze(-1) > torch.arange(self.max_updates, device=self.updates.device)
 
     @property
     def executed(self) -> Execution:
-        """Computation that was executed for the batch; an error if the trace has no record of it.
+        """Computation executed for the batch, which the trace must have recorded.
 
         Raises:
             ValueError: If the trace has no record of it.
         """
         if self.execution is None:
-            raise ValueError(f"a trace of {self.unit} units without `execution` has no known compute")
+            raise ValueError(
+                f"the depth trace (unit: {self.unit}) has no `execution`, so its compute cannot be counted"
+            )
         return self.execution
 
 
 class Work(NamedTuple):
-    """Multiply-accumulates of one forward pass of a model, float64 scalars on the model's device.
+    """Multiply-accumulates (MACs) of one forward pass: executed, dense, adaptive and at full depth; float64 scalars.
 
     Attributes:
         executed: Executed compute, padding included.

@@ -1,4 +1,4 @@
-"""Loading of models that predict texts, with their tokenizers and the layout of their input."""
+"""Loading of models that predict texts, with their tokenizers and input layout."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def get_prediction_type(model: object) -> str | None:
-    """Return what a model predicts for a text: `classes`, `tags`, `masks`, `next` (word) or `cells`.
+    """Return what a model predicts for a text: `classes`, `tags`, `masks`, `next` (word) or `cells` (of a puzzle).
 
     The result is None if the model predicts nothing about texts.
     """
@@ -50,7 +50,7 @@ def get_prediction_type(model: object) -> str | None:
 
 
 def load_parts(path: Any) -> tuple[Any, Any]:
-    """Load the model and the tokenizer of a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
+    """Load a model and its tokenizer from a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
     Raises:
         CheckpointError: If there is no complete model that predicts texts, or no tokenizer. The message is one line.
@@ -63,7 +63,7 @@ def load_parts(path: Any) -> tuple[Any, Any]:
 
 
 def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
-    """Return the class that can predict texts with the model of a folder or hub id.
+    """Return the model class that loads a checkpoint for text prediction, from its configuration.
 
     Args:
         key: Setting that names the model, for the message.
@@ -90,17 +90,17 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
 
 
 def format_unsupported(architecture: str) -> str:
-    """Return the error message for an unsupported model architecture, with the nearest supported one and all others."""
+    """Return the error message for an unsupported model architecture, with the nearest supported name."""
     names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
     suffixes = [
         f"transformers' own ...{_get_head_suffix(head)}" for kind in _HEADS for head in _load_generic_heads(kind)
     ]
     allowed = ", ".join([*names, *suffixes])
-    return f"{architecture} cannot predict texts{nearest(architecture, names)}; those that can are {allowed}"
+    return f"{architecture} is not a supported text model{nearest(architecture, names)}; supported are {allowed}"
 
 
 def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
-    """Raise an error if a tokenizer cannot belong to the model.
+    """Raise an error if a tokenizer does not fit the model, by its special tokens or vocabulary size.
 
     Raises:
         ConfigError: If the tokenizer lacks something that the model needs. The message names it.
@@ -112,11 +112,11 @@ def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
     pieces, vocabulary = len(tokenizer), _get_vocabulary_size(model)
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
     if not len(tokenizer.all_special_ids) < pieces <= vocabulary:
-        raise ConfigError(f"tokenizer: it has {pieces} pieces, the model {vocabulary}; use the tokenizer of the model")
+        raise ConfigError(f"tokenizer: it has {pieces} tokens, the model {vocabulary}; use the tokenizer of the model")
 
 
 def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
-    """Raise an error if a tokenizer is not the one used in training.
+    """Raise an error if a tokenizer differs from the one used in training.
 
     Raises:
         ConfigError: If its vocabulary or its segmentation differs from that of training.
@@ -126,7 +126,7 @@ def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
 
 
 def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
-    """Return the attribute names of the special tokens that a tokenizer must have."""
+    """Return the special tokens that a tokenizer must define, as attribute names such as `cls_token`."""
     if predicts in _TOKENS_WITHOUT_CLS:
         return _TOKENS_WITHOUT_CLS[predicts]
     tokens = list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
@@ -134,7 +134,7 @@ def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
 
 
 def _get_vocabulary_size(model: Any) -> int:
-    """Return the vocabulary size of a model, from its configuration or, if it is not there, from its embeddings."""
+    """Return the vocabulary size of a model, from its configuration or, failing that, from its embeddings."""
     size = getattr(model.config, "vocab_size", None)
     return int(model.get_input_embeddings().num_embeddings if size is None else size)
 
@@ -142,7 +142,7 @@ def _get_vocabulary_size(model: Any) -> int:
 def build_layout(
     model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
-    """Return the layout of special tokens and the length with which the model was trained to read texts.
+    """Return the input format used in training: special tokens around a text and maximum length.
 
     Args:
         model: Model that predicts texts.
@@ -174,12 +174,12 @@ def build_layout(
 
 
 def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
-    """Return whether a model tags generated symbols, which have a fixed number and no special tokens around them."""
+    """Return whether a model tags generated symbol sequences, which have a fixed length and no special tokens."""
     return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
 def end_tokens(model: Any, tokenizer: Any) -> list[int]:
-    """Return the token ids that end generated text. The tokenizer's end-of-text token comes first.
+    """Return the token ids at which text generation stops. The tokenizer's end-of-text token comes first.
 
     A generation configuration may name more ids, such as the end of a turn. Only ids of special tokens are used,
     because any other id comes from a model with another vocabulary.
@@ -192,7 +192,7 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
 
 
 def get_first_tokens(model: Any) -> dict[str, Any]:
-    """Return the arguments with which `Layout.from_tokenizer` sets the first special tokens of a text.
+    """Return the arguments of `Layout.from_tokenizer` for the special tokens that begin a text, if not one [CLS].
 
     The result is empty for models with one [CLS] and for unknown families.
     """
@@ -202,7 +202,7 @@ def get_first_tokens(model: Any) -> dict[str, Any]:
 
 @cache
 def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
-    """Return the model classes of all families for a kind of prediction, by class name."""
+    """Return the model classes of all families for one kind of prediction, by class name."""
     readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
     references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
     references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
@@ -212,7 +212,7 @@ def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
 
 @cache
 def _load_generic_heads(kind: str) -> Sequence[type[PreTrainedModel]]:
-    """Return the model classes that read checkpoints of any model type of transformers."""
+    """Return the model classes that can wrap checkpoints of any transformers model type."""
     generic = filter(_is_generic, families().values())
     return [load(family.heads[head]) for family in generic for head in _HEADS[kind] if head in family.heads]
 
@@ -222,5 +222,5 @@ def _is_generic(family: Family) -> bool:
 
 
 def _get_head_suffix(head: type) -> str:
-    """Return the part of a class name from `For` on, such as `ForSequenceClassification`."""
+    """Return the suffix of a model class name that begins with `For`, such as `ForSequenceClassification`."""
     return head.__name__[head.__name__.index("For") :]

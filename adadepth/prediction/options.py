@@ -1,4 +1,4 @@
-"""Checks of the arguments of a pipeline, and their defaults, which depend on the model."""
+"""Validation and defaults of the arguments of a prediction pipeline."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_NEW_TOKENS, _MAX_BEAMS = 2**20, 1024
 
 
 def move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTrainedModel:
-    """Move a model to a device; raise an error if this machine lacks the device."""
+    """Move a model to a device; raise an error if this machine does not have that device."""
     try:
         return model.to(device)  # type: ignore[arg-type]
     except (RuntimeError, AssertionError, TypeError) as error:  # torch's errors for a missing device, driver or name
@@ -26,13 +26,13 @@ def move_to_device(model: PreTrainedModel, device: torch.device | str) -> PreTra
 
 
 def check_count(name: str, value: Any) -> None:
-    """Raise an error if an argument is not a whole number of at least 1."""
+    """Raise an error if an argument is not a positive integer."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise ConfigError(f"{name}={value!r}: must be a whole number of at least 1")
 
 
 def resolve_segment_length(length: int | None, model: Any) -> int | None:
-    """Return the number of tokens that the model reads at a time, or None if it reads all tokens at once."""
+    """Return the number of tokens per segment for a model with memory, or None to read a text at once."""
     if length is not None:
         check_count("segment_length", length)
         if not isinstance(model, Remembers):
@@ -42,7 +42,7 @@ def resolve_segment_length(length: int | None, model: Any) -> int | None:
 
 
 def resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | None:
-    """Return the number of tokens that the model generates after each text.
+    """Return the number of tokens to generate after each text, after checking that the model can generate them.
 
     A number that the model cannot generate raises an error.
     """
@@ -59,7 +59,7 @@ def resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | No
 
 
 def check_beams(model: Any, generation: Mapping[str, Any]) -> None:
-    """Raise an error if the number of beams or of returned texts is too large for any memory.
+    """Raise an error if the number of beams or returned sequences is out of range.
 
     Raises:
         ConfigError: If a number is out of range. The message names its key, which may come from the model's
@@ -72,7 +72,7 @@ def check_beams(model: Any, generation: Mapping[str, Any]) -> None:
 
 
 def read_exit_rule(rule: str | ExitRule | None, model: Any) -> ExitRule | None:
-    """Return the exit rule that an argument names, which the model must support; None means the model's own rule."""
+    """Parse an exit rule and check that the model supports it; None keeps the model's own rule."""
     if rule is None:
         return None
     parsed = parse_rule(rule) if isinstance(rule, str) else rule

@@ -1,4 +1,4 @@
-"""Results of prediction: classes for texts, tokens and single steps, with the depth of each."""
+"""Results of prediction for texts, tokens and single steps, with the depth of each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Step:
-    """Result of one iteration for a text or token: the prediction after it.
+    """Prediction and halting probability of a text or token after one iteration.
 
     Attributes:
         halting: Halting probability, or None for models without a halting unit.
@@ -25,7 +25,7 @@ class Step:
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """Prediction for a token of a text.
+    """Prediction for one token of a text, with the depth spent on it.
 
     Attributes:
         piece: Token as it is written in the vocabulary.
@@ -54,7 +54,7 @@ class TokenPrediction:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Prediction for a text or a pair of texts. Fields that the model does not predict are None.
+    """Prediction for one text or pair of texts. Fields that the model does not predict are None.
 
     Attributes:
         updates: Number of block applications to the text. If tokens halt separately, this is the mean over all tokens.
@@ -82,5 +82,5 @@ class Prediction:
     continuation: str | None = None
 
     def depths(self) -> list[float]:
-        """Return the number of updates of every token, or of the text if there are no tokens."""
+        """Return the number of updates of every token, or one number for the text if there are no tokens."""
         return [token.updates for token in self.tokens] if self.tokens else [self.updates]

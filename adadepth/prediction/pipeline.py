@@ -1,4 +1,4 @@
-"""Batched prediction of texts as classes, tags, words or puzzle solutions, with the depth spent on each."""
+"""Prediction pipeline: classes, tags, words or puzzle solutions for batches of texts, with the depth spent on each."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _CANDIDATES = 5
 
 
 class Pipeline:
-    """Pipeline of a model and its tokenizer, which predicts texts in batches of similar length.
+    """Prediction pipeline of a model and its tokenizer, which batches texts of similar length.
 
     It is not a subclass of transformers' `Pipeline`; docs/decisions/0019 gives the reasons.
 
@@ -113,7 +113,7 @@ class Pipeline:
 
     @classmethod
     def from_pretrained(cls, path: Any, **options: Any) -> Pipeline:
-        """Load model and tokenizer from a run's `model` folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
+        """Load a pipeline from a run's `model` folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
         Args:
             path: Folder, hub id, or name with one of the prefixes above.
@@ -126,7 +126,7 @@ class Pipeline:
         return cls(*load_parts(path), **options)
 
     def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
-        """Predict texts in batches, and return a prediction for each text.
+        """Predict texts in batches, and return one prediction for each text.
 
         Exit rules that sample use the same random numbers in every call.
 
@@ -143,7 +143,7 @@ class Pipeline:
         return self.priced(texts)[0]
 
     def examine(self, texts: Text | Iterable[Text]) -> tuple[list[Prediction], float]:
-        """Predict texts, and also return the prediction after every step.
+        """Predict texts, and also return the intermediate prediction after every step.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
@@ -158,7 +158,7 @@ class Pipeline:
     def predict_example(
         self, example: Mapping[str, Any], batch: Mapping[str, Tensor], *, every_step: bool = True
     ) -> tuple[Prediction, float]:
-        """Predict one example of labelled data in the way that `examine` predicts a text.
+        """Predict one example of a labelled data set, optionally with the prediction after every step.
 
         Args:
             example: Example with `input_ids`, (S,).
@@ -175,7 +175,7 @@ class Pipeline:
 
     @refuse_panics("tokenizer")
     def predict_text_steps(self, text: Text) -> dict[int, list[str]]:
-        """Return the predictions after every step for each token of a text; see `predict_token_steps`."""
+        """Return, for each token of a text, the model's predictions after every step."""
         (encoded,) = self._encode(check_texts([text], takes_words=self.predicts == "tags"))
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)
         return self.predict_token_steps(pad_columns([encoded.example], len(encoded), columns))
@@ -183,7 +183,7 @@ class Pipeline:
     @refuse_panics("tokenizer")
     @torch.inference_mode()
     def predict_token_steps(self, batch: Mapping[str, Tensor]) -> dict[int, list[str]]:
-        """Return the predictions after every step for each token of one example, given as token ids.
+        """Return, for each token of one example, the model's predictions after every step.
 
         Taggers and language models run without halting. A masked language model applies its head to the state of each
         mask after every iteration. A halted token keeps its state.
@@ -214,7 +214,7 @@ class Pipeline:
         return {}
 
     def _decode_best(self, logits: Tensor) -> list[str]:
-        """Return the most likely word for each row of logits (M, V). Columns beyond the vocabulary are ignored."""
+        """Return the likeliest word for each row of logits (M, V), ignoring padding columns beyond the vocabulary."""
         best = logits[:, : len(self.tokenizer)].argmax(dim=-1).tolist()
         return list(map(self._decode_word, best))
 
@@ -222,14 +222,14 @@ class Pipeline:
         return str(self.tokenizer.decode([number])).strip()
 
     def _prepend_start(self, ids: Tensor) -> Tensor:
-        """Prepend the start token that was used in training to token ids: (1, S) to (1, S + 1)."""
+        """Prepend to token ids the start token used in training, (1, S) to (1, S + 1)."""
         return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
 
     @refuse_panics("tokenizer")
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
     ) -> tuple[list[Prediction], float, float]:
-        """Predict texts, and also return the compute at their depths and at full depth.
+        """Predict texts, and also return the MACs at the predicted depths and at full depth.
 
         Args:
             texts: Texts as in `__call__`, with the same errors.
@@ -249,26 +249,26 @@ class Pipeline:
         return [predictions[number] for number in range(len(encoded))], adaptive, full
 
     def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
-        """Tokenise texts; raise an error for texts without tokens, and warn of truncated texts."""
+        """Tokenise texts; raise an error for empty ones, and warn if texts are truncated."""
         if self.predicts == "cells":
             texts = [self._parse_puzzle(number, text) for number, text in enumerate(texts)]
         encoded = encode_texts(self.tokenizer, self.layout, texts)
         for number, text in enumerate(encoded):
             if not len(text) and self.predicts != "next":  # a tokenizer without special tokens
-                raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: holds no token")
+                raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: contains no token")
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
             if self.is_drawn:  # a part of a drawing is another drawing, and a maze is no row of tokens
                 raise DataError(
                     f"texts: {count} of {len(encoded)} have more than the {length} tokens that the model reads; "
-                    "mode=serve takes whole examples"
+                    "mode=serve accepts whole examples"
                 )
             logger.warning("%d of %d texts have more than %d tokens and were truncated", count, len(encoded), length)
         self._warn_of_long_texts(encoded)
         return encoded
 
     def _warn_of_long_texts(self, encoded: Sequence[EncodedText]) -> None:
-        """Log a warning if texts are longer than the sequences on which a language model was trained."""
+        """Log a warning if texts are longer than the sequences the language model was trained on."""
         length = self.trained_length
         if self.predicts != "next" or length is None or self.segment_length is not None:
             return
@@ -276,7 +276,7 @@ class Pipeline:
             logger.warning("%d of %d texts have more than the %d tokens used in training", count, len(encoded), length)
 
     def cells(self, text: str) -> str:
-        """Return the text of a puzzle on one line, without white space that is not a symbol of the model."""
+        """Return a puzzle as one line, without line breaks and spaces unless they are symbols of the model."""
         symbols = self._list_puzzle_symbols()
         return "".join(mark for mark in text if mark in symbols or not mark.isspace())
 
@@ -292,7 +292,7 @@ class Pipeline:
         return None if len(cells) == cell_count else f"must be a puzzle of {cell_count} cells, but has {len(cells)}"
 
     def _parse_puzzle(self, number: int, parts: TextParts) -> tuple[str]:
-        """Return the cells of a puzzle from its text; raise an error for any other text."""
+        """Return the cells of a puzzle as one text; raise an error if the text is not a valid puzzle."""
         text = "".join(parts)
         if (flaw := self.find_puzzle_flaw(text)) is not None:
             raise DataError(f"texts[{number}]={text!r:.60}: {flaw}")
@@ -300,7 +300,7 @@ class Pipeline:
 
     @torch.inference_mode()
     def _predict(self, texts: Sequence[EncodedText], generator: torch.Generator, every_step: bool) -> _Predicted:
-        """Predict a batch of texts, padded to the longest of them."""
+        """Predict one batch of texts, padded to the longest of them."""
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
         batch = pad_columns([text.example for text in texts], max(map(len, texts)), columns)
         if self.predicts == "next":
@@ -308,7 +308,7 @@ class Pipeline:
         return self._run_model(texts, batch, generator, every_step)
 
     def _select_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the entries of a batch that are arguments of the model's forward pass, on its device."""
+        """Return the batch entries that the model's forward pass accepts, moved to its device."""
         arguments = inspect.signature(self.model.forward).parameters
         return {name: batch[name].to(self.model.device) for name in _INPUTS if name in batch and name in arguments}
 
@@ -316,7 +316,7 @@ class Pipeline:
     def _run_model(
         self, texts: Sequence[EncodedText], batch: Mapping[str, Tensor], generator: torch.Generator, every_step: bool
     ) -> _Predicted:
-        """Run the model on a batch, and return the predictions of its texts and their compute."""
+        """Run the model on a batch, and return the predictions for its texts and the MACs."""
         outputs = self.model(**self._select_inputs(batch), **self._build_options(generator, every_step))
         trace: DepthTrace = outputs.trace
         tokens = self._predict_tokens(texts, trace, self._answer_tokens(batch, outputs))
@@ -328,7 +328,7 @@ class Pipeline:
         return predictions, self.model.price(trace)
 
     def _predict_words(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> _Predicted:
-        """Predict every word of a text (1, S) and the next word after it, segment by segment as in an evaluation."""
+        """Predict every word of a text (1, S) and the next word with a language model, segment by segment."""
         continuation = None
         if self.new_tokens is not None:
             text, continuation = self._generate_continuation(text, ids, options)
@@ -357,7 +357,7 @@ class Pipeline:
     def _generate_continuation(
         self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]
     ) -> tuple[EncodedText, str]:
-        """Generate a continuation of a text. Return the extended text, and the text of the new tokens alone."""
+        """Generate a continuation of a text. Return the extended text, and the generated text alone."""
         ends = end_tokens(self.model, self.tokenizer)
         inputs = self._prepend_start(ids).to(self.model.device)
         longest, length = self.model.longest_sequence, inputs.shape[1]
@@ -385,7 +385,7 @@ class Pipeline:
         return EncodedText({"input_ids": np.array(prompt + written)}, spans, text.is_cut), before[len(start) :]
 
     def _build_options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
-        """Return the arguments of the model's forward pass besides the batch."""
+        """Return the model's keyword arguments for early exit, such as the exit rule."""
         model = self.model
         if not model.exit_signals or self.predicts == "masks":
             return {}
@@ -398,7 +398,7 @@ class Pipeline:
     def _predict_tokens(
         self, texts: Sequence[EncodedText], trace: DepthTrace, answers: _Answers | None
     ) -> list[list[TokenPrediction] | None]:
-        """Return the tokens of every text in a batch, with their depths and predictions.
+        """Build the token predictions of every text in a batch, with the depth of each token.
 
         An entry is None if the model has neither depths nor predictions for single tokens.
         """
@@ -422,7 +422,7 @@ class Pipeline:
         return predictions
 
     def _answer_tokens(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
-        """Return the predictions of single tokens by position, or None for models that predict whole texts."""
+        """Return the predictions for single tokens by position, or None for models that predict whole texts."""
         if self.predicts in ("classes", "cells"):
             return None
         ids = batch["input_ids"]
@@ -435,7 +435,7 @@ class Pipeline:
         return answers
 
     def _answer_token(self, logits: Tensor, token: int | None = None) -> dict[str, Any]:
-        """Return the fields of a `TokenPrediction` that follow from the logits of a token, (V,).
+        """Return the label, score and candidates of one token as fields of a `TokenPrediction`, from its logits (V,).
 
         If `token` is given, the fields include the probability of this id.
         """
@@ -450,7 +450,7 @@ class Pipeline:
         return {"label": label, "score": score, "candidates": words, **own_score}
 
     def _rank_words(self, logits: Tensor) -> dict[str, float]:
-        """Return the most likely words in order of falling probability. Columns beyond the vocabulary are ignored."""
+        """Return the likeliest words and their probabilities, in falling order, from logits (V,)."""
         scores, best = logits[: len(self.tokenizer)].softmax(dim=-1).topk(min(_CANDIDATES, len(self.tokenizer)))
         words: dict[str, float] = {}
         for word, score in zip(best.tolist(), scores.tolist(), strict=True):
@@ -460,7 +460,7 @@ class Pipeline:
     # ---- about texts
 
     def _answer_texts(self, outputs: Any) -> list[dict[str, Any]]:
-        """Return the fields of a `Prediction` that concern the whole text, for every text."""
+        """Return, for every text of a batch, the `Prediction` fields of the whole text, such as label and score."""
         if self.predicts == "cells":
             return [self._answer_puzzle(outputs, row) for row in range(len(outputs.logits))]
         if self.predicts != "classes":
@@ -471,7 +471,7 @@ class Pipeline:
         ]
 
     def _answer_puzzle(self, outputs: Any, row: int) -> dict[str, Any]:
-        """Return the model's solution of a puzzle and, if all steps ran, also the solution after every step."""
+        """Return the predicted solution of a puzzle and, if all steps ran, the solution after every step."""
         right: list[Any] = [None] * self.model.max_updates
         if outputs.halting_logits is not None:
             right = outputs.halting_logits[row].sigmoid().tolist()
@@ -482,12 +482,12 @@ class Pipeline:
         return {"label": self._decode_symbols(outputs.logits[row]), "score": score, "steps": steps}
 
     def _decode_symbols(self, logits: Tensor) -> str:
-        """Return the most likely symbol of every cell as one text, from logits (L, V)."""
+        """Return the likeliest symbol of every puzzle cell as one text, from logits (L, V)."""
         symbols = self.tokenizer.convert_ids_to_tokens(logits.argmax(dim=-1).tolist())
         return "".join(NO_SYMBOL if symbol in self.tokenizer.all_special_tokens else symbol for symbol in symbols)
 
     def _classify(self, logits: Tensor) -> dict[str, Any]:
-        """Return the probabilities of the classes, or the value of a regression, from logits (C,)."""
+        """Return class probabilities, or the value of a regression, from the logits of a text (C,)."""
         _check_logits(logits)
         config = self.model.config
         if count_head_classes(config) == 1:
@@ -501,7 +501,7 @@ class Pipeline:
         }
 
     def _collect_steps(self, outputs: Any) -> list[list[Step] | None]:
-        """Return the steps of every text with their predictions, or None for a text if not all steps ran."""
+        """Return the predictions of every text after each step, or None for a text if not all steps ran."""
         logits = getattr(outputs, "step_logits", None)
         if logits is None or logits.isnan().any():
             return [None] * len(outputs.logits)
@@ -511,7 +511,7 @@ class Pipeline:
         ]
 
     def _build_steps(self, logits: Tensor, halting_logits: Tensor | None) -> list[Step]:
-        """Return the steps of a text or token, from its logits (N, C) and halting logits (N,)."""
+        """Build one `Step` result per iteration, from logits (N, C) and halting logits (N,)."""
         answers = [self._classify(step) for step in logits.float().cpu()]
         halting = [None] * len(answers) if halting_logits is None else halting_logits.float().sigmoid().tolist()
         return [
@@ -521,16 +521,16 @@ class Pipeline:
 
 
 def _check_logits(logits: Tensor) -> None:
-    """Raise an error if logits are NaN or positively infinite, which means that the model's states have diverged.
+    """Raise an error if logits contain NaN or positive infinity, a sign of diverged training.
 
     The weights of such a model may still be finite.
     """
     if logits.isnan().any() or logits.isposinf().any():
-        raise CheckpointError("model: its predictions are not numbers; its training may have diverged")
+        raise CheckpointError("model: its logits are NaN or infinite; its training may have diverged")
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Return the softmax over the last axis, bit-identical to that of transformers' pipelines."""
+    """Return the softmax over the last axis, bit-identical to that of transformers' own pipelines."""
     shifted = np.exp(logits - logits.max(axis=-1, keepdims=True))
     share: np.ndarray = shifted / shifted.sum(axis=-1, keepdims=True)
     return share
@@ -543,7 +543,7 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 
 
 def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[float]:
-    """Return the mean number of updates of every text.
+    """Return the number of updates of every text, averaged over its tokens if tokens halt separately.
 
     If the unit of depth is a whole architecture, all texts have the same depth.
     """
@@ -554,7 +554,7 @@ def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[flo
 
 
 def _collect_token_halting(trace: DepthTrace, row: int) -> dict[int, list[Step]]:
-    """Return the halting probabilities of the iterations that each token of a text ran, by token position."""
+    """Return, by token position, the halting probability of each iteration that the token ran."""
     if trace.halting is None:
         return {}
     ran, probabilities = trace.iterations_run[row].tolist(), trace.halting.probabilities[row].float().tolist()

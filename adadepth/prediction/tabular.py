@@ -1,4 +1,4 @@
-"""Prediction for a table: reads the rows of a file, predicts them, and writes them with their predictions."""
+"""Predictions for tables: reads the rows of a file, predicts them, and writes rows and predictions to another file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _BREAKS = re.compile(r"\r\n|[\t\r\n]")  # end of a field or a line of TSV
 
 
 class TablePredictionTotals(NamedTuple):
-    """Totals over the rows of a table that was predicted.
+    """Total rows, updates and MACs of the predictions for a table.
 
     Attributes:
         rows: Number of rows.
@@ -55,24 +55,24 @@ class TablePredictionTotals(NamedTuple):
 
 
 def get_output_ending(source: Path) -> str:
-    """Return the default ending of the output file for an input file."""
+    """Return the default file extension of the output for an input file."""
     return _CSV if source.suffix == _LINES else source.suffix if source.suffix in DELIMITERS else _JSON_LINES
 
 
 def resolve_input_file(value: str) -> Path:
-    """Return the path of the file that the setting `input` names, after a check.
+    """Return the path of the single file that the setting `input` names.
 
     Raises:
         DataError: If the setting names no file or several files.
     """
     files = find_files("input", value)
     if len(files) > 1:
-        raise DataError(f"input={value}: must be one file, but names {len(files)}")
+        raise DataError(f"input={value}: must be one file, but matches {len(files)} files")
     return files[0]
 
 
 def check_output_file(value: str, source: Path) -> Path:
-    """Return the path of the file that the setting `output` names, after a check.
+    """Return the path that the setting `output` names, after checking that it can be written.
 
     Raises:
         ConfigError: If the file cannot be written, or if it is the input file.
@@ -85,12 +85,12 @@ def check_output_file(value: str, source: Path) -> Path:
     if path.is_dir():
         raise ConfigError(f"output={value}: is a folder")
     if path.exists() and path.samefile(source):
-        raise ConfigError(f"output={value}: is the input, which is never overwritten")
+        raise ConfigError(f"output={value}: is the input file, which is never overwritten")
     return path
 
 
 def resolve_input_columns(source: Path, configured: Sequence[str] | None, trained: Sequence[str]) -> list[str]:
-    """Return the names of the columns of a file that the model reads.
+    """Return the names of the columns that the model reads as text.
 
     Args:
         source: Table, or a `.txt` file without column names.
@@ -117,7 +117,7 @@ def resolve_input_columns(source: Path, configured: Sequence[str] | None, traine
 
 
 def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> None:
-    """Check that the model can read the first row of a table, before any row is predicted.
+    """Check, before predicting a table, that the model can read its first row.
 
     Raises:
         DataError: If the table has no rows, or if the model cannot read the first one.
@@ -126,12 +126,12 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
     if len(columns) not in (1, 2):
         raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
     if (first := next(_iterate_rows(source, columns), None)) is None:
-        raise DataError(f"input={source}: it has no rows")
+        raise DataError(f"input={source}: the file has no rows")
     _read_text(pipeline, source, columns, 0, first)
 
 
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> TablePredictionTotals:
-    """Predict the rows of a file, and write them with their predictions to an output file.
+    """Predict the rows of a file, and write the rows with their predictions to an output file.
 
     Args:
         pipeline: Pipeline of the model.
@@ -175,7 +175,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
 
 
 def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    """Yield the rows of a file.
+    """Yield the rows of a table or text file as mappings from column names to values.
 
     Raises:
         DataError: If the file cannot be read, or if it lacks a column.
@@ -202,11 +202,11 @@ def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
 
 
 def _read_text_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    """Yield a row for every line of a text file: a text, or the texts of two columns with a tab between."""
+    """Yield one row for every line of a text file, which holds one text, or two with a tab between them."""
     for number, line in enumerate(read_lines("input", source)):
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
-            raise DataError(f"input={source}: row {number} has {len(texts)} texts with tabs between them, not 2")
+            raise DataError(f"input={source}: row {number} has {len(texts)} tab-separated texts, must have 2")
         yield dict(zip(columns, texts, strict=True))
 
 
@@ -217,7 +217,7 @@ def _check_column(source: Path, name: str, columns: Sequence[str], where: str = 
 
 
 def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
-    """Return the text or the pair of texts in a table row. A missing text is read as an empty one, as in training."""
+    """Return the text or text pair in a table row. A missing value is read as an empty text, as in training."""
     parts = []
     for name in columns:
         _check_column(source, name, list(row), f"row {number}")
@@ -228,7 +228,9 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
                 raise DataError(f"input={source}: row {number}, column {name}: must be a list of words, or a text")
             return value
         if not isinstance(value, str):
-            raise DataError(f"input={source}: row {number}, column {name}: holds {type(value).__name__}, not text")
+            raise DataError(
+                f"input={source}: row {number}, column {name}: contains {type(value).__name__}, must be text"
+            )
         if pipeline.predicts == "cells" and (flaw := pipeline.find_puzzle_flaw(value)) is not None:
             raise DataError(f"input={source}: row {number}, column {name}: {value!r:.60}: {flaw}")
         parts.append(value)
@@ -239,7 +241,7 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
 
 
 def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _Row:
-    """Return the columns that are added to a row for its prediction."""
+    """Return the columns that a prediction adds to its table row."""
     predicts = pipeline.predicts
     updates = {"updates": round(prediction.updates, _DIGITS)}
     if predicts == "classes" and prediction.value is not None:
@@ -261,7 +263,7 @@ def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _R
 
 
 def _build_token_columns(prediction: Prediction, words: int | None) -> _Row:
-    """Return columns that hold a list over words or masks. Words that were truncated get None."""
+    """Return columns with one list entry per word or mask. Truncated words get None."""
     tokens: list[Any] = [token for token in prediction.tokens or [] if token.label is not None]
     if words is not None:
         first = {token.part: token for token in reversed(tokens)}
@@ -281,12 +283,12 @@ def _round(value: Any) -> Any:
 
 
 def _choose_delimiter(source: Path) -> str:
-    """Return the delimiter of an output CSV file: that of an input CSV file, otherwise the usual one."""
+    """Return the delimiter of the output CSV file: that of an input CSV file, otherwise the default."""
     return detect_csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
 def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
-    """Return a function that writes a row of a given number. `delimiter` separates the columns of a CSV file."""
+    """Return a function that writes one numbered row to the output file; a CSV file is split by `delimiter`."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
@@ -306,21 +308,21 @@ def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _R
 
 
 def _format_line(cells: list[Any], path: Path, delimiter: str) -> str:
-    """Format a line of a CSV file with quotes where needed, or of a TSV file without quotes."""
+    """Format one table row as a CSV line with quotes where needed, or as a TSV line without quotes."""
     if path.suffix == _CSV:
         return format_csv([cells], delimiter)
     return "\t".join("" if cell is None else str(escape_csv_formula(cell)) for cell in cells) + "\n"
 
 
 def _flatten(added: Mapping[str, Any]) -> _Row:
-    """Replace the mapping of class probabilities by one column for each class. The column `updates` stays last."""
+    """Replace the mapping of class probabilities in a row by one column per class. The column `updates` stays last."""
     row = {key: value for key, value in added.items() if key not in ("probabilities", "updates")}
     classes = {f"probability_{name}": score for name, score in added.get("probabilities", {}).items()}
     return {**row, **classes, "updates": added["updates"]}
 
 
 def _format_cell(value: Any, path: Path) -> Any:
-    """Format a value for a spreadsheet. Lists and mappings are written as JSON."""
+    """Format a table cell for a spreadsheet. Lists and mappings are written as JSON."""
     if isinstance(value, list | dict):
         value = json.dumps(value, ensure_ascii=False)
     if path.suffix != _CSV and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Content of the file texts.json: predictions for texts, and the depth spent on each."""
+"""Content of the file texts.json: predictions for texts, with the depth spent on each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adadepth.prediction.pipeline import Pipeline
 
 
 def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
-    """Predict texts, and return the content of the file texts.json; see `describe_predictions`."""
+    """Predict texts, and return the content of the file texts.json."""
     predictions, work = pipeline.examine(texts)
     parts = [[text] if isinstance(text, str) else list(text) for text in texts]
     for text, prediction in zip(parts, predictions, strict=True):
@@ -22,7 +22,7 @@ def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | l
 def describe_predictions(
     pipeline: Pipeline, texts: Sequence[Sequence[str]], predictions: Sequence[Prediction], work: float
 ) -> dict[str, Any]:
-    """Return the content of the file texts.json for predictions that were made before.
+    """Return the content of the file texts.json for given predictions.
 
     Args:
         pipeline: Pipeline that made the predictions.

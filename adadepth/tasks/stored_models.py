@@ -42,7 +42,7 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
         return
     path = config.tokenizer.path or config.checkpoint
     raise CheckpointError(
-        f"tokenizer.path={path}: it has {len(tokenizer)} pieces, the model {size}; use the tokenizer of the model"
+        f"tokenizer.path={path}: it has {len(tokenizer)} tokens, the model {size}; use the tokenizer of the model"
     )
 
 

@@ -269,7 +269,7 @@ EXEMPT = {
     "model.max_position_embeddings={}": "says what was chosen",
     "CPU cores (model={})": "says what was chosen",
     "dataset.held_out=0.1 'dataset.evaluation_splits=[{}]'": "a table of the user's",
-    "mode=serve takes whole examples": "a text of the user's",
+    "mode=serve accepts whole examples": "a text of the user's",
     "no matched baseline (baseline=none)": "says what was given",
     "text={}": "a command of the page: tests/contrib/serve/test_rendering.py runs it",
     "new_tokens={}": "a command of the page: tests/contrib/serve/test_rendering.py runs it",

@@ -65,7 +65,7 @@ def grow(model: Path) -> None:
             (empty, "cannot load a tokenizer"),
             (forget, "cannot load a tokenizer"),
             (forget_pieces, "it has 5 special tokens and no other piece"),
-            (grow, "pieces, the model"),
+            (grow, "tokens, the model"),
         ],
     ),
 )

@@ -1,4 +1,4 @@
-"""Fast generation with looped language models: continuous batching of many texts, self-speculative decoding of one.
+"""Faster text generation: continuous batching of many texts, and self-speculative decoding of a single text.
 
 This package provides `adadepth.decode_texts` and `adadepth.self_speculation` through the entry-point group
 `adadepth.names`.

@@ -1,4 +1,4 @@
-"""Continuous batching: generation for many texts at once, with tokens that exit after different numbers of loops.
+"""Continuous batching: text generation for many prompts at once, in which tokens exit after different numbers of loops.
 
 The core has the same weights in every loop, so the tokens of a batch can be at different loops. A batch has *slots*.
 Each slot has one text, and the newest token of each text has its own loop number. A pass runs the core once for all
@@ -49,7 +49,7 @@ _POLICIES = ("all", "frozen")
 
 @dataclass
 class DecodingWork:
-    """Counts of the computations that decoding needed.
+    """Numbers of passes, loops and predictions that text generation needed.
 
     Attributes:
         passes: Number of passes of the core, each for all slots at once.
@@ -68,7 +68,7 @@ class DecodingWork:
 
 @dataclass
 class DecodedTexts:
-    """Result of `decode_texts`: the continued texts, and counts of computations.
+    """Result of `decode_texts`: the generated texts, the exit step of each token, and counts of computations.
 
     Attributes:
         tokens: New tokens of every text, int64 (n,) each. The last one is the end-of-text token if the text ended.
@@ -145,15 +145,15 @@ def _check(
     if policy not in _POLICIES:
         raise ConfigError(f"cache_policy={policy}: must be one of {', '.join(_POLICIES)}")
     if places < 1:
-        raise ConfigError(f"places={places} must be at least 1")
+        raise ConfigError(f"places={places}: the number of texts decoded at once must be at least 1")
     if seeds is not None and len(seeds) != len(prompts):
         raise ConfigError(f"seeds: got {len(seeds)} seeds for {len(prompts)} prompts")
     if not all(len(prompt) for prompt in prompts):
-        raise ConfigError("prompts: every text needs at least one token")
+        raise ConfigError("prompts: every prompt must have at least one token")
     if rule.mixes:
-        raise ConfigError(f"exit_rule={rule.label}: mixes all loops, so no token exits")
+        raise ConfigError(f"exit_rule={rule.label}: averages the predictions of all loops, so no token exits early")
     if STATES in rule.needs:
-        raise ConfigError(f"exit_rule={rule.label}: reads the change of states, which {_SERVED} does not store")
+        raise ConfigError(f"exit_rule={rule.label}: needs changes of the hidden state, which {_SERVED} does not store")
     if model.training:
         raise ConfigError(f"{_SERVED}: the model is in training mode; call model.eval()")
     if model.config.queries != "state":
@@ -167,7 +167,7 @@ def _check(
 
 
 def _max_length(config: GenerationConfig, prompt: int) -> int:
-    """Return the maximum number of tokens of a text, prompt included."""
+    """Return the maximum number of tokens of a text, including the prompt."""
     return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
 
 
@@ -176,7 +176,7 @@ def _max_length(config: GenerationConfig, prompt: int) -> int:
 
 @dataclass
 class _Text:
-    """Text that is being continued, with the state of its newest tokens (at first those of the prompt).
+    """Text being generated, with the progress of its newest tokens (initially, the prompt) through the loops.
 
     Attributes:
         ids: Token ids of the prompt and of the continuation.
@@ -218,7 +218,7 @@ _IGNORING_IDS = (TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper, Mi
 
 
 class _TokenSampler:
-    """Sampler of tokens from logits, with the settings of a generation configuration."""
+    """Sampler of the next tokens from logits, according to a generation configuration."""
 
     def __init__(self, model: Any, config: GenerationConfig) -> None:
         self._model, self._config = model, config
@@ -228,7 +228,7 @@ class _TokenSampler:
         model._prepare_special_tokens(config, device=model.device)
 
     def sample(self, texts: Sequence[_Text], logits: Tensor) -> list[int]:
-        """Choose the next token of every text from its logits, (A, V)."""
+        """Choose the next token of every text from its logits, (A, V), greedily or by sampling."""
         scores = self._process(texts, logits.float())
         if not self._config.do_sample:
             likeliest: list[int] = scores.argmax(dim=-1).tolist()
@@ -265,7 +265,7 @@ class _TokenSampler:
 
 
 class _ContinuousBatcher:
-    """Continuous batcher, which generates many texts in a fixed number of batch rows. A pass runs one loop of M tokens.
+    """Scheduler of continuous batching: it generates many texts in a fixed number of batch rows (slots).
 
     The M tokens of a pass are a batch of M rows of one token each.
     """
@@ -295,7 +295,7 @@ class _ContinuousBatcher:
         self._state = self._embedded = self._memory = torch.zeros(0)
 
     def run(self) -> None:
-        """Generate the continuations of all texts."""
+        """Generate the continuations of all prompts."""
         while self._waiting or self._busy:
             starting = []
             while self._free and self._waiting:
@@ -309,7 +309,7 @@ class _ContinuousBatcher:
                 self._run_pass()
 
     def _update_batch(self, rows: list[int], staying: list[_Text], starting: Sequence[_Text]) -> None:
-        """Reduce the batch to the given rows, and append the newest tokens of texts that start.
+        """Remove finished tokens from the batch, and add the newest tokens of the given texts.
 
         The rows are those of the staying texts.
         """
@@ -332,7 +332,7 @@ class _ContinuousBatcher:
         )
 
     def _start(self, texts: Sequence[_Text]) -> tuple[Looping, Tensor]:
-        """Return the newest tokens of texts before their first loop, and the initial memory of the exit rule."""
+        """Embed the newest tokens of texts, and return them with the initial memory of the exit rule."""
         for text in texts:
             text.start()
         ids = [[text.ids[position]] for text in texts for position in text.running]
@@ -347,7 +347,7 @@ class _ContinuousBatcher:
         return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
 
     def _build_batch(self, embedded: Tensor, state: Tensor, texts: Sequence[_Text]) -> Looping:
-        """Return the running tokens of all texts, (M, 1, D), as one batch."""
+        """Combine the running tokens of all texts into one batch, (M, 1, D)."""
         positions = torch.tensor([position for text in texts for position in text.running])
         rotation = tuple(table[0, positions].unsqueeze(1) for table in self._rotation)
         return Looping(embedded, state, None, positions.unsqueeze(1), None, rotation, self._cache, self._loops)
@@ -355,7 +355,7 @@ class _ContinuousBatcher:
     # ---- A pass
 
     def _run_pass(self) -> None:
-        """Run one more loop of all running tokens."""
+        """Run one more loop of all running tokens, and remove the tokens that exit."""
         texts = self._busy
         self._cache.set_groups([SlotTokens(text.slot, text.done, text.running) for text in texts])
         run = self._build_batch(self._embedded if len(self._embedded) else self._state, self._state, texts)
@@ -377,7 +377,7 @@ class _ContinuousBatcher:
                 self.work.prompt_loops += len(text.running)
 
     def _read(self, run: Looping) -> Tensor:
-        """Return the hidden states of all running tokens from which the head predicts, (M, D).
+        """Return the hidden states from which the language model head predicts, for all running tokens, (M, D).
 
         If the model has a coda, the rule is fixed and no token exits now, the coda is skipped and the state is
         returned.
@@ -388,7 +388,7 @@ class _ContinuousBatcher:
         return self._inner.read(run)[:, 0]
 
     def _decide_exits(self, texts: Sequence[_Text], read: Tensor, normed: Tensor) -> tuple[list[bool], Tensor | None]:
-        """Return which running tokens exit now, (M,), and their logits (M, V) if the exit rule reads logits."""
+        """Decide which running tokens exit now, (M,), and return their logits (M, V) if the exit rule reads logits."""
         steps = [text.done for text in texts for _ in text.running]
         if self._fixed is not None:
             return [step == self._fixed for step in steps], None
@@ -412,7 +412,7 @@ class _ContinuousBatcher:
         return exits, logits
 
     def _remove_exited(self, texts: Sequence[_Text], exits: list[bool], run: Looping, readouts: Tensor) -> None:
-        """Remove the tokens that are done. Their texts continue with the next token, or release their slots."""
+        """Remove exited tokens from the batch. Their texts continue with the next token or free their slots."""
         row, rows, frozen_rows = 0, list[int](), list[int]()
         staying, finished, frozen = list[_Text](), list[_Text](), list[SlotTokens]()
         for text in texts:
@@ -441,7 +441,7 @@ class _ContinuousBatcher:
             self._update_batch(rows, staying, self._append_tokens(finished))
 
     def _append_tokens(self, texts: list[_Text]) -> list[_Text]:
-        """Append the next token to each text, and return the texts that continue."""
+        """Sample and append the next token of each text, and return the texts that are not finished."""
         if not texts:
             return []
         readouts = torch.cat([text.readout for text in texts if text.readout is not None])
@@ -459,7 +459,7 @@ class _ContinuousBatcher:
         return continuing
 
     def _write_frozen(self, run: Looping, groups: list[SlotTokens], rows: list[int]) -> None:
-        """Write the keys and values of tokens that exited for the loops that they skip.
+        """Fill the key-value cache for the loops that exited tokens skip.
 
         `rows` are the rows of these tokens in the batch.
         """

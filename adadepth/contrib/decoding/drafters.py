@@ -1,4 +1,4 @@
-"""Drafting tokens with less depth, and verifying them together at full depth, for looped and early-exit models.
+"""Drafters for speculative decoding, which draft tokens at reduced depth and verify them at full depth.
 
 A drafter has a text with pending tokens: its last tokens, which have not run at full depth. The states of pending
 tokens are stored, so that a verification continues from them.
@@ -27,7 +27,7 @@ from adadepth.models.looped.modeling import Looping
 
 
 class Drafter(Protocol):
-    """A text with pending tokens.
+    """Interface of drafters for self-speculative decoding, which hold a text and its unverified last tokens.
 
     Attributes:
         cache: Keys and values of the text.
@@ -40,24 +40,24 @@ class Drafter(Protocol):
     token_loops: int
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits, (1, 1, V), after the last token of a prompt, (1, T)."""
+        """Run a prompt, (1, T), at full depth, and return the logits after its last token, (1, 1, V)."""
         ...
 
     def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Return the logits, (1, V), at the exit of the next token, (1,); None if the token ran at full depth."""
+        """Run a token, (1,), until the exit rule stops it, and return its logits, (1, V), or None at full depth."""
         ...
 
     def verify(self) -> Tensor:
-        """Run the pending tokens at full depth, and return the logits after each of them, (T, V)."""
+        """Finish the pending tokens at full depth, and return the logits after each of them, (T, V)."""
         ...
 
     def keep(self, count: int) -> None:
-        """Keep the first `count` pending tokens and discard the rest."""
+        """Keep the first `count` pending tokens, which are accepted, and remove the others from the cache."""
         ...
 
 
 class ExitDrafter:
-    """Drafter of an early-exit model, whose cache stores the state of every pending token (LayerSkip).
+    """Drafter for speculative decoding with an early-exit model, which caches the states of draft tokens (LayerSkip).
 
     Args:
         model: Language model.
@@ -71,7 +71,7 @@ class ExitDrafter:
         cache.keeps_states = True
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits, (1, 1, V), after the last token of a prompt, (1, T)."""
+        """Run a prompt, (1, T), at full depth, and return the logits after its last token, (1, 1, V)."""
         if self._mask is None:
             self._mask = torch.ones_like(ids)
         past = self.cache.get_seq_length()
@@ -81,7 +81,7 @@ class ExitDrafter:
         return cast(Tensor, logits)
 
     def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Return the logits, (1, V), at the exit of the next token, (1,); None if the token ran all layers."""
+        """Run a token, (1,), until the exit rule stops it, and return its logits, (1, V), or None after all layers."""
         assert self._mask is not None
         self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
         output = self._model(**self._place(token.unsqueeze(0), self.cache.get_seq_length()), exit_rule=rule)
@@ -90,7 +90,7 @@ class ExitDrafter:
         return None if int(output.exit_steps) == self._model.max_updates else output.logits[:, -1]
 
     def verify(self) -> Tensor:
-        """Run all layers of the pending tokens, and return full depth's logits after each of them, (T, V)."""
+        """Run the remaining layers of the pending tokens, and return full-depth logits after each of them, (T, V)."""
         assert self._mask is not None
         empty = self._mask.new_empty(1, 0)
         nothing = torch.zeros_like(empty, dtype=torch.bool)
@@ -102,7 +102,7 @@ class ExitDrafter:
         return self._model.read(self._model.max_updates, states[0, -self._pending :])
 
     def keep(self, count: int) -> None:
-        """Keep the first `count` pending tokens and discard the rest."""
+        """Keep the first `count` pending tokens, which are accepted, and remove the others from the cache."""
         assert self._mask is not None
         discarded = self._pending - count
         self.cache.crop(-discarded)
@@ -111,7 +111,7 @@ class ExitDrafter:
         self._pending = 0
 
     def _place(self, ids: Tensor, past: int) -> dict[str, Any]:
-        """Return the arguments of a forward pass of new tokens behind `past` tokens."""
+        """Return the forward arguments of new tokens that follow `past` cached tokens: ids, mask and positions."""
         assert self._mask is not None
         positions = (self._mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past : past + ids.shape[1]]
         return {
@@ -119,7 +119,7 @@ class ExitDrafter:
         }  # fmt: skip
 
     def _count(self, queries: list[int], first: int = 0) -> None:
-        """Count the layers of a pass that begins at the exit `first`, from the tokens that ran to each exit."""
+        """Add the layers of a pass to the counts, given the number of tokens that ran to each exit."""
         exits = [0, *self._model.config.exits]
         for number, tokens in enumerate(queries, start=first):
             layers = exits[number + 1] - exits[number]
@@ -128,7 +128,7 @@ class ExitDrafter:
 
 
 class LoopDrafter:
-    """Drafter of a looped model. A pending token never has run more loops than an earlier pending token.
+    """Drafter for speculative decoding with a looped model. Each draft runs no more loops than the one before.
 
     Args:
         model: Language model.
@@ -147,7 +147,7 @@ class LoopDrafter:
         self._coda = range(first, first + config.coda)
 
     def read_prompt(self, ids: Tensor) -> Tensor:
-        """Return full depth's logits, (1, 1, V), after the last token of a prompt, (1, T).
+        """Run a prompt, (1, T), at full depth, and return the logits after its last token, (1, 1, V).
 
         Part of the prompt may already be cached.
         """
@@ -160,7 +160,7 @@ class LoopDrafter:
         return logits
 
     def draft(self, token: Tensor, rule: ExitRule) -> Tensor | None:
-        """Return the logits, (1, V), at the exit of the next token, (1,), by a rule.
+        """Run one token, (1,), until the exit rule stops it, and return its logits, (1, V).
 
         The result is None if the token exits only after all loops.
         """
@@ -184,7 +184,7 @@ class LoopDrafter:
         return logits
 
     def verify(self) -> Tensor:
-        """Run all loops of the pending tokens, and return full depth's logits after each of them, (T, V)."""
+        """Run the remaining loops of the pending tokens, and return full-depth logits after each of them, (T, V)."""
         for loop in range(self._pending[-1].done, self._loops):
             self._loop(loop)
         _crop(self.cache, self._coda, self._length)
@@ -192,7 +192,7 @@ class LoopDrafter:
         return logits[0]
 
     def keep(self, count: int) -> None:
-        """Keep the first `count` pending tokens and discard the rest."""
+        """Keep the first `count` pending tokens, which are accepted, and remove the others from the cache."""
         discarded = len(self._pending) - count
         self._length += count
         _crop(self.cache, range(len(self.cache.layers)), self._length)
@@ -214,7 +214,7 @@ class LoopDrafter:
             run.state, run.normed, run.done = joined.state[:, column], normed[:, column], joined.done
 
     def _read_draft(self, run: Looping) -> Tensor:
-        """Return the hidden state r of the last pending token for prediction, (1, D).
+        """Return the hidden state from which the head predicts after the last pending token, (1, D).
 
         The coda attends to entries of full depth for earlier tokens.
         """
@@ -222,7 +222,7 @@ class LoopDrafter:
         return self._inner.read(replace(run, done=run.loops))[:, -1]
 
     def _join(self, runs: list[Looping]) -> Looping:
-        """Join the last pending tokens into one batch of T tokens.
+        """Concatenate the states of the last pending tokens into one sequence of T tokens.
 
         All of them must have run the same number of loops.
         """
@@ -244,7 +244,7 @@ class LoopDrafter:
 
 
 class _TruncatedCacheView:
-    """A view of a cache with a fixed length.
+    """View of a key-value cache that reports a fixed length.
 
     While tokens are pending, the layers of the cache differ in length.
     """
@@ -266,7 +266,7 @@ class _TruncatedCacheView:
 
 
 def _crop(cache: DynamicCache, layers: Iterable[int], length: int) -> None:
-    """Truncate the given layers of a cache to `length` tokens if they have more."""
+    """Truncate the given cache layers to `length` tokens if they are longer."""
     for number in layers:
         if number < len(cache.layers):
             layer: Any = cache.layers[number]

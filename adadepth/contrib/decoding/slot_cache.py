@@ -1,4 +1,4 @@
-"""Key-value cache for continuous batching. Each slot holds one text, and texts may be at different loops.
+"""Key-value cache for continuous batching, in which each slot holds one text, and texts may be at different loops.
 
 Shape legend: M tokens, H query heads, h key-value heads, d head width, N loops.
 """
@@ -23,7 +23,7 @@ _MAX_COPIED = 2**18  # numbers of keys up to which a copy takes less time than a
 
 
 class SlotTokens(NamedTuple):
-    """Tokens of one slot (one text) at one loop, at the given positions.
+    """Token positions of one text (slot) that a forward pass computes, and the loop that they run.
 
     Loops are counted from 0. None stands for the prelude, before all loops.
     """
@@ -34,7 +34,7 @@ class SlotTokens(NamedTuple):
 
 
 class SlotCache:
-    """Key-value cache with the keys and values of every slot, loop and position, in one tensor per layer.
+    """Key-value cache of a looped model for many texts (slots), with entries for every loop and position.
 
     The tensor of a layer is (rows, h d), and a token has row ((slot N + loop) capacity + position). The tokens of one
     loop are therefore contiguous. Layers of the prelude have one loop. `set_groups` sets the rows of the tokens that
@@ -63,7 +63,7 @@ class SlotCache:
         return [self._first_row(group.slot, group.loop) + at for group in groups for at in group.positions]
 
     def set_groups(self, groups: Sequence[SlotTokens]) -> None:
-        """Set which tokens the next forward pass computes. Later calls pass tokens in this order."""
+        """Set which tokens the next forward pass computes; later calls expect tokens in this order."""
         self._groups = groups
         self._starts = [self._first_row(group.slot, group.loop) for group in groups]
         self._lengths = [group.positions[-1] + 1 for group in groups]
@@ -72,7 +72,7 @@ class SlotCache:
         self._batched: tuple[Tensor, Tensor] | None = None
 
     def update(self, keys: Tensor, values: Tensor, layer: int, *args: Any, **kwargs: Any) -> Any:
-        """Write the keys and values of M tokens, (M, h, 1, d), into a layer's cache.
+        """Write the keys and values of M tokens, (M, h, 1, d), to a layer of the cache.
 
         The layer is numbered as in a cache of transformers.
         """
@@ -80,12 +80,12 @@ class SlotCache:
         return _LayerInCache(self, layer), None
 
     def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Write keys and values, (k, h d), into the given rows, (k,), of a layer."""
+        """Write keys and values, (k, h d), to the given rows, (k,), of a layer."""
         for stored, new in zip(self._layers[layer], (keys, values), strict=True):
             stored.index_copy_(0, rows, new)
 
     def find_later_rows(self, groups: Sequence[SlotTokens]) -> tuple[Tensor, Tensor]:
-        """Return the cache rows of all later loops of tokens: the index of the token, (k,), and the row, (k,)."""
+        """Return the cache rows of all later loops of the given tokens, as token indices and rows, both (k,)."""
         pairs: list[tuple[int, int]] = []
         tokens = itertools.count()
         for slot, loop, positions in groups:
@@ -102,7 +102,7 @@ class SlotCache:
         self.write(layer, rows, *(stored[source] for stored in self._layers[layer]))
 
     def attend(self, layer: int, query: Tensor, scaling: float | None, window: int | None) -> Tensor:
-        """Compute the attention of queries (M, H, 1, d) to the tokens in their slots; return (M, 1, H, d)."""
+        """Compute the attention of queries (M, H, 1, d) to the cached tokens of their own text; return (M, 1, H, d)."""
         heads, width = self._heads, self._width
         shared = query.shape[1] // heads
         if not self._single:
@@ -151,7 +151,7 @@ class SlotCache:
         return torch.cat(attended).unsqueeze(1)
 
     def _view(self, layer: int, start: int, length: int) -> list[Tensor]:
-        """Return keys and values of one slot at one loop, (1, h, length, d) each, without a copy."""
+        """Return views of the keys and values of one text at one loop, (1, h, length, d) each."""
         line = self._heads * self._width
         sizes, strides = (1, self._heads, length, self._width), (line, self._width, line, 1)
         return [stored.as_strided(sizes, strides, start * line) for stored in self._layers[layer]]
@@ -163,7 +163,7 @@ class SlotCache:
 
 @dataclass
 class _LayerInCache:
-    """Layer of a `SlotCache`, which attention functions receive in place of keys."""
+    """Reference to one layer of a `SlotCache`, passed to attention functions in place of keys."""
 
     cache: SlotCache
     layer: int
@@ -182,7 +182,7 @@ def _attend(
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Compute attention slot by slot, with the signature of an attention function of transformers."""
+    """Compute attention over a `SlotCache`, with the signature of transformers' attention functions."""
     return key.cache.attend(key.layer, query, scaling, sliding_window), None
 
 
@@ -191,7 +191,7 @@ AttentionInterface.register(_ATTENTION, _attend)
 
 @contextmanager
 def use_slot_attention(model: LoopedForCausalLM) -> Iterator[None]:
-    """Make all layers of a model attend to a `SlotCache` within the block."""
+    """Make all layers of a model read keys and values from a `SlotCache` within the `with` block."""
     configs: list[Any] = [model.config, model.model.config]
     configs += [] if model.config.base_config is None else [model.config.base_config]
     implementations = [config._attn_implementation for config in configs]

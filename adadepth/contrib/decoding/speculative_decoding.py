@@ -1,4 +1,4 @@
-"""Self-speculative decoding: a model drafts tokens with less depth, and verifies them together at full depth.
+"""Self-speculative decoding: one model drafts tokens at reduced depth and verifies them together at full depth.
 
 A looped model drafts with few loops, an early-exit model with its first layers. Loops or layers 1..n of a token attend
 only to loops or layers 1..n of earlier tokens. Those of a draft are therefore the first ones of full depth. The states
@@ -36,7 +36,7 @@ from adadepth.models.looped.heads import LoopedForCausalLM
 
 @dataclass
 class SpeculativeOutput(GenerateDecoderOnlyOutput):
-    """The output of `generate(return_dict_in_generate=True)`, with counts of the computations after the prompt.
+    """Output of `generate` with speculative decoding, with counts of drafted tokens and computations.
 
     Attributes:
         drafted: Number of drafted tokens.
@@ -65,7 +65,7 @@ def self_speculation(
     draft_tokens: int = 4,
     **model_kwargs: Any,
 ) -> SpeculativeOutput | Tensor:
-    """Decode one text with the result of `generate` at full depth, in fewer passes of the core or the layers.
+    """Generate text by self-speculative decoding, with the results of full depth in fewer sequential passes.
 
     This function is a decoding method for `generate` of transformers. `generate` prepares all arguments except
     `draft_rule` and `draft_tokens`:
@@ -99,10 +99,10 @@ def self_speculation(
     rule, drafter = _prepare_drafting(model, draft_rule, model_kwargs)
     if rule.mixes:
         raise ConfigError(
-            f"draft_rule={rule.label}: combines the predictions of all loops, so a draft needs all of them"
+            f"draft_rule={rule.label}: averages the predictions of all loops, so a draft saves no compute"
         )
     if STATES in rule.needs:
-        raise ConfigError(f"draft_rule={rule.label}: reads the change of states, which drafts do not store")
+        raise ConfigError(f"draft_rule={rule.label}: needs changes of the hidden state, which drafts do not store")
     text = _AcceptedTokens(input_ids, logits_processor, stopping_criteria, generation_config, streamer)
     text.append(text.choose(drafter.read_prompt(input_ids)[:, -1]))
     drafted = accepted = 0
@@ -130,7 +130,7 @@ def self_speculation(
 def _prepare_drafting(
     model: LoopedForCausalLM | EarlyExitForCausalLM, draft_rule: str | ExitRule, options: dict[str, Any]
 ) -> tuple[ExitRule, Drafter]:
-    """Return the rule of drafts, and the drafter of the model."""
+    """Return the exit rule that ends the drafting of each token, and the drafter for the type of the model."""
     cache, mask = options["past_key_values"], options.get("attention_mask")
     if isinstance(model, EarlyExitForCausalLM):
         exit_cache = cache if isinstance(cache, ExitCache) else ExitCache(model.config.num_hidden_layers, "deferred")
@@ -159,12 +159,12 @@ def _check(
             f"num_beams={config.num_beams}"
         )
     if draft_tokens < 1:
-        raise ConfigError(f"draft_tokens={draft_tokens} must be at least 1")
+        raise ConfigError(f"draft_tokens={draft_tokens}: must be at least 1")
     cache = options.get("past_key_values")
     if isinstance(model, EarlyExitForCausalLM):
         is_usable = isinstance(cache, DynamicCache) and not cache.get_seq_length()
         if not is_usable and not (isinstance(cache, ExitCache) and cache.policy == "deferred"):
-            raise ConfigError("self-speculation of early exits: needs cache_policy=deferred, or no cache")
+            raise ConfigError("self-speculation with an early-exit model needs cache_policy=deferred, or no cache")
     elif not isinstance(cache, DynamicCache) or not options.get("use_cache", True):
         kind = type(cache).__name__ if cache is not None else "none"
         raise ConfigError(
@@ -176,14 +176,14 @@ def _check(
 
 @dataclass
 class _Draft:
-    """A drafted token, (1,), and the distribution that it was sampled from, (V,), or None in greedy decoding."""
+    """Drafted token, (1,), and the distribution it was sampled from, (V,), or None in greedy decoding."""
 
     token: Tensor
     distribution: Tensor | None
 
 
 class _AcceptedTokens:
-    """The tokens that full depth has accepted, and the choice of the next tokens."""
+    """Generated text so far, and the sampling of the next tokens from logits."""
 
     def __init__(self, ids: Tensor, processor: Any, criteria: Any, config: GenerationConfig, streamer: Any) -> None:
         self.ids, self.ended = ids, False
@@ -194,18 +194,18 @@ class _AcceptedTokens:
 
     @property
     def max_new(self) -> int:
-        """Maximum number of tokens that may follow."""
+        """Number of tokens that may still be generated."""
         longest = getattr(self._criteria, "max_length", None)
         return 2**31 if longest is None else max(longest - self.ids.shape[1], 1)
 
     def process(self, logits: Tensor, drafts: Iterable[_Draft] = ()) -> Tensor:
-        """Return the processed scores, (1, V), for the token after the given drafts, from logits (1, V)."""
+        """Apply the logits processors to the logits, (1, V), of the token that follows the given drafts."""
         ids = torch.cat([self.ids, *(draft.token.unsqueeze(0) for draft in drafts)], dim=1)
         scores: Tensor = self._processor(ids, logits.float())
         return scores
 
     def draft(self, logits: Tensor, drafts: list[_Draft]) -> _Draft:
-        """Choose the draft token after the given drafts from logits (1, V)."""
+        """Sample the next draft token from logits (1, V), after the given drafts."""
         scores = self.process(logits, drafts)
         if not self._samples:
             return _Draft(scores.argmax(dim=-1), None)
@@ -213,7 +213,7 @@ class _AcceptedTokens:
         return _Draft(probabilities.multinomial(1), probabilities)
 
     def choose(self, logits: Tensor, draft: _Draft | None = None) -> Tensor:
-        """Choose the token (1,) of full depth from logits (1, V).
+        """Choose the next token, (1,), from full-depth logits (1, V): the draft if it is accepted, else a new sample.
 
         It is the token of the draft if the draft is accepted.
         """
@@ -233,7 +233,7 @@ class _AcceptedTokens:
         return (residual if residual.any() else probabilities).multinomial(1)
 
     def append(self, token: Tensor) -> None:
-        """Append a token, (1,), and check whether the text has ended."""
+        """Append a token, (1,), to the text, and check whether the text has ended."""
         self.ids = torch.cat([self.ids, token.unsqueeze(0)], dim=1)
         if self._streamer is not None:
             self._streamer.put(token.cpu())
@@ -241,7 +241,7 @@ class _AcceptedTokens:
 
 
 def _draft_tokens(drafter: Drafter, text: _AcceptedTokens, rule: ExitRule, count: int) -> list[_Draft]:
-    """Draft at most `count` tokens. Drafting stops early when a token has run all loops."""
+    """Draft at most `count` tokens at reduced depth. Drafting ends early if a token runs at full depth."""
     drafts: list[_Draft] = []
     token = text.ids[:, -1]
     while len(drafts) < count:
@@ -254,7 +254,7 @@ def _draft_tokens(drafter: Drafter, text: _AcceptedTokens, rule: ExitRule, count
 
 
 def _verify_drafts(drafter: Drafter, text: _AcceptedTokens, drafts: list[_Draft]) -> int:
-    """Append the accepted drafts and the next token of full depth, and return the number of accepted drafts."""
+    """Append the drafts that full depth accepts and one more token, and return the number of accepted drafts."""
     logits, taken, accepted = drafter.verify(), 0, 0
     while taken < len(logits) and accepted == taken and not text.ended:
         draft = drafts[taken] if taken < len(drafts) else None

@@ -1,1 +1,1 @@
-"""Interactive web page on which a visitor changes the depth of trained models."""
+"""Interactive web demo in which a visitor changes the computation depth of trained models."""

@@ -1,4 +1,4 @@
-"""Answers of a served model to one input: predictions, depth, compute and time.
+"""Answers of a served model to one input of the web demo: predictions, depth, compute and time.
 
 The values for a text are those of `mode=predict`. The values for a synthetic example are those of `mode=evaluate`.
 """
@@ -35,7 +35,7 @@ _REPEATS = 3
 
 @dataclass(frozen=True)
 class BoardCell:
-    """Cell of a grid or puzzle on the page: its symbol, its target and the model's answer.
+    """Cell of a grid or puzzle in the web demo: its symbol, correct answer and the model's prediction.
 
     Attributes:
         symbol: Symbol of the input.
@@ -56,7 +56,7 @@ class BoardCell:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a model to one input at one depth setting.
+    """Prediction of a model for one input of the web demo at one depth setting, with compute and time.
 
     Attributes:
         result: Description of this input, with the fields of texts.json.
@@ -84,13 +84,13 @@ class Answer:
 
     @property
     def row(self) -> Mapping[str, Any]:
-        """Description of the input, for the page."""
+        """Prediction for the input, in the format of the file texts.json."""
         row: Mapping[str, Any] = self.result["texts"][0]
         return row
 
 
 def compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExample, setting: Setting) -> Answer:
-    """Return a model's answer to a text or a generated example, at a depth setting and at full depth.
+    """Run a model on a text or generated example, both at the chosen depth setting and at full depth.
 
     Raises:
         DataError: If the text is too long or unreadable for the model, or if the answer takes too long.
@@ -116,7 +116,7 @@ def _compute_answer(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
 
 
 def measure_quality(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality | None:
-    """Return the quality of a model at a depth setting, or None without evaluation data.
+    """Measure the quality of a model at a depth setting, or return None without evaluation data.
 
     The quality is measured once for each setting.
     """
@@ -136,7 +136,7 @@ def _measure(checkpoint: ServedCheckpoint, setting: Setting) -> DepthQuality:
 
 
 def validate_text(text: Text) -> None:
-    """Reject a text that is too long or empty.
+    """Raise an error if an input text is empty or too long.
 
     Raises:
         DataError: If the text is too long or empty.
@@ -145,7 +145,7 @@ def validate_text(text: Text) -> None:
     if (length := sum(map(len, parts))) > MAX_CHARACTERS:
         raise DataError(f"the text has {length:,} characters; the limit is {MAX_CHARACTERS:,}")
     if not any(part.strip() for part in parts):
-        raise DataError("no text: type one")
+        raise DataError("no text: enter a text")
 
 
 def _describe_input(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> dict[str, Any]:
@@ -164,7 +164,7 @@ def _collate_input(checkpoint: ServedCheckpoint, model_input: InputExample) -> M
 
 
 def _measure_seconds(checkpoint: ServedCheckpoint, model_input: Text | InputExample) -> float:
-    """Return the seconds of a forward pass without predictions after every step.
+    """Measure the duration of a forward pass in seconds, without intermediate predictions.
 
     A slow pass is measured once. Otherwise the result is the median of several passes.
     """
@@ -193,7 +193,7 @@ def _build_timed_pass(checkpoint: ServedCheckpoint, model_input: Text | InputExa
 
 
 def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> dict[str, Any]:
-    """Return the source of an example, and its label and difficulty if it has them."""
+    """Return the source of a generated example and, if known, its correct label and difficulty."""
     details: dict[str, Any] = {"source": model_input.source}
     if "label" in model_input.example:
         details["label"] = checkpoint.model.config.id2label[int(model_input.example["label"])]
@@ -205,7 +205,7 @@ def _describe_truth(checkpoint: ServedCheckpoint, model_input: InputExample) -> 
 def _build_board(
     checkpoint: ServedCheckpoint, model_input: InputExample, result: Mapping[str, Any]
 ) -> list[list[BoardCell]]:
-    """Return the cells of an example, in rows, with symbols, targets, answers and numbers of updates."""
+    """Build the grid of an example: rows of cells with symbols, correct answers, predictions and updates."""
     example, row = model_input.example, result["texts"][0]
     positions = find_cell_positions(example).tolist()
     cells = get_cell_symbols(checkpoint, example)
@@ -242,7 +242,7 @@ def _get_labels(checkpoint: ServedCheckpoint, example: Mapping[str, Any], positi
 def _build_puzzle_cells(
     checkpoint: ServedCheckpoint, example: Mapping[str, Any], cells: list[str], row: Mapping[str, Any]
 ) -> list[BoardCell]:
-    """Return the cells of a puzzle, which has one depth and an answer for every cell after every step."""
+    """Build the cells of a puzzle, each with the model's prediction after every step."""
     names = checkpoint.pipeline.tokenizer.convert_ids_to_tokens(np.asarray(example["labels"]).tolist())
     targets = [name if label else None for name, label in zip(names, np.asarray(example["labels"]), strict=True)]
     steps = [step["label"] for step in row["steps"] or []][: round(row["updates"])]

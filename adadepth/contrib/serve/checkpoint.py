@@ -1,4 +1,4 @@
-"""Checkpoint that the interactive page serves, with depth controls and data, and conversions of examples to text."""
+"""Checkpoint served by the web demo, with its depth controls and data, and conversions of examples to text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_NEW_TOKENS = 200
 
 
 class DepthQuality(NamedTuple):
-    """Quality, compute and mean number of updates of a model at one depth, measured on evaluation examples."""
+    """Metric, compute and mean number of updates of a model at one depth setting."""
 
     quality: float
     work: float  # as a share of full depth
@@ -28,7 +28,7 @@ class DepthQuality(NamedTuple):
 
 @dataclass(frozen=True)
 class SyntheticData:
-    """Generator of new examples of the task, for visitors of the interactive page.
+    """Generated task examples that visitors of the web demo can draw and edit.
 
     Attributes:
         dataset: Settings of the dataset.
@@ -45,7 +45,7 @@ class SyntheticData:
 
 @dataclass(frozen=True)
 class QualityEvaluator:
-    """Evaluator that measures the quality of a model at its current depth.
+    """Evaluator that measures a model's metric at its current depth on a few examples.
 
     Attributes:
         name: Name of the metric.
@@ -60,7 +60,7 @@ class QualityEvaluator:
 
 @dataclass(frozen=True)
 class ServedCheckpoint:
-    """Checkpoint that the interactive page serves.
+    """Checkpoint that the web demo serves, with its pipeline, depth controls and data.
 
     Attributes:
         name: Name of the run, or path of the model.
@@ -95,7 +95,7 @@ class ServedCheckpoint:
 
     @property
     def segment_length(self) -> int | None:
-        """Number of tokens that a model with memory reads at a time, or None for other models."""
+        """Number of tokens per segment for a model with memory between segments, or None for other models."""
         return self.pipeline.segment_length
 
     @property
@@ -105,7 +105,7 @@ class ServedCheckpoint:
 
 
 class InputExample(NamedTuple):
-    """Generated example, with its cells as text and its source."""
+    """Generated example as model input, with its grid as text and its source."""
 
     example: dict[str, Any]
     board: str
@@ -113,7 +113,7 @@ class InputExample(NamedTuple):
 
 
 def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) -> InputExample:
-    """Return an example of an evaluation set by its number, with the numbering of mode=evaluate.
+    """Return the generated example with a given number from an evaluation set, numbered as in mode=evaluate.
 
     Raises:
         DataError: If the set does not exist.
@@ -121,7 +121,7 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if name not in synthetic.sets:
-        raise DataError(f"{name!r:.40}: unknown set of examples; known are {', '.join(synthetic.sets)}")
+        raise DataError(f"{name!r:.40}: unknown evaluation set; must be one of {', '.join(synthetic.sets)}")
     examples = synthetic.sets[name]
     number %= len(examples)
     example = dict(examples[number])
@@ -129,7 +129,7 @@ def get_synthetic_example(checkpoint: ServedCheckpoint, name: str, number: int) 
 
 
 def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, text: str) -> InputExample:
-    """Return the example that a visitor created by editing a grid.
+    """Parse a grid that a visitor has edited into an example for the model.
 
     Raises:
         DataError: If the board is invalid.
@@ -139,28 +139,28 @@ def parse_edited_example(checkpoint: ServedCheckpoint, original: InputExample, t
     if text.rstrip("\n") == original.board:
         return original
     if synthetic.board is None:
-        raise DataError("examples of these data cannot be edited; choose another example")
+        raise DataError("examples of this data set cannot be edited; choose another example")
     if len(text) > MAX_CHARACTERS:
-        raise DataError(f"the board has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
+        raise DataError(f"the grid has {len(text):,} characters; the limit is {MAX_CHARACTERS:,}")
     cells = get_cell_symbols(checkpoint, original.example)
     fields = synthetic.board.parse(synthetic.dataset, text, original.example, len(cells))
     return InputExample({"index": 0, **fields}, text.rstrip("\n"), None)
 
 
 def find_cell_positions(example: Mapping[str, Any]) -> np.ndarray:
-    """Return the positions of the cells of an example in its sequence, without special tokens."""
+    """Return the sequence positions of an example's grid cells, which excludes special tokens."""
     marks = example.get("special_tokens_mask")
     return np.arange(len(example["input_ids"])) if marks is None else np.flatnonzero(np.asarray(marks) == 0)
 
 
 def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> list[str]:
-    """Return the symbols of an example's grid cells."""
+    """Return the symbols of an example's grid cells, row by row."""
     ids = np.asarray(example["input_ids"])[find_cell_positions(example)].tolist()
     return list(map(str, checkpoint.pipeline.tokenizer.convert_ids_to_tokens(ids)))
 
 
 def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
-    """Return cells, or one value per cell, in the rows of the grid."""
+    """Arrange the cells of an example, or one value per cell, into the rows of its grid."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if synthetic.board is None:
@@ -169,7 +169,7 @@ def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[lis
 
 
 def format_board(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -> str:
-    """Return the grid cells of an example as text."""
+    """Format the grid of an example as text."""
     cells, synthetic = get_cell_symbols(checkpoint, example), checkpoint.synthetic
     assert synthetic is not None
     return " ".join(cells) if synthetic.board is None else synthetic.board.to_text(synthetic.dataset, cells)

@@ -1,4 +1,4 @@
-"""Depth controls (knobs) of a model on the interactive page, and their effect on the model's configuration."""
+"""Depth controls of a model in the web demo (sliders), and their effect on the model's configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP = 0.01, 0.99, 0.01
 
 @dataclass(frozen=True)
 class Knob:
-    """Control of a model's depth on the interactive page.
+    """Slider that controls a model's depth in the web demo.
 
     Attributes:
         name: Name for the visitor.
@@ -38,11 +38,11 @@ class Knob:
 
     @property
     def start(self) -> float:
-        """Initial value of the depth control, in the middle of its range."""
+        """Initial value of the slider, in the middle of its range."""
         return round((self.low + self.high) / 2 / self.step) * self.step
 
     def validate(self, value: float) -> float:
-        """Return the value of a depth control, or raise an error if it is out of range.
+        """Return the value of a slider unchanged, or raise an error if it is out of range.
 
         Raises:
             ConfigError: If the value is out of range.
@@ -54,14 +54,14 @@ class Knob:
 
 @dataclass(frozen=True)
 class Setting:
-    """Depth setting of a model: a knob's name and value, or one of `AS_TRAINED` and `FULL`."""
+    """Depth setting of a model in the web demo: the name and value of a slider, or `AS_TRAINED` or `FULL`."""
 
     knob: str = AS_TRAINED
     value: float = 0.0
 
 
 def list_knobs(model: Any) -> list[Knob]:
-    """Return the depth knobs of a model, with its own knob first, or an empty list if its depth is fixed."""
+    """Return the depth sliders of a model, or an empty list if its depth is fixed."""
     knobs = []
     if isinstance(model, DepthKnob) and not hasattr(model.config, "exit_rule"):
         knobs.append(_build_block_knob(model) if _changes_block_count(model) else _build_level_knob(model))
@@ -76,7 +76,7 @@ def _changes_block_count(model: Any) -> bool:
 
 
 def _build_block_knob(model: Any) -> Knob:
-    """Build the knob of a model with a variable number of blocks."""
+    """Build a slider for the number of blocks of a model that can run with fewer."""
     least = next((depth for depth in range(1, model.max_updates) if _supports_depth(model, depth)), model.max_updates)
     return Knob("number of blocks", least, model.max_updates, 1, lambda model, value: _fit_depth(model, int(value)))
 
@@ -101,7 +101,7 @@ def _build_level_knob(model: Any) -> Knob:
 
 
 def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
-    """Build a knob for the mean number of updates. It fits the depth knob of the model as `budget.targets` does.
+    """Build a slider for the mean number of updates, which is reached by fitting the model's exit threshold.
 
     Args:
         model: Model with a depth knob.
@@ -127,7 +127,7 @@ def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
 
 
 def _build_rule_knobs(model: Any) -> list[Knob]:
-    """Build a knob for every supported exit rule with a threshold, and one for a fixed step.
+    """Build a slider for each supported exit rule with a threshold, and one for a fixed exit step.
 
     The knob of the current rule comes first.
     """
@@ -153,7 +153,7 @@ def _build_rule_knob(rule: ExitRule) -> Knob:
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
-    """Return the exit rule of a name with an example threshold, or None if the rule's depth has no threshold."""
+    """Return an exit rule by name, with an example threshold, or None if the rule has no threshold."""
     for text in (name, f"{name}:0.5"):
         try:
             return parse_rule(text).with_level(0.5)
@@ -167,7 +167,7 @@ def _set_fixed_exit(model: Any, step: int) -> None:
 
 
 def set_full_depth(model: Any) -> None:
-    """Set a model to the maximum number of updates for every token, if it supports that."""
+    """Set a model to full depth, the maximum number of updates for every token, if it supports that."""
     if model.exit_signals and hasattr(model.config, "exit_rule"):
         _set_fixed_exit(model, model.max_updates)
     elif isinstance(model, HoldsBudget) and (spec := families().get(model.config.model_type)) and spec.budget.grows:
@@ -180,7 +180,7 @@ def set_full_depth(model: Any) -> None:
 
 @contextmanager
 def restore_depth(model: Any) -> Iterator[None]:
-    """Restore the depth of the model at the end of the block."""
+    """Restore the model's original depth settings at the end of the `with` block."""
     before = dict(vars(model.config))
     try:
         yield
@@ -193,7 +193,7 @@ def restore_depth(model: Any) -> Iterator[None]:
 
 @contextmanager
 def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[dict[str, Any]]:
-    """Apply a depth setting to the model within the block, and yield the configuration values that it changes.
+    """Apply a depth setting within the `with` block, and yield the configuration values that it changes.
 
     Raises:
         ConfigError: If the knob does not exist, or the value is out of its range.
@@ -205,7 +205,7 @@ def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[d
         elif setting.knob != AS_TRAINED:
             knob = next((candidate for candidate in knobs if candidate.name == setting.knob), None)
             if knob is None:
-                raise ConfigError(f"{setting.knob!r:.60}: unknown setting of this model")
+                raise ConfigError(f"{setting.knob!r:.60}: unknown depth control of this model")
             knob.apply(model, knob.validate(setting.value))
         now = vars(model.config)
         yield {name: value for name, value in now.items() if before.get(name) != value}

@@ -1,4 +1,4 @@
-"""Mode `serve`: its settings and its descriptor."""
+"""Settings and registration of `mode=serve`, the web demo."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adadepth.config.modes import ModeSpec, get_mode_settings
 
 
 def _is_host(value: str) -> bool:
-    """Return whether a text can be looked up as a host name."""
+    """Return whether a text is a valid host name or address."""
     try:
         return bool(value.encode("idna")) and not set(value) & set(" /\\@?#[]")
     except UnicodeError:
@@ -28,7 +28,7 @@ HOST_NAMES = Allowed(
 
 @dataclass
 class ServeConfig:
-    """Settings of mode `serve`: address and host names of the interactive page."""
+    """Settings of `mode=serve`: address, port and host names of the web demo."""
 
     host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0: accessible from other machines", _HOST)
     port: int = setting(7860, "port to listen on; 0: any free port", between(0, 65535))
@@ -46,6 +46,6 @@ SERVE = ModeSpec(
 
 
 def get_serve_settings(config: ExperimentConfig) -> ServeConfig:
-    """Return the settings of mode `serve` in a configuration."""
+    """Return the settings of `mode=serve` from the configuration of an experiment."""
     settings: ServeConfig = get_mode_settings(config, "serve")
     return settings

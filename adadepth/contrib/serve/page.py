@@ -1,4 +1,4 @@
-"""Interactive page, built with gradio: its controls, their events and its server.
+"""Web demo, built with gradio: its controls, events and server.
 
 No other module imports gradio. Analytics, external fonts and storage of inputs are disabled.
 """
@@ -55,7 +55,7 @@ _CODE_FONT = ("ui-monospace", "Menlo", "Consolas", "monospace")
 
 
 def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, names: Sequence[str] = ()) -> None:
-    """Open the interactive page, print its address and who can reach it, and wait for Ctrl-C.
+    """Start the web demo, print its address, and wait for Ctrl-C.
 
     Args:
         checkpoints: Checkpoints to serve.
@@ -78,18 +78,18 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
         Event().wait()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the shutdown
-        say("closed")
+        say("server closed")
     finally:
         page.close(verbose=False)
 
 
 def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()) -> str:
-    """Start the server of the page in the background, and return its address."""
+    """Start the web server of the demo in the background, and return its address."""
     hosts = AllowedHosts(host, [*names, *list_space_hosts()])
 
     @asynccontextmanager
     async def add_filter(app: Any) -> AsyncIterator[None]:
-        """Wrap the web application in the filter of requests, before it receives any."""
+        """Put the request filter around the web application before it receives any request."""
         app.middleware_stack = RequestFilter(app.middleware_stack, hosts)
         yield
 
@@ -108,13 +108,15 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
                 theme=_build_theme(), head=style + scripts, app_kwargs={"lifespan": add_filter},
             )  # fmt: skip
     except OSError as error:
-        raise ConfigError(f"serve.host={host} serve.port={port}: cannot be opened (the port is now in use)") from error
+        raise ConfigError(
+            f"serve.host={host} serve.port={port}: cannot be opened (another program now uses this port)"
+        ) from error
     return str(address)
 
 
 @contextmanager
 def _bypass_proxy() -> Iterator[None]:
-    """Bypass proxies within the context, because gradio sends a request to its own server."""
+    """Bypass HTTP proxies within the `with` block, because gradio sends a request to its own server."""
     names = ("no_proxy", "NO_PROXY")
     before = {name: os.environ[name] for name in names if name in os.environ}
     os.environ.update(dict.fromkeys(names, "*"))
@@ -127,20 +129,20 @@ def _bypass_proxy() -> Iterator[None]:
 
 
 class _OneLineTraceback:
-    """Replacement for the module `traceback` that prints each error on one line of the console."""
+    """Replacement for the module `traceback` that prints each error as one line."""
 
     @staticmethod
     def print_exc(*_: Any, **__: Any) -> None:
-        """Print the error that is being handled, on one line."""
+        """Print the current exception as one line."""
         error = sys.exc_info()[1]
-        say(f"refused: {'' if error is None else format_error(error)}")
+        say(f"request failed: {'' if error is None else format_error(error)}")
 
     def __getattr__(self, name: str) -> Any:
         return getattr(traceback, name)
 
 
 def _shorten_tracebacks() -> None:
-    """Replace the tracebacks of gradio with one line each, because gradio has no setting for that."""
+    """Make gradio print errors as one line each instead of tracebacks."""
     for module in (gr.queueing, gr.routes, gr.utils):
         vars(module)["traceback"] = _OneLineTraceback()
 
@@ -154,7 +156,7 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 
 
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
-    """Build the page for one checkpoint, or for several checkpoints with the same type of input."""
+    """Build the web page for one checkpoint, or for several checkpoints with the same type of input."""
     first = checkpoints[0]
     with gr.Blocks(title="adadepth: interactive demo", analytics_enabled=False) as page:
         gr.HTML(_render_heading(checkpoints), elem_id="ada-head", js_on_load=None, apply_default_css=False)
@@ -183,7 +185,7 @@ def _render_heading(checkpoints: Sequence[ServedCheckpoint]) -> str:
 
 
 class _InputControls(NamedTuple):
-    """Controls on the page for the input.
+    """Controls of the web page for the model's input: text boxes, or an example that can be edited.
 
     Attributes:
         values: Components with the values that form the input.
@@ -238,7 +240,7 @@ def _build_example_controls(checkpoint: ServedCheckpoint) -> _InputControls:
 
 
 class _DepthControls(NamedTuple):
-    """Controls on the page for the depth."""
+    """Controls of the web page for the model's depth: a choice of the control and its slider."""
 
     knob: Any
     value: Any
@@ -272,7 +274,7 @@ def _connect_controls(
     outputs: list[Any],
     load: Any,
 ) -> None:
-    """Make the page compute an answer when a control changes.
+    """Make the web page recompute the answer whenever a control changes.
 
     In the browser, every control records the request and changes a hidden text. Only that change triggers an answer. A
     change during an answer triggers another answer afterwards, with the current values of the controls. The page
@@ -310,12 +312,12 @@ def _connect_controls(
 
 
 def _build_note_script(request: str) -> str:
-    """Return a script that records in the browser what the visitor has requested."""
+    """Return a JavaScript function that records in the browser which request the visitor has made."""
     return f"() => {{ window.adadepthWanted = {json.dumps(request)}; return [] }}"
 
 
 def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls) -> None:
-    """Connect the depth controls: the knob sets the range of the slider, and moving the slider chooses a knob.
+    """Connect the choice of the depth control to its slider: the choice sets the range, and moving it selects one.
 
     Both happen in the browser, without delay.
     """
@@ -334,7 +336,7 @@ def _connect_depth_controls(checkpoint: ServedCheckpoint, depth: _DepthControls)
 
 
 def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputControls) -> None:
-    """Connect the controls of an example, which is shown and edited as cells and as text."""
+    """Connect the controls of a generated example, which a visitor can edit as a grid or as text."""
     name, number, text = controls.values
     current = gr.State((name.value, number.value))
 
@@ -355,7 +357,7 @@ def _connect_example_controls(checkpoint: ServedCheckpoint, controls: _InputCont
 
 
 def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) -> Iterator[Any]:
-    """Yield the content of the page for the values of its controls, for one checkpoint after another.
+    """Compute the answers for the current values of the controls, and yield updated HTML for each checkpoint.
 
     Args:
         checkpoints: Checkpoints to query.
@@ -374,7 +376,7 @@ def _respond(checkpoints: Sequence[ServedCheckpoint], count: int, *values: Any) 
 def _render_parts(
     checkpoint: ServedCheckpoint, inputs: Sequence[Any], knob: str, value: Any, tokens: Sequence[Any]
 ) -> Iterator[str]:
-    """Yield an answer, first without and then with its curve, or generated text, or an error as one line."""
+    """Yield the HTML of one answer: first without and then with its quality curve, or generated text, or an error."""
     try:
         setting = Setting(knob, float(value or 0))
         if tokens and checkpoint.generates_text:
@@ -391,7 +393,7 @@ def _render_parts(
 
 
 def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | InputExample:
-    """Return the input that the values of the controls describe."""
+    """Return the model input, a text or an example, from the values of the controls."""
     if checkpoint.synthetic is not None:
         name, number, text = inputs
         original = get_synthetic_example(checkpoint, str(name), int(number or 0))
@@ -401,7 +403,7 @@ def _read_input(checkpoint: ServedCheckpoint, inputs: Sequence[Any]) -> Text | I
 
 
 def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, setting: Setting) -> Iterator[str]:
-    """Yield the generated text at regular intervals, first at the depth setting and then at full depth."""
+    """Yield the HTML of generated text at regular intervals, first at the depth setting, then at full depth."""
     parts: list[Continuation] = []
     for depth in (setting, Setting(FULL)) if checkpoint.knobs else (setting,):
         seconds = 0.0
@@ -413,7 +415,7 @@ def _render_continuations(checkpoint: ServedCheckpoint, text: str, count: int, s
 
 
 def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
-    """Return a script for a request without an answer, which was stopped or did not fit into the queue.
+    """Return a JavaScript function for a request that got no answer because it was stopped or the queue was full.
 
     The script requests an answer again if the controls have changed meanwhile. Otherwise it shows an error line.
     """
@@ -424,8 +426,10 @@ def _build_failure_script(checkpoints: Sequence[ServedCheckpoint]) -> str:
 
 
 def _render_failure(checkpoint: ServedCheckpoint, error: BaseException) -> str:
-    """Return an error as one line. The details of unexpected errors are printed only to the console."""
+    """Render an error as one line of HTML, and print the details of unexpected errors to the console."""
     if isinstance(error, UserError):
         return str(render_error(checkpoint, error))
     say(f"{checkpoint.name}: {format_error(error)}")
-    return str(render_error(checkpoint, UserError("the model failed on this input; see the console of the server")))
+    return str(
+        render_error(checkpoint, UserError("the model failed on this input; the server console shows the error"))
+    )

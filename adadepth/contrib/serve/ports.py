@@ -1,4 +1,4 @@
-"""Choice of the network port for a page."""
+"""Choice of the network port of the web demo."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from adadepth.errors import ConfigError
 
 
 def find_free_port(host: str, port: int) -> int:
-    """Return the requested port if it is free, or any free port for 0.
+    """Return the requested network port if it is free, or any free port for 0.
 
     Raises:
         ConfigError: If the port is taken, or the address does not belong to this machine.
@@ -20,7 +20,7 @@ def find_free_port(host: str, port: int) -> int:
             probe.bind((host, port))
             return int(probe.getsockname()[1])
     except UnicodeError as error:
-        raise ConfigError(f"serve.host={host}: not a host name") from error
+        raise ConfigError(f"serve.host={host}: unknown host name") from error
     except OSError as error:
         key = f"serve.host={host}" if isinstance(error, socket.gaierror) else f"serve.host={host} serve.port={port}"
         raise ConfigError(f"{key}: cannot be opened ({error.strerror}); serve.port=0 uses any free port") from error

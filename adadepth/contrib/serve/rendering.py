@@ -1,4 +1,4 @@
-"""HTML of answers on the interactive page: predictions, depth, compute and time, compared with full depth."""
+"""HTML of the answers in the web demo: predictions, depth, compute and time, compared with full depth."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_LETTERS = 2  # letters of an answer in a cell
 
 
 class Tile(NamedTuple):
-    """Figure on the page with its name, and the same figure at full depth for comparison."""
+    """Number shown in the web demo, such as compute, next to its value at full depth."""
 
     key: str
     name: str
@@ -45,12 +45,12 @@ class Tile(NamedTuple):
 
 
 def render_template(template: str, **content: Any) -> Markup:
-    """Render an HTML template of this package. Text is escaped."""
+    """Render an HTML template of the web demo. Text is escaped."""
     return Markup(load_templates("adadepth.contrib.serve").get_template(f"{template}.html.j2").render(**content))
 
 
 def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
-    """Render an error on one line in place of an answer."""
+    """Render an error message as one line of HTML in place of an answer."""
     message = " ".join(str(error).split())
     return render_template("error", name=checkpoint.name, message=message)
 
@@ -58,7 +58,7 @@ def render_error(checkpoint: ServedCheckpoint, error: Exception) -> Markup:
 def render_answer(
     checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer, *, with_curve: bool = True
 ) -> Markup:
-    """Render an answer as an HTML section that can also be shown alone.
+    """Render a model's answer as a section of HTML, which also works outside the page.
 
     Args:
         checkpoint: Checkpoint that answered.
@@ -91,7 +91,7 @@ def render_answer(
 
 
 def render_continuations(checkpoint: ServedCheckpoint, prompt: str, parts: Sequence[Continuation]) -> Markup:
-    """Render the text that is generated at a depth setting, next to the text at full depth."""
+    """Render text generated at a depth setting next to the text generated at full depth."""
     sides = [_describe_side(checkpoint, prompt, part) for part in parts]
     side_count = 2 if checkpoint.knobs else 1  # a model of one depth writes once
     is_whole = len(parts) == side_count and all(part.result is not None for part in parts)
@@ -131,7 +131,7 @@ def _format_setting(setting: Setting) -> str:
 
 
 def _add_token_steps(answer: Answer) -> Mapping[str, Any]:
-    """Return the description of a text, with the prediction after every step added to every token."""
+    """Return the data of a text's prediction, with the prediction after every step added to each token."""
     if not answer.steps:
         return answer.row
     tokens = [dict(token) for token in answer.row["tokens"]]
@@ -185,7 +185,7 @@ def _describe_truth(answer: Answer) -> str:
 
 
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the number of correct cells as a text, and a comment on it, or None if no cell has a target."""
+    """Count the correctly predicted cells; return a text and a remark, or None if no cell has a correct answer."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.label is not None]
     targets = [cell for cell in board_cells if result["predicts"] != "cells" or cell.label != cell.symbol]
     if not targets:
@@ -200,7 +200,7 @@ def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] |
 
 
 def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figure | None, str]:
-    """Return a figure of quality against compute with the point of the current setting, and its description."""
+    """Build a figure of quality against compute that marks the current depth setting, and its description."""
     points, name, examples = _collect_curve_points(checkpoint, answer.setting)
     if not points:
         return None, ""
@@ -222,7 +222,7 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
 
 
 def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tuple[list[tuple[float, float]], str, str]:
-    """Return points (compute, quality) at several depth settings, the metric's name, and a description.
+    """Return (compute, quality) at several depth settings, the name of the metric, and a description.
 
     The points are measured now if evaluation data are available. Otherwise they are those that the run compared.
     """
@@ -257,7 +257,7 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
 
 
 def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str, Any]]:
-    """Return the grids of an answer: one with the difficulty of every cell, and one with its depth and answer."""
+    """Build the grids of an answer: one shows the difficulty of every cell, the other its depth and prediction."""
     if answer.board is None or (answer.result["unit"] != "token" and answer.result["predicts"] == "classes"):
         return []  # rendered as a text: its cells have no depth or answer of their own
     board_cells = [cell for row in answer.board for cell in row]
@@ -298,7 +298,7 @@ def _build_cell(text: str, style: str = "", **fields: Any) -> dict[str, Any]:
 
 
 def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of the input grid with its difficulty."""
+    """Build a grid cell that shows the difficulty of an input cell."""
     difficulty = "" if cell.difficulty is None else str(cell.difficulty)
     if cell.symbol in ".#":
         return _build_cell(difficulty or cell.symbol, "wall" if cell.symbol == "#" else "")
@@ -306,7 +306,7 @@ def _build_difficulty_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
-    """Return a cell of the answer grid in the colour of its depth."""
+    """Build a grid cell that shows the prediction, coloured by the number of updates."""
     depth = 0 if cell.updates is None else round(cell.updates)
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = f"d{depth}" + (" wrong" if is_wrong else "")
@@ -322,7 +322,7 @@ def _build_depth_cell(cell: BoardCell, shorten: Any) -> dict[str, Any]:
 
 
 def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
-    """Return a cell of the answer to a puzzle after a step."""
+    """Build a grid cell that shows the predicted solution of a puzzle cell after every step."""
     is_given = cell.label == cell.symbol
     is_wrong = cell.label is not None and cell.predicted != cell.label
     style = " ".join(["given"] * is_given + ["wrong"] * is_wrong)
@@ -331,7 +331,7 @@ def _build_solution_cell(cell: BoardCell) -> dict[str, Any]:
 
 
 def _choose_abbreviation(checkpoint: ServedCheckpoint, answer: Answer) -> Any:
-    """Return a function that shortens answers to the fewest letters that distinguish them.
+    """Return a function that shortens class names to the fewest letters that distinguish them.
 
     Answers on a board with a single row are not shortened.
     """
@@ -347,7 +347,7 @@ def _choose_abbreviation(checkpoint: ServedCheckpoint, answer: Answer) -> Any:
 
 
 def _count_steps(answer: Answer) -> int:
-    """Return the number of steps that the slider of an answer can show."""
+    """Return the number of positions of the slider that steps through intermediate predictions."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.steps]
     if not board_cells:
         return 0
@@ -367,7 +367,7 @@ def _choose_legend(answer: Answer) -> str:
 
 
 def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
-    """Render the input as grid cells that a visitor can change."""
+    """Render the input grid, whose cells a visitor can change."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     is_edited = synthetic.board is not None
@@ -400,7 +400,7 @@ def _build_svg_link(name: str, figure: Figure) -> Link:
 
 
 def _build_boards_figure(answer: Answer) -> Figure | None:
-    """Return the grids of an answer as a figure in the style of the report."""
+    """Draw the grids of an answer as a figure for download, in the style of the report."""
     if answer.board is None:
         return None
     rows, columns = len(answer.board), len(answer.board[0])
@@ -429,7 +429,7 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
 
 
 def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer) -> tuple[str, str]:
-    """Return the command line that gives the same answer, and a remark about it."""
+    """Return the shell command that reproduces the answer, and a remark about its limits."""
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
     if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
@@ -442,7 +442,7 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
 
 
 def _format_text_override(text: Text) -> str:
-    """Return a text as a value of `text=`, quoted if Hydra would read it as a file, a list, a pair or null."""
+    """Format a text as a value for the setting `text`, quoted if Hydra would parse it as something else."""
     if isinstance(text, str) and not text.startswith(("[", "@")) and text != "null":
         return text
     parts = [_quote_text(part) for part in ([text] if isinstance(text, str) else text)]
@@ -460,6 +460,6 @@ def _format_command(checkpoint: ServedCheckpoint, mode: str, overrides: Sequence
 
 
 def _quote_text(text: str) -> str:
-    """Return a text in quotes for Hydra."""
+    """Quote a text for Hydra's override syntax."""
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + escaped.replace("${", "\\${") + "'"

@@ -1,4 +1,4 @@
-"""Filter for HTTP requests to the page: allowed host names, no file routes, and a limit on the request size."""
+"""Filter of HTTP requests to the web demo: checks host names, blocks file routes, and limits the request size."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLICY_VIOLATION = 1008  # close code of a websocket
 
 
 class AllowedHosts:
-    """Host names under which the page may be requested.
+    """Host names at which the web demo accepts requests.
 
     Another site can point its own host name at this machine (DNS rebinding). A browser then treats the page as a part
     of that site. A numeric address cannot be redirected in this way.
@@ -51,12 +51,12 @@ class AllowedHosts:
             self._hosts |= {machine, machine.partition(".")[0]}
 
     def has_host(self, host: str) -> bool:
-        """Return whether the `Host` header of a request, with or without a port, is allowed."""
+        """Return whether the `Host` header of a request, with or without port, is allowed."""
         name = _parse_url(f"//{host}")[0]
         return name in self._hosts or is_loopback(name) or (not self._is_local and _parse_address(name) is not None)
 
     def has_origin(self, origin: str, host: str) -> bool:
-        """Return whether an `Origin` header names a proxy, or has the host and port of the `Host` header."""
+        """Return whether an `Origin` header is allowed: it matches the `Host` header or names a configured proxy."""
         scheme = urlsplit(origin).scheme if "//" in origin else ""
         name, port = _parse_url(origin)
         if name in self._extra_hosts:
@@ -66,13 +66,13 @@ class AllowedHosts:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address or a name is reachable only from this machine."""
+    """Return whether an address or host name is reachable only from this machine."""
     address = _parse_address(host)
     return address.is_loopback if address is not None else host.lower().rstrip(".") == "localhost"
 
 
 def list_space_hosts() -> list[str]:
-    """Return the host names of the page if it runs in a space of the hub."""
+    """Return the host names of the web demo in a Hugging Face space, or an empty list outside one."""
     return [name for name in os.environ.get("SPACE_HOST", "").split(",") if name]
 
 
@@ -94,7 +94,7 @@ def _parse_url(url: str) -> tuple[str, int | None]:
 
 
 class RequestFilter:
-    """Filter of requests (an ASGI middleware) that rejects unknown hosts, file routes and long requests.
+    """ASGI middleware that rejects requests with unknown host names, file routes or too much data.
 
     Args:
         app: ASGI application behind the filter.
@@ -105,7 +105,7 @@ class RequestFilter:
         self.app, self.names = app, names
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: _Receive, send: _Send) -> None:
-        """Pass a request to the application or reject it.
+        """Pass a request on to the application, or reject it.
 
         An error of the application is printed on one line of the console.
         """
@@ -124,12 +124,12 @@ class RequestFilter:
             await self.app(scope, request.receive, request.send)
         except Exception as error:  # the application has answered 500, unless the client has gone
             if not request.is_too_long:
-                say(f"refused {scope.get('path', ''):.80}: {format_error(error)}")
+                say(f"request failed: {scope.get('path', ''):.80}: {format_error(error)}")
         if request.is_too_long and not request.is_answered:
             await _send_refusal(send, *_TOO_LONG)
 
     def _find_refusal(self, scope: MutableMapping[str, Any]) -> tuple[int, str] | None:
-        """Return the status and the message for a rejected request, or None for an allowed one."""
+        """Return the HTTP status and message with which a request is rejected, or None if it is allowed."""
         headers: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
             headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
@@ -149,7 +149,7 @@ class RequestFilter:
 
 
 class _LimitedRequest:
-    """Request that can be read only up to the size limit, even if it does not state its length."""
+    """HTTP request that stops reading at a size limit, even if the request does not declare its length."""
 
     def __init__(self, receive: _Receive, send: _Send) -> None:
         self._receive, self._send, self._bytes = receive, send, 0
@@ -160,13 +160,13 @@ class _LimitedRequest:
         return self._bytes > MAX_REQUEST_BYTES
 
     async def receive(self) -> _Message:
-        """Return the next message of the request, or a disconnect once the request exceeds the limit."""
+        """Return the next message of the request, or a disconnect once the request exceeds the size limit."""
         message = await self._receive()
         self._bytes += len(message.get("body", b""))
         return {"type": "http.disconnect"} if self.is_too_long else message
 
     async def send(self, message: _Message) -> None:
-        """Send a part of the response, unless the request exceeded the limit before the response began."""
+        """Send a part of the response, unless the request exceeded the size limit before the response began."""
         if self.is_too_long and not self.is_answered:
             return
         self.is_answered = True

@@ -1,4 +1,4 @@
-"""Exclusive access to a model of the page: one query at a time, each with a time limit."""
+"""Exclusive access to a served model: one request at a time, each with a time limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class Deadline:
-    """Time limit of a query."""
+    """Time limit of a request to a served model."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -25,21 +25,21 @@ class Deadline:
         self.renew()
 
     def renew(self) -> None:
-        """Restart the time limit, for example after every token of a generated text."""
+        """Restart the time limit, for example after every generated token."""
         self.end = perf_counter() + self._seconds
 
     def check(self, *_: Any) -> None:
-        """Raise an error if the time limit of the query has passed.
+        """Raise an error if the time limit of the request has passed.
 
         Raises:
             DataError: If the time limit has passed.
         """
         if perf_counter() > self.end:
-            raise DataError(f"the request takes more than {self._seconds:g} seconds; use a shorter input")
+            raise DataError(f"the request took more than {self._seconds:g} seconds; use a shorter input")
 
 
 class ModelLock:
-    """Lock for the model of one checkpoint, which one query at a time can hold.
+    """Lock of a served model, which one request at a time can hold.
 
     Args:
         seconds: Time limit of a query.
@@ -52,7 +52,7 @@ class ModelLock:
 
     @contextmanager
     def hold(self, model: Any) -> Iterator[Deadline]:
-        """Wait for the lock, and hold it within the block. Modules of the model check the time limit.
+        """Wait for the lock and hold it within the `with` block, in which every module checks the time limit.
 
         Raises:
             DataError: If the previous query has not ended in time, because it still runs compiled code.
@@ -74,7 +74,7 @@ class ModelLock:
 
 
 def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
-    """Return the result of a function, or raise its error, within a time limit.
+    """Call a function in a thread, and return its result or raise an error once a time limit passes.
 
     The function runs in a thread, which continues after the time limit if compiled code does not return.
 
@@ -93,7 +93,7 @@ def call_with_timeout(seconds: float, function: Callable[[], Result]) -> Result:
     try:
         result, error = results.get(timeout=seconds + 2 * GRACE)
     except Empty:
-        raise DataError(f"the request takes more than {seconds:g} seconds; use a shorter input") from None
+        raise DataError(f"the request took more than {seconds:g} seconds; use a shorter input") from None
     if error is not None:
         raise error
     return result

@@ -1,4 +1,4 @@
-"""`mode=serve`: loads checkpoints with their data, and opens a page on which visitors query them at any depth."""
+"""`mode=serve`: loads checkpoints with their data, and starts a web demo in which visitors query them at any depth."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _SHARED_KEYS = ("checkpoint", "mode", "serve", "runtime", "output_dir", "hydra")
 
 
 def serve(config: ExperimentConfig) -> None:
-    """Open the interactive page for the configured checkpoints, and wait until Ctrl-C closes it."""
+    """Start the web demo for the configured checkpoints, and wait until Ctrl-C closes it."""
     if find_spec("gradio") is None:
         raise ConfigError(f"mode=serve: {missing_package('gradio', 'adadepth[app]')}")
     checkpoints = [load_served_checkpoint(single) for single in _list_configs(config)]
@@ -68,7 +68,7 @@ def serve(config: ExperimentConfig) -> None:
 
 
 def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
-    """Check that all checkpoints read the same type of input.
+    """Check that all served checkpoints accept the same type of input, so that they can be compared.
 
     Raises:
         ConfigError: If two checkpoints read different inputs. The message names them.
@@ -77,11 +77,11 @@ def check_same_inputs(checkpoints: Sequence[ServedCheckpoint]) -> None:
     for checkpoint, kind in zip(checkpoints, kinds, strict=True):
         if kind is not kinds[0] or checkpoint.reads_pairs != checkpoints[0].reads_pairs:
             names = f"{checkpoints[0].name} and {checkpoint.name}"
-            raise ConfigError(f"checkpoint: {names} read different inputs; a comparison needs the same inputs")
+            raise ConfigError(f"checkpoint: {names} have different types of input and cannot be compared")
 
 
 def open_page_of_run(run: Path, host: str, port: int) -> None:
-    """Open the page of one run from its run directory alone. The app.py of a space calls this function."""
+    """Start the web demo for one run, given its run directory. The app.py of a Hugging Face space calls this."""
     from adadepth.contrib.serve.page import open_page
 
     settings = load_run_settings(run, "checkpoint")
@@ -90,18 +90,18 @@ def open_page_of_run(run: Path, host: str, port: int) -> None:
 
 
 def _list_configs(config: ExperimentConfig) -> list[ExperimentConfig]:
-    """Return one configuration per checkpoint. With several checkpoints, each has the configuration of its run."""
+    """Return one configuration per checkpoint. With several checkpoints, each uses the configuration of its own run."""
     if not isinstance(config.checkpoint, list):
         return [dataclasses.replace(config, mode=Mode.predict)]
     if ignored := [key for key in list_overridden_keys() if key.partition(".")[0] not in _SHARED_KEYS]:
         raise ConfigError(
-            f"{ignored[0]}: only used with one checkpoint; with several, each keeps the settings of its run"
+            f"{ignored[0]}: only allowed with one checkpoint; with several, each uses the settings of its run"
         )
     return [_load_run_config(config, path) for path in config.checkpoint]
 
 
 def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
-    """Return the configuration of the run of a checkpoint, or the current one for a checkpoint outside a run."""
+    """Return the configuration of the run that wrote a checkpoint, or the current one if there is no run."""
     single = dataclasses.replace(config, checkpoint=path, mode=Mode.predict)
     run = run_of_checkpoint(single)
     if run is None:
@@ -111,7 +111,7 @@ def _load_run_config(config: ExperimentConfig, path: str) -> ExperimentConfig:
 
 
 def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
-    """Load a checkpoint with its depth knobs, data and initial input."""
+    """Load a checkpoint for the web demo, with its depth controls, data and initial input."""
     pipeline, path = load_pipeline(config)
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
@@ -142,17 +142,17 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
     )
     knob_names = ", ".join(knob.name for knob in checkpoint.knobs) or "none, because its depth is fixed"
     model_name = f"{type(pipeline.model).__name__}, {pipeline.model.depth_unit} depth"
-    say(f"{checkpoint.name}: {model_name}; depth knobs: {knob_names}")
+    say(f"{checkpoint.name}: {model_name}; depth controls: {knob_names}")
     return checkpoint
 
 
 def _name_run(config: ExperimentConfig, run: Path) -> str:
-    """Return the title for the column of a run on the page."""
+    """Return the name of a run as a column title in the web demo."""
     return format_run(run) if is_demo(run) else f"{config.name}/{run.name}"
 
 
 def copy_weights(model: torch.nn.Module) -> None:
-    """Copy the weights of a model from the memory-mapped file into memory.
+    """Copy memory-mapped model weights into RAM, so that changes of the file do not affect the model.
 
     If another process truncated the mapped file, this process would end (SIGBUS). If another process overwrote it, the
     model would change.
@@ -175,7 +175,7 @@ def _get_config_name(config: ExperimentConfig) -> str:
 
 
 def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
-    """Return the labelled data of a run if they are available offline, otherwise None."""
+    """Load the labelled data of a run for the web demo, or return None if they would need a download."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
     if config.task is not Task.finetune or get_problem(dataset) is None or not is_at_hand:
@@ -199,7 +199,7 @@ def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> Synth
 
 
 def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
-    """Return an evaluator of the model on examples of the first data set, as in mode=evaluate."""
+    """Build an evaluator of the model on a few examples of the first evaluation set."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
@@ -214,7 +214,7 @@ def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -
 
 
 def _evaluate(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> DepthQuality:
-    """Return the quality, compute and mean updates of the model at its current depth."""
+    """Evaluate the model at its current depth: metric, compute and mean number of updates."""
     model: Any = session.model
     evaluation = session.start_evaluation(name)
     model.eval()
@@ -240,7 +240,7 @@ def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str,
 
 
 def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
-    """Return points (compute, quality) of the exit rules or budgets that earlier evaluations compared.
+    """Read (compute, quality) of the exit rules or budgets compared in earlier evaluations of a run.
 
     They come from the newest evaluation of the run that has them, or from the run itself.
     """
@@ -262,7 +262,7 @@ def _list_rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 
 def _choose_initial_text(run: Path | None, pipeline: Pipeline) -> str:
-    """Return an example sentence of the run as the initial text, or a default one."""
+    """Choose the initial text of the input box: an example sentence of the run, or a default."""
     if pipeline.predicts == "masks":
         return _INITIAL_MASKED_TEXT.format(mask=pipeline.tokenizer.mask_token)
     sentences = read_run(run).sentences if run is not None else []

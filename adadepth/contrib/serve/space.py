@@ -1,4 +1,4 @@
-"""Export of a run as a Hugging Face space: the interactive page with its model and settings in one folder.
+"""Export of a run as a Hugging Face space: one folder with the web demo, the model and its settings.
 
 python -m adadepth.contrib.serve.space RUN [FOLDER]
 """
@@ -24,7 +24,7 @@ _FILES = {"app.py": "space_app.py.j2", "requirements.txt": "space_requirements.t
 
 
 def write_space(run: Path, folder: Path) -> Path:
-    """Write the folder of a Hugging Face space.
+    """Write a folder that can be pushed to the hub as a Hugging Face space with the web demo of a run.
 
     Args:
         run: Directory of a finished run.
@@ -35,9 +35,9 @@ def write_space(run: Path, folder: Path) -> Path:
         ConfigError: If the folder is not empty.
     """
     if not (run / RECORD).is_file() or not (run / MODEL).is_dir():
-        raise CheckpointError(f"RUN={run}: must be the folder of a run with its {MODEL}")
+        raise CheckpointError(f"RUN={run}: must be a run directory that contains {MODEL}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"FOLDER={folder}: must be a new or an empty folder")
+        raise ConfigError(f"FOLDER={folder}: must be a new or empty folder")
     settings, record = read_settings(run), read_record(run)
     run_folder = folder / _RUN_FOLDER
     run_folder.mkdir(parents=True)
@@ -65,7 +65,7 @@ def _get_version(package: str, default: str) -> str:
 
 
 def make_space(arguments: list[str]) -> int:
-    """Write the space for command-line arguments, and return the exit status."""
+    """Write a Hugging Face space for the command line `make space`, and return the exit status."""
     if len(arguments) not in (1, 2):
         print("error: make space RUN=outputs/NAME/RUN [FOLDER=space]", file=sys.stderr)
         return 2

@@ -112,13 +112,13 @@ def test_nothing_is_asked_for() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"places": 0}, "places=0 must be at least 1"),
+        ({"places": 0}, "places=0: the number of texts decoded at once must be at least 1"),
         ({"cache_policy": "some"}, "cache_policy=some: must be one of all, frozen"),
-        ({"exit_rule": "expectation"}, "exit_rule=expectation: mixes all loops"),
+        ({"exit_rule": "expectation"}, "exit_rule=expectation: averages the predictions of all loops"),
         ({"seeds": [1]}, "seeds: got 1 seeds for 5 prompts"),
         ({"generation_config": GenerationConfig(num_beams=2)}, "num_beams=2: decode_texts supports only 1"),
         ({"generation_config": GenerationConfig(stop_strings=["a"])}, "stop_strings"),
-        ({"prompts": [[]]}, "every text needs"),
+        ({"prompts": [[]]}, "every prompt must have"),
     ],
 )
 def test_what_it_does_not_serve_is_one_line(options: dict[str, Any], message: str) -> None:

@@ -147,8 +147,8 @@ def test_drawn_tokens_have_the_distribution_of_full_depth() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"draft_tokens": 0}, "draft_tokens=0 must be at least 1"),
-        ({"draft_rule": "expectation"}, "draft_rule=expectation: combines the predictions of all loops"),
+        ({"draft_tokens": 0}, "draft_tokens=0: must be at least 1"),
+        ({"draft_rule": "expectation"}, "draft_rule=expectation: averages the predictions of all loops"),
         ({"draft_rule": "fixed:9"}, "the model has 4 steps"),
         ({"exit_rule": "fixed:2"}, "exit_rule: not supported by self-speculation, which verifies"),
         ({"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}, "one text at a time, without beams: 3 rows"),

@@ -198,10 +198,10 @@ def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None
 @pytest.mark.parametrize(
     ("text", "setting", "problem"),
     [
-        ("", Setting(), "no text: type one"),
-        (" \n\t", Setting(), "no text: type one"),
+        ("", Setting(), "no text: enter a text"),
+        (" \n\t", Setting(), "no text: enter a text"),
         ("x" * (MAX_CHARACTERS + 1), Setting(), "has 5,001 characters; the limit is 5,000"),
-        (TEXT, Setting("no such knob", 0.5), "unknown setting"),
+        (TEXT, Setting("no such knob", 0.5), "unknown depth control"),
         (TEXT, Setting("exit rule quantile", 1.5), "must be from 0.01 to 0.99"),
         (TEXT, Setting("exit rule quantile", float("nan")), "must be from 0.01 to 0.99"),
         ("\ud800", Setting(AS_TRAINED), "an unpaired surrogate"),

@@ -149,7 +149,7 @@ def test_forged_requests_are_lines_of_the_console(address: str, capfd: pytest.Ca
     captured = capfd.readouterr()
     lines = (captured.out + captured.err).splitlines()
     assert 0 < len(lines) <= count + len(FORGED)
-    assert {re.match(r"refused\b.*: \w+|.*: \w*Error: ", line) is not None for line in lines} == {True}, lines
+    assert {re.match(r"request failed\b.*: \w+|.*: \w*Error: ", line) is not None for line in lines} == {True}, lines
 
 
 def test_a_port_that_is_taken_meanwhile_is_a_line(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,7 +211,7 @@ def test_after_a_mistake_the_next_move_is_answered(pages: dict[str, str], visit:
     page = visit(pages["ponder"])
     page.fill("#ada-text textarea", " ")
     page.click("#ada-ask")
-    page.wait_for_selector(".ada .error:has-text('no text: type one')")
+    page.wait_for_selector(".ada .error:has-text('no text: enter a text')")
     move(page, 0.4)
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
@@ -282,7 +282,7 @@ def test_who_types_a_text_is_answered_about_it(pages: dict[str, str], visit: Any
     page.wait_for_selector(".ada .sentence:has-text('the naive cat')")
     page.fill("#ada-text textarea", " ")
     page.click("#ada-ask")
-    page.wait_for_selector(".ada .error:has-text('no text: type one')")
+    page.wait_for_selector(".ada .error:has-text('no text: enter a text')")
 
 
 def test_a_sudoku_is_scrubbed_and_edited(pages: dict[str, str], visit: Any) -> None:
@@ -454,4 +454,4 @@ def test_ctrl_c_closes_it(tmp_path: Path) -> None:
     assert running.returncode == 0, "".join([*said, rest])
     assert "accessible from this machine only" in said[-1]
     assert "Traceback" not in rest
-    assert rest.strip().endswith("closed")
+    assert rest.strip().endswith("server closed")

@@ -137,4 +137,4 @@ def test_a_websocket_is_closed_before_it_is_open() -> None:
 
 def test_what_fails_behind_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     asked("/gradio_api/queue/join", error=KeyError("x\ny"))
-    assert capsys.readouterr().out.splitlines() == [r"refused /gradio_api/queue/join: KeyError: 'x\ny'"]
+    assert capsys.readouterr().out.splitlines() == [r"request failed: /gradio_api/queue/join: KeyError: 'x\ny'"]

@@ -50,7 +50,7 @@ def test_several_checkpoints_have_the_settings_of_their_runs(monkeypatch: pytest
     monkeypatch.setattr(
         serve, "list_overridden_keys", lambda: ["mode", "checkpoint", "serve.port", "model.act_epsilon"]
     )
-    with pytest.raises(ConfigError, match=r"^model\.act_epsilon: only used with one checkpoint"):
+    with pytest.raises(ConfigError, match=r"^model\.act_epsilon: only allowed with one checkpoint"):
         serve._list_configs(config)
 
 
@@ -58,7 +58,7 @@ def test_checkpoints_that_read_different_inputs_are_refused(tmp_path: Path) -> N
     hops = serve.load_served_checkpoint(saved(tmp_path / "hops", "act_hops", "budget=none"))
     maze = serve.load_served_checkpoint(saved(tmp_path / "maze", "act_maze", "budget=none"))
     serve.check_same_inputs([hops, hops])
-    with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model read different inputs"):
+    with pytest.raises(ConfigError, match=r"^checkpoint: .*hops/model and .*maze/model have different types of input"):
         serve.check_same_inputs([hops, hops, maze])
 
 

@@ -61,5 +61,7 @@ def test_halting_facts_of_an_output_are_those_of_its_trace():
 
 def test_a_trace_that_does_not_say_what_ran_has_no_price():
     trace = DepthTrace("token", torch.ones(1, 2), torch.ones(1, 2, dtype=torch.bool), 3)
-    with pytest.raises(ValueError, match="a trace of token units without `execution` has no known compute"):
+    with pytest.raises(
+        ValueError, match=r"the depth trace \(unit: token\) has no `execution`, so its compute cannot be counted"
+    ):
         AlbertActModel(AlbertActConfig(**SHAPE)).price(trace)
