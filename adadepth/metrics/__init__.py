@@ -1,1 +1,1 @@
-"""Metrics of depth and quality, computed from traces and predictions, without any drawing."""
+"""Metrics of depth and quality, computed from depth traces and predictions, without any drawing."""

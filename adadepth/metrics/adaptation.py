@@ -1,4 +1,4 @@
-"""Statistics of adaptation: how many depths a model really uses, and what depth correlates with."""
+"""Statistics of adaptive depth: how many different depths a model really uses, and what depth correlates with."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PARTITIONS: dict[str, Callable[[str], bool]] = {
 
 
 def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
-    """Describe how many depths a model really uses, and on which attributes of tokens or sequences depth depends.
+    """Return statistics on whether depth adapts: the effective number of depths, and what depth depends on.
 
     The exponential of the entropy of a distribution is the number of equally frequent values with the same entropy.
 
@@ -71,7 +71,7 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
 
 
 def is_collapsed(effective_depths: float) -> bool:
-    """Return whether the number of effective depths is so small that depth does not adapt."""
+    """Return whether the effective number of depths is close to 1, so that depth does not adapt to the input."""
     return effective_depths < FEWEST_DEPTHS
 
 
@@ -81,7 +81,7 @@ def effective_depths(shares: Sequence[float]) -> float:
 
 
 def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
-    """Return the share of the variance of depth that lies between the classes of each grouping of tokens or sequences.
+    """Return, per grouping of tokens or sequences, the share of depth variance that lies between its classes.
 
     The share is epsilon squared (Kelley 1935), 1 - (SSW / (n - k)) / (SST / (n - 1)), for k classes and n units. Its
     mean is 0 if the classes have no effect, unlike the mean of the plain ratio of sums of squares.
@@ -159,7 +159,7 @@ def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
 def _count_pairs(
     first: NDArray[Any], second: NDArray[Any]
 ) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
-    """Return the pairs of values that occur in two variables, as ranks, and the count of each pair."""
+    """Return the distinct pairs of values of two variables, as ranks, and the count of each pair."""
     pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
     (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
     return rows, columns, counts
@@ -181,7 +181,7 @@ def _correlate(
 
 
 def _rank_correlation(rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]) -> float:
-    """Return Pearson's correlation of mid-ranks, given the count of observations for each pair (row, column)."""
+    """Return Spearman's correlation (Pearson's of mid-ranks) from the count of observations per (row, column)."""
     row_ranks = _center_ranks(np.bincount(rows, counts.astype(float)))[rows]
     column_ranks = _center_ranks(np.bincount(columns, counts.astype(float)))[columns]
     spread = np.sqrt((counts * row_ranks**2).sum() * (counts * column_ranks**2).sum())
@@ -243,7 +243,7 @@ def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.in
 
 
 def estimate(sums: Sums) -> Estimate:
-    """Return a mean and its 95 % interval from the `Sums` of at least one value."""
+    """Return a mean and its 95 % interval from clustered `Sums`, with at least one value."""
     from scipy.special import stdtrit  # imported here: reading a report needs no scipy, and scipy.stats takes a second
 
     count, mean = int(sums.clusters), float(sums.total / sums.n)

@@ -30,7 +30,7 @@ _BLOCK = "search/block/"
 
 
 def describe_architecture(probabilities: Sequence[Sequence[float]], temperature: float | None = None) -> dict[str, Any]:
-    """Return the statistics of the architecture that a search has at one evaluation.
+    """Return statistics of the architecture that a search would choose at this evaluation.
 
     Args:
         probabilities: Probabilities of attention, feed-forward and identity for every block: the softmax of the gates
@@ -70,7 +70,7 @@ def operations_by_third(architecture: str) -> list[dict[str, int]]:
 
 
 def is_fixed(described: Mapping[str, Any]) -> bool:
-    """Return whether the described architecture is fixed, so that no search chooses its operations.
+    """Return whether an architecture was fixed from the start, so that no search chooses its operations.
 
     It is fixed if it has no temperature and one operation of every block has probability 1.
     """
@@ -78,7 +78,7 @@ def is_fixed(described: Mapping[str, Any]) -> bool:
 
 
 def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten the result of `describe_architecture` into the values that training logs.
+    """Flatten the result of `describe_architecture` into named scalars for the training log.
 
     The names are `search/architecture` (the string); `search/attention`, `search/feed_forward`, `search/identity` and
     `search/entropy`, lists with one value per block; and the scalars `search/mean_entropy`, `search/expected_blocks`,
@@ -96,7 +96,7 @@ def flatten_architecture(described: Mapping[str, Any]) -> dict[str, float | str 
 
 
 def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
-    """Return the probability of every operation in every block as `search/block/<n from 1>/<operation>`."""
+    """Return the probability of every operation in every block under `search/block/<n from 1>/<operation>`."""
     return {
         f"{_BLOCK}{block}/{operation}": share
         for block, row in enumerate(described["probabilities"], start=1)
@@ -105,7 +105,7 @@ def block_metrics(described: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[float]]:
-    """Flatten all values of an architecture's halting.json, except quality metrics.
+    """Flatten the searched architecture in halting.json into named values, without quality metrics.
 
     The names are those of `flatten_architecture` and `block_metrics`, and `cost/<name>`, such as `cost/executed_macs`.
     """
@@ -115,7 +115,7 @@ def flatten_search(halting: Mapping[str, Any]) -> dict[str, float | str | list[f
 
 
 def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int, dict[str, Any]]]:
-    """Return (step, statistics) of every evaluation in metrics.jsonl with as many blocks as the last evaluation."""
+    """Return (step, statistics) of each evaluation in metrics.jsonl that has as many blocks as the last one."""
     history = []
     for line in metrics:
         columns = [_numbers(line.get(f"search/{operation}")) for operation in OPERATION_NAMES]
@@ -126,7 +126,7 @@ def architecture_history(metrics: Sequence[Mapping[str, Any]]) -> list[tuple[int
 
 
 def _numbers(values: Any) -> list[float]:
-    """Return a list if all its values are numbers, otherwise an empty list.
+    """Return the list unchanged if all its values are numbers, otherwise an empty list.
 
     Files store non-finite values as text.
     """
@@ -184,7 +184,7 @@ NOT_RETRAINED = "not retrained"
 
 
 def compared_rows(comparison: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the networks that a comparison shows: unique `label`, operation `counts`, and `costs` of each.
+    """Return the networks of an architecture comparison: unique `label`, operation `counts`, and `costs`.
 
     For every shape, `costs` has `macs`, and in seconds `median`, `p10`, `p90` and `blocks_median`, if they were
     measured. `macs_share`, `median_share` and `blocks_median_share` are the ratios to the reference network.
@@ -225,12 +225,12 @@ def _with_shares(costs: Mapping[str, float], reference: Mapping[str, float]) -> 
 
 
 def measured_qualities(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the names of the quality metrics that at least one compared network has, in a fixed order."""
+    """Return the names of the quality metrics that at least one compared network has, in display order."""
     return [name for name in QUALITIES if any((row["quality"] or {}).get(name) is not None for row in rows)]
 
 
 def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[float, float, dict[str, Any]]]]]:
-    """Return one plot for every evaluated set and input shape: titles, and points (cost, perplexity, network).
+    """Return scatter-plot data per evaluated set and input shape: titles, and points (cost, perplexity, network).
 
     The cost is the median time in milliseconds if one was measured, otherwise the multiply-accumulates. A network that
     was not retrained has no point, because its perplexity only measures the weights that it shares with the supernet.
@@ -255,12 +255,12 @@ def quality_points(comparison: Mapping[str, Any]) -> list[tuple[str, str, list[t
 
 
 def set_title(quality_set: str) -> str:
-    """Return the name of a set of texts as a report prints it."""
+    """Return the display name of an evaluation set of text."""
     return {"held_out": "held-out text", "test": "test text"}.get(quality_set, quality_set)
 
 
 def conditions_text(comparison: Mapping[str, Any]) -> str:
-    """Format the conditions under which times were measured as one line."""
+    """Format the conditions of a time measurement, such as the device, as one line."""
     if not any(row.get("seconds") for row in comparison["rows"]):
         return "time: not measured"
     conditions = ", ".join(f"{key} {value}" for key, value in comparison.get("conditions", {}).items())

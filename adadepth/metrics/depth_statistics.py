@@ -1,4 +1,4 @@
-"""Statistics of depth: sums over the batches of an evaluation, the values of halting.json, and names for trackers.
+"""Depth statistics: sums over the batches of an evaluation, the values of halting.json, and names for trackers.
 
 A value that could not be computed is absent and never 0. `missing` states the reason.
 """
@@ -25,7 +25,7 @@ _Sums = Mapping[str, NDArray[Any]]
 def summarise(
     sums: _Sums, classes: Sequence[str], cosine_groups: Sequence[str], correlated: Sequence[str], unit: str
 ) -> dict[str, Any]:
-    """Convert the sums of `HaltingStatistics` to the JSON values of halting.json.
+    """Convert the sums of `HaltingStatistics` to the JSON content of halting.json.
 
     Returns:
         `unit`, `max_depth` and `n`;
@@ -94,7 +94,7 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
 
 
 def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
-    """Return number, mean, standard deviation and quantiles of depths 0..L, from a histogram that is not empty."""
+    """Return count, mean, standard deviation and quantiles of depths 0..L, from a non-empty histogram."""
     n = int(histogram.sum())
     shares, depths = histogram / n, np.arange(len(histogram))
     mean = float((shares * depths).sum())
@@ -109,13 +109,13 @@ def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
 
 
 def set_accuracy(target: dict[str, Any], right: Any, count: Any) -> None:
-    """Set the share of right predictions and the number of predictions in `target` if there are any predictions."""
+    """Store accuracy and number of predictions in `target`, if there are any predictions."""
     if count:
         target |= {"accuracy": float(right) / int(count), "accuracy_n": int(count)}
 
 
 def _quantile(histogram: NDArray[np.int64], level: float) -> int:
-    """Return the smallest depth that at least a share `level` of the tokens or sequences does not exceed."""
+    """Return a quantile of depth: the smallest depth that a share `level` of tokens or sequences does not exceed."""
     cumulated = np.cumsum(histogram)
     return int(np.searchsorted(cumulated, level * cumulated[-1] * (1 - 1e-12)))
 
@@ -123,7 +123,7 @@ def _quantile(histogram: NDArray[np.int64], level: float) -> int:
 def _put_mean(
     target: dict[str, Any], key: str, total: Any, count: Any, owner: str, missing: dict[str, str] | None = None
 ) -> bool:
-    """Set `target[key]` to total / count or, without a count, `missing` to the reason; return whether it is set."""
+    """Store total / count as `target[key]` or, for count 0, the reason in `missing`; return whether it is stored."""
     value = float(total) / int(count) if count else math.nan
     if math.isfinite(value):
         target[key] = value
@@ -133,7 +133,7 @@ def _put_mean(
 
 
 def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str, str]) -> list[dict[str, Any]]:
-    """Return one row of statistics for every depth k = 1..L. A value is absent if it was never measured.
+    """Return a row of statistics for every depth k = 1..L, without values that were never measured.
 
     If units have a depth of 0, a row for it comes first, without the values of an iteration.
     """
@@ -155,7 +155,7 @@ def _describe_steps(sums: _Sums, histogram: NDArray[np.int64], missing: dict[str
 
 
 def _describe_iteration(sums: _Sums, index: int, n: int) -> dict[str, Any]:
-    """Return how many of the n tokens or sequences run an iteration, and their mean halting probability."""
+    """Return how many of the n tokens or sequences executed an iteration, with their mean halting probability."""
     reached = int(sums["ran"][index])
     described: dict[str, Any] = {"reached": reached} | ({"survival": reached / n} if n else {})
     _put_mean(described, "probability", sums["probability"][index], sums["probability_n"][index], "")
@@ -196,7 +196,7 @@ def _describe_correlations(
 def _put_correlation(
     target: dict[str, Any], key: str, table: NDArray[np.int64], variable: str, name: str, missing: dict[str, str]
 ) -> None:
-    """Set `target[key]` to the rank correlation of depth with a variable, or `missing[name]` to why there is none."""
+    """Store the rank correlation of depth with a variable as `target[key]`, or in `missing` why there is none."""
     if (correlation := spearman_from_table(table)) is not None:
         target[key] = correlation._asdict()
     else:
@@ -253,7 +253,7 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
 
 
 def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
-    """Return the mean weights of layers over all batches, which is exact because all batches have the same weights."""
+    """Return the mean layer weights over all batches. The mean is exact because all batches have the same weights."""
     if not sums["layers_n"].any():
         return {}
     weights = sums["layers"] / sums["layers_n"]
@@ -264,7 +264,7 @@ def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
 
 
 def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
-    """Flatten the values of a summary that trackers plot as curves. Absent values are skipped.
+    """Flatten halting.json into named scalars that trackers plot as curves. Absent values are skipped.
 
     The names are `halting/<class>/<name>`, such as `halting/all/mean`, `halting/remainder`, `halting/ponder_cost`,
     `halting/entropy`, `halting/probability/<k>`, `halting/cosine/<k>` (of class all, running units),
@@ -399,7 +399,7 @@ class HaltingStatistics:
         right: Tensor | None = None,
         difficulty: Tensor | None = None,
     ) -> None:
-        """Add a batch to the depth statistics, without waiting for the device.
+        """Add the depths of a batch to the statistics, without synchronising with the device.
 
         Args:
             trace: Depths of the units of the batch. Its `unit` is `token`, `sequence` or `task`.
@@ -441,7 +441,7 @@ class HaltingStatistics:
             self._sums["work_n"] += 1
 
     def _add(self, name: str, values: Tensor, counted: Tensor) -> None:
-        """Add rows of values, summed over tokens or sequences, and the number of values in each sum."""
+        """Add sums over tokens or sequences to the named totals, with the number of summed values."""
         self._sums[name][: len(values)] += values.double().sum(dim=-1)
         self._sums[f"{name}_n"][: len(values)] += counted.sum(dim=-1)
 
@@ -472,7 +472,7 @@ class HaltingStatistics:
             self._sums["right_by_difficulty_n"].scatter_add_(0, column, counted.long())
 
     def _add_cosines(self, states: Sequence[Tensor], ran: Tensor, members: Tensor) -> None:
-        """Add the cosine similarities of x_k and x_(k+1), over units that run iteration k + 1 and over all units."""
+        """Add cosine similarities of x_k and x_(k+1), over tokens that execute iteration k + 1 and over all tokens."""
         members = torch.stack([members[self.classes.index(name)] for name in self.cosine_groups])
         steps = len(states) - 1
         for step in range(steps):
@@ -487,14 +487,14 @@ class HaltingStatistics:
         self._sums["cosine_all_n"][:, steps:] += frozen
 
     def tensors(self) -> list[Tensor]:
-        """Return the accumulated sums as tensors, which the caller sums over processes.
+        """Return the accumulated sums as tensors, which the caller all-reduces over processes.
 
         Before `summary`, sum each over processes, in place and in this order.
         """
         return list(self._sums.values())
 
     def summary(self) -> dict[str, Any]:
-        """Return the depth statistics as JSON values; see `summarise`."""
+        """Return the accumulated depth statistics as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
 
@@ -507,5 +507,5 @@ def _loss_bin(losses: Tensor) -> Tensor:
 
 
 def _mask_values(counted: Tensor, values: Tensor) -> Tensor:
-    """Return `values` at the units that count and 0 elsewhere, even where values are not finite."""
+    """Return `values` at counted tokens or sequences and 0 elsewhere, even where values are not finite."""
     return torch.where(counted, values, torch.zeros_like(values))

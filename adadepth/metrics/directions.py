@@ -25,7 +25,7 @@ def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
 
 
 def resolve_direction(metric: str, direction: str | None) -> Direction:
-    """Return `minimize` or `maximize`, the direction in which a sweep searches for the best value of a metric.
+    """Return whether a sweep should minimise or maximise a metric, as `minimize` or `maximize`.
 
     Args:
         metric: `optimise`, the metric that the sweep optimises.
@@ -38,7 +38,7 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
 
 
 def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
-    """Return whether the configuration asks for the worst value of a metric as its best.
+    """Return whether the configuration would select the worst value of a metric as the best one.
 
     Args:
         metric: Name of the metric without `eval/` or `eval_`.

@@ -84,7 +84,7 @@ class SentenceSampler:
         self._seen += len(ids)
 
     def _add(self, index: int, depth: float, fields: _Fields, shared: list[float] | None) -> None:
-        """Add an example to each list of samples in which it ranks high enough."""
+        """Add an example to the lists (first, deepest, shallowest) in which it ranks high enough."""
         for samples, rank in zip(self._samples.values(), (0.0, -depth, depth), strict=True):
             if all(index != sampled for _, sampled, *_ in samples):
                 samples.append((rank, index, fields, shared))
@@ -131,12 +131,12 @@ class SentenceSampler:
 
 
 def _expand_to_tokens(values: Tensor, like: Tensor) -> Tensor:
-    """Return values of tokens, (B, T); values of sequences, (B,), are repeated for every token."""
+    """Return values per token, (B, T); a value per sequence, (B,), is repeated for its tokens."""
     return values if values.dim() == like.dim() else values[:, None].expand(like.shape)
 
 
 def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list[list[int] | None]]:
-    """Return the iterations that each token or its sequence ran, or None for each token if they were not recorded."""
+    """Return which iterations each token (or its sequence) executed, or None per token if they were not recorded."""
     if ran is None:
         return [[None] * tokens for _ in rows]
     masks = (ran if ran.dim() == 3 else ran[:, None].expand(-1, tokens, -1))[rows].cpu().tolist()
@@ -144,7 +144,7 @@ def _list_iterations(ran: Tensor | None, rows: Tensor, tokens: int) -> list[list
 
 
 def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[list[list[float] | None]]:
-    """Return the halting probabilities of each token up to its last iteration.
+    """Return the halting probabilities of each token, up to the iteration at which it halted.
 
     They are None if the trace has no halting probabilities of tokens.
     """
@@ -159,5 +159,5 @@ def _list_probabilities(trace: DepthTrace, rows: Tensor, tokens: int) -> list[li
 
 
 def _round(value: float) -> float | None:
-    """Return a value rounded to four decimals, or None if it is not finite."""
+    """Round a value to four decimals, or return None if it is not finite."""
     return round(value, 4) if math.isfinite(value) else None

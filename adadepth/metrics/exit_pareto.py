@@ -13,7 +13,7 @@ X_AXES = ("mean_updates", "macs")
 
 
 def warnings(study: Mapping[str, Any]) -> list[str]:
-    """Return the distinct warnings of a comparison of exit rules, one line each, with the names of the rules."""
+    """Collect the distinct warnings of an exit-rule comparison, one line each, with the names of the rules."""
     rules: dict[str, list[str]] = {}
     for row in study["rows"]:
         if "warning" in row:
@@ -27,7 +27,7 @@ def batches(study: Mapping[str, Any]) -> list[str]:
 
 
 def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Add to every exit rule's row the cost axes on which no other rule is both cheaper and better.
+    """Store in every exit rule's row the cost measures (updates, compute, time) in which it is Pareto-optimal.
 
     The oracles are excluded, because they cannot be run without labels.
     """
@@ -41,7 +41,7 @@ def mark_pareto(study: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def row_cost(row: Mapping[str, Any], axis: str) -> float | None:
-    """Return the cost of an exit rule on an axis (updates, compute or time), or None if it was not measured.
+    """Return the cost of an exit rule in updates, compute or time, or None if it was not measured.
 
     The axis is `mean_updates`, `macs` or `seconds/<batch>`.
     """
@@ -56,7 +56,7 @@ def _point(row: Mapping[str, Any], axis: str) -> tuple[float, float] | None:
 
 
 def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
-    """Return for each point (cost, quality) whether no other point dominates it. The result is False for None.
+    """Return for each point (cost, quality) whether it is Pareto-optimal. None counts as not optimal.
 
     A point dominates another if it costs no more, is no worse, and differs in one of the two.
     """
@@ -69,7 +69,7 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
 
 
 def format_score_title(study: Mapping[str, Any]) -> str:
-    """Return the title of the metric `score`, with the names of the metrics that it averages."""
+    """Format the display name of the metric `score`, with the metrics that it averages."""
     if study["problem"] == "language_model":
         return "score (minus the loss, nats)"
     names = ", ".join(get_metric_key(name) for name in study["metrics"])
@@ -77,7 +77,7 @@ def format_score_title(study: Mapping[str, Any]) -> str:
 
 
 def format_pareto_axes(row: Mapping[str, Any]) -> str:
-    """Format the cost axes on which a rule is Pareto-optimal, such as `updates, MACs, time 1/8/32`."""
+    """Format the cost measures in which a rule is Pareto-optimal, such as `updates, MACs, time 1/8/32`."""
     if row["kind"] == "ceiling":
         return "not a system"
     names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]

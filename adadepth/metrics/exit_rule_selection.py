@@ -1,4 +1,4 @@
-"""Selection of an exit rule on one half of the examples, and its evaluation on the other half.
+"""Selection of an exit rule on one half of the examples, with its evaluation on the other half.
 
 The best of many rules on one set is partly luck. Therefore the first half of the examples selects the cheapest rule
 that keeps enough of the score of full depth. The candidates are all rules on a fine grid of thresholds. The second half
@@ -40,7 +40,7 @@ def advise(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Return the cheapest exit rule that keeps the share `KEEP` of full depth's score, and the cheapest fixed depth.
+    """Recommend the cheapest exit rule and the cheapest fixed depth that retain the share `KEEP` of full depth's score.
 
     Args:
         records: Records of a labelled set with the logits of every step.
@@ -91,7 +91,7 @@ def readings(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Return the operating points of every exit rule on one model, by rule, ordered by compute.
+    """Return the operating points (score, compute) of every exit rule on one model, by rule, sorted by compute.
 
     The arguments are those of `advise`. Only the first of several settings with the same exit steps is listed. The
     fixed depths are listed as `fixed`.
@@ -117,7 +117,7 @@ def readings(
 
 
 class _Split:
-    """Half of the recorded examples, with the score and the compute of every exit rule on it.
+    """One half of the recorded examples, on which exit rules are scored and their compute is measured.
 
     Args:
         records: Records of the half.
@@ -151,33 +151,35 @@ class _Split:
             self._scores[key] = self._step_scores.score_exits(exits).get("score", math.nan)
         return self._scores[key]
 
-    def _price_share(self, rule: ExitRule, exits: Tensor) -> float:
-        """Return the compute under an exit rule as a share of full depth's, including that of the rule's signals."""
+    def _compute_work_share(self, rule: ExitRule, exits: Tensor) -> float:
+        """Return the compute under an exit rule, including its confidence signals, as a share of full depth's."""
         reads = () if isinstance(rule, Fixed) else rule.reads
         return self._macs(self.records, exits, reads) / self._full
 
     def find_cheapest(self, rules: Sequence[ExitRule], least: float) -> ExitRule:
-        """Return the exit rule with the least compute among those with a score of at least `least`.
+        """Return the exit rule with the least compute among those that score at least `least`.
 
         The first one is returned if several have equal compute.
         """
         exits = ((rule, self.exits(rule)) for rule in rules)
-        prices = [(self._price_share(rule, steps), rule) for rule, steps in exits if self._score_exits(steps) >= least]
-        return min(prices, key=lambda pair: pair[0])[1]
+        shares = [
+            (self._compute_work_share(rule, steps), rule) for rule, steps in exits if self._score_exits(steps) >= least
+        ]
+        return min(shares, key=lambda pair: pair[0])[1]
 
     def describe_rule(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of an exit rule on the other half of the examples; see `advise`."""
+        """Return score and compute of an exit rule on this half of the examples; see `advise`."""
         exits = self.exits(rule)
         updates = float(self.records.updates(exits).mean())
-        work = self._price_share(rule, exits)
+        work = self._compute_work_share(rule, exits)
         return {"rule": rule.label, "score": self._score_exits(exits), "mean_updates": updates, "work": work}
 
     def describe_point(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of an operating point of an exit rule; see `readings`."""
+        """Return score and compute of one operating point of an exit rule; see `readings`."""
         records, exits = self.records, self.exits(rule)
         updates = records.updates(exits).double()
         point: dict[str, Any] = {"score": self._score_exits(exits), "updates": float(updates.mean())}
-        point["macs"] = self._price_share(rule, exits) * self._full / len(records)
+        point["macs"] = self._compute_work_share(rule, exits) * self._full / len(records)
         if records.difficulty is not None:
             correlation = rank_correlation(exits.numpy(), records.difficulty.numpy())
             point |= {} if correlation is None else {"spearman": correlation}
@@ -186,7 +188,7 @@ class _Split:
         return point | {"updates_error": self._estimate_error(updates)}
 
     def compare_to_full_depth(self, rule: ExitRule) -> dict[str, float]:
-        """Return the mean gain of an exit rule over full depth per example, and half of its 95 % interval."""
+        """Return the mean gain of an exit rule over full depth per example, and the half-width of its 95 % interval."""
         at_exit, at_end = (self._step_scores.score_examples(exits) for exits in (self.exits(rule), self._last))
         if at_exit is None or at_end is None:
             return {}
@@ -194,7 +196,7 @@ class _Split:
         return {"difference": float(gains.mean()), "interval": _NORMAL * self._estimate_error(gains)}
 
     def _estimate_error(self, values: Tensor) -> float:
-        """Return the standard error of a mean over units, (M,), treating whole sequences as independent draws."""
+        """Return the standard error of the mean of values, (M,), with sequences as independent draws."""
         _, owners = self._sequences.unique(return_inverse=True)
         count = int(owners.max()) + 1
         excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, values - values.mean())
@@ -202,7 +204,7 @@ class _Split:
 
 
 def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:
-    """Yield the candidates for selection: fixed depths, the given rules, and these rules at all candidate thresholds.
+    """Yield the exit rules to select from: fixed depths, the given rules, and these with other thresholds.
 
     The fixed depths come first because the first of several candidates with equal compute is selected.
     """

@@ -1,4 +1,4 @@
-"""Study of exit rules: every rule is replayed on the same recorded steps, and compared with controls and oracles.
+"""Comparison of exit rules: each is replayed on the same recorded predictions, next to controls and oracles.
 
 The value of a rule is its gain over exits that ignore the examples. Two such controls are the same exit steps permuted
 at random, and two fixed depths mixed at random to the same compute. The oracles use the labels and bound the gain of
@@ -47,7 +47,7 @@ from adadepth.metrics.unit_classes import build_sequence_classes
 
 
 def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
-    """Return the text forms of all exit rules that a model supports, each with a small grid of parameters.
+    """Return every exit rule that a model supports in text form, with a small grid of parameters.
 
     Rules of plug-ins have their default parameters.
     """
@@ -73,13 +73,13 @@ def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: 
 
 
 def permute_exits(exit_steps: Tensor, generator: torch.Generator) -> Tensor:
-    """Permute exit steps over the examples at random, int64 (M,), as a control that ignores the input."""
+    """Shuffle exit steps over the examples, int64 (M,), as a control whose exits ignore the input."""
     order = torch.randperm(len(exit_steps), generator=generator)
     return exit_steps[order.to(exit_steps.device)]
 
 
 def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step with a right prediction, or N if there is none, int64 (M,).
+    """Return the first step whose prediction is right, or N if there is none, int64 (M,).
 
     This is an upper bound and not a method that can be run, because it uses the labels.
 
@@ -96,7 +96,7 @@ def find_oracle_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def find_settled_exits(step_logits: Tensor, labels: Tensor) -> Tensor:
-    """Return the first step with a right prediction that stays right at all later steps, else N, int64 (M,).
+    """Return the first step from which the prediction stays right, or N if there is none, int64 (M,).
 
     These exits are as accurate as the last step, with the fewest updates. The arguments are those of
     `find_oracle_exits`, for classes only.
@@ -119,7 +119,7 @@ def study(
     macs: Macs,
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Evaluate exit rules, their controls and the oracles on recorded predictions of every step.
+    """Evaluate exit rules, their controls and the oracles on predictions recorded after every step.
 
     Args:
         records: Records of a labelled set with the logits of every step.
@@ -152,7 +152,7 @@ def study(
 
 
 class _ReplayEvaluator:
-    """Evaluator that computes quality and compute of recorded examples at given exit steps.
+    """Evaluator of exit rules on recorded predictions: quality and compute at given exit steps.
 
     Attributes:
         groups: Mask of the examples of each range of difficulty, boolean (M,), by name. It is empty if the data have no
@@ -166,13 +166,13 @@ class _ReplayEvaluator:
         self._macs, self.generator = macs, torch.Generator().manual_seed(seed)
         self.groups = _group_difficulties(records)
         steps = range(1, records.max_updates + 1)
-        self.fixed_macs = [self._price(torch.full_like(records.lengths, step), ()) for step in steps]
+        self.fixed_macs = [self._compute_mean_macs(torch.full_like(records.lengths, step), ()) for step in steps]
         self.fixed_quality = [self.scores.score_exits(torch.full_like(records.lengths, step)) for step in steps]
         self.right = self.scores.right
         self.first, self.settled = self._find_oracle_exits()
 
     def _find_oracle_exits(self) -> tuple[Tensor, Tensor]:
-        """Return the first step with a right prediction, and the first step from which the prediction stays right.
+        """Return the first step with a right prediction, and the first step from which it stays right.
 
         For a text, they are the step of least loss, and the first step with a loss that stays near the last one.
         """
@@ -183,16 +183,16 @@ class _ReplayEvaluator:
         return first, first if self.right is None else find_settled_exits(self.step_logits, self.records.labels)
 
     def evaluate(self, rule: ExitRule) -> dict[str, Any]:
-        """Return the statistics of an exit rule and, if the rule is adaptive, of its controls."""
+        """Return quality and compute of an exit rule and, if the rule is adaptive, of its controls."""
         draws = DRAWS if rule.name == "sample" else 1
         signals = (self.step_logits, self.records.halting_logits, self.generator, self.records.state_moves)
         exits = [apply_rule(rule, *signals) for _ in range(draws)]
         if rule.mixes:
             logits = [select_predictions(rule, self.step_logits, self.records.halting_logits, steps) for steps in exits]
-            return self._figures(
+            return self._build_row(
                 rule.label, "rule", exits, [self.scores.score_logits(mixed) for mixed in logits], rule.reads
             )
-        row = self._figures(rule.label, "rule", exits, self._score(exits), rule.reads)
+        row = self._build_row(rule.label, "rule", exits, self._score(exits), rule.reads)
         row |= self._compare_to_oracle(exits[0]) | self._measure_calibration(exits[0])
         if rule.name == "fixed":
             return row
@@ -207,15 +207,15 @@ class _ReplayEvaluator:
         return row
 
     def evaluate_oracles(self) -> list[dict[str, Any]]:
-        """Return the statistics of both oracles, or of the first oracle only for a regression."""
+        """Return quality and compute of both oracles; a regression has only the first one."""
         oracles = {ORACLE: self.first} | ({} if self.right is None else {SETTLED: self.settled})
         return [
-            self._figures(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
+            self._build_row(name, "ceiling", [steps], self._score([steps]), ()) | self._compare_to_oracle(steps)
             for name, steps in oracles.items()
         ]
 
     def compare_last_step(self) -> dict[str, Any]:
-        """Compare the best fixed exit step with the last step: `step`, `best`, `last`, `gap` and `lost`.
+        """Compare the best fixed exit step with the last step, to measure overthinking.
 
         `gap` is the best score minus the last. `lost` is the share of examples that were right at some step and are
         wrong at the last.
@@ -231,7 +231,7 @@ class _ReplayEvaluator:
         return overthinking
 
     def _compare_to_oracle(self, exits: Tensor) -> dict[str, Any]:
-        """Return how far exits are from the oracle's, and the mean exit step of each range of difficulty.
+        """Return the distance of exits from the oracle's, and the mean exit step by range of difficulty.
 
         `from_oracle` is the mean distance in updates to the first step with a prediction that stays right (for a text,
         with a loss that stays near the last one). It includes the shares of examples that exit before it and after it.
@@ -260,7 +260,7 @@ class _ReplayEvaluator:
         return {"calibration": confidence_calibration(confidence, predicted == labels)["ece"]}
 
     def _mix_fixed_depths(self, macs: float) -> tuple[list[Tensor], dict[str, Any]]:
-        """Return exits that mix two neighbouring fixed depths at random to the same compute as a rule.
+        """Return random exits at two neighbouring fixed depths with the same mean compute as an exit rule.
 
         If the compute exceeds full depth's, because a rule needs more for its signals, all exits are at full depth.
         """
@@ -274,17 +274,17 @@ class _ReplayEvaluator:
         return [torch.where(deeper, high, low) + 1 for deeper in masks], {"depths": [low + 1, high + 1], "share": share}
 
     def _evaluate_control(self, exits: Sequence[Tensor], reads: Collection[str]) -> dict[str, Any]:
-        figures = self._figures("", "", exits, self._score(exits), reads)
+        figures = self._build_row("", "", exits, self._score(exits), reads)
         return {key: figures[key] for key in ("quality", "quality_std", "macs")}
 
     def _score(self, exits: Sequence[Tensor]) -> list[dict[str, float]]:
         return [self.scores.score_exits(steps) for steps in exits]
 
-    def _price(self, steps: Tensor, reads: Collection[str]) -> float:
-        """Return the mean multiply-accumulates of an example for given exit steps."""
+    def _compute_mean_macs(self, steps: Tensor, reads: Collection[str]) -> float:
+        """Return the mean multiply-accumulates per example at given exit steps."""
         return self._macs(self.records, steps, reads) / len(steps)
 
-    def _figures(
+    def _build_row(
         self,
         name: str,
         kind: str,
@@ -292,11 +292,11 @@ class _ReplayEvaluator:
         qualities: Sequence[Mapping[str, float]],
         reads: Collection[str],
     ) -> dict[str, Any]:
-        """Return the row of statistics of an exit rule, from the exit steps (M,) and the quality of every draw."""
+        """Build the result row of an exit rule from its exit steps (M,) and the quality of every random draw."""
         max_updates = self.records.max_updates
         counts = torch.stack([torch.bincount(steps, minlength=max_updates + 1)[1:] for steps in exits])
         updates = torch.stack([self.records.updates(steps).mean() for steps in exits])
-        macs = float(np.mean([self._price(steps, reads) for steps in exits]))
+        macs = float(np.mean([self._compute_mean_macs(steps, reads) for steps in exits]))
         # A figure that one draw lacks has no mean.
         common = [key for key in qualities[0] if all(key in values for values in qualities)]
         row: dict[str, Any] = {
@@ -318,7 +318,7 @@ class _ReplayEvaluator:
 
 
 def _group_difficulties(records: StepRecords) -> dict[str, Tensor]:
-    """Return the mask of the examples of each range of difficulty, as in the step summary."""
+    """Return the mask of the examples in each range of difficulty, by the name of the range."""
     difficulty = records.difficulty
     if difficulty is None:
         return {}
@@ -339,7 +339,7 @@ def _format_warning(step: int, max_updates: int) -> str:
 def add_timings(
     results: Mapping[str, Any], timings: Mapping[str, Mapping[int, float]], conditions: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Add measured times to the rows of a study: seconds per example, and the speed-up over full depth.
+    """Add measured times to the rows of an exit-rule comparison: seconds per example, and speed-up over full depth.
 
     Args:
         results: Results of `study`.
@@ -365,7 +365,7 @@ def add_timings(
 
 
 def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Add to each row of a study, as `online`, the results of a rule that decided while the model ran.
+    """Add to each row of an exit-rule comparison, as `online`, the results of deciding exits while the model ran.
 
     In the replay, a unit attends to the states of units that never stop. Online results differ if an exit changes the
     inputs of other units, as the exit of a token does.
@@ -379,7 +379,7 @@ def add_online(results: Mapping[str, Any], figures: Mapping[str, Mapping[str, An
 
 
 def online_figures(records: StepRecords, problem: Problem, metrics: Sequence[str]) -> dict[str, Any]:
-    """Return the quality and the mean updates of examples that exited while the model ran."""
+    """Return the quality and mean updates of examples whose exits were decided while the model ran."""
     assert records.labels is not None
     return {
         "quality": compute_quality(records.logits, records.labels, problem, metrics),

@@ -20,7 +20,7 @@ Grid = dict[str, Any]
 
 @dataclass(eq=False)
 class GridSampler:
-    """Sampler that stores the first grids (mazes, sums or graphs) of an evaluated data set.
+    """Sampler that stores the first example grids (mazes, sums or graphs) of an evaluated data set.
 
     Attributes:
         decode: Function from a token id to the symbol of a cell.
@@ -58,7 +58,7 @@ class GridSampler:
                 del self._grids[max(self._grids)]
 
     def _build_grid(self, batch: Mapping[str, Tensor], row: int, units: Mapping[str, Tensor]) -> Grid:
-        """Return one grid of a batch, with the values of its cells in rows and columns."""
+        """Return the example grid of one example in a batch, with cell values by row and column."""
         real = batch["attention_mask"][row].bool().cpu()
         down, across = self._locate_cells(batch, row, real)
 
@@ -102,7 +102,7 @@ class GridSampler:
 
 
 def locate_chain_nodes(symbols: Sequence[str], hops: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return rows and columns of nodes, with one column for every number of hops and one row for every chain.
+    """Return the grid position of each graph node: columns by number of hops, rows by chain.
 
     Each of the longest chains has a full row. A shorter chain has a row up to the node where it joins a longer one.
 
@@ -125,7 +125,7 @@ def locate_chain_nodes(symbols: Sequence[str], hops: Sequence[int]) -> tuple[lis
 
 
 def format_difficulty_title(grid: Mapping[str, Any]) -> str:
-    """Return the title of the left panel of a grid."""
+    """Return the title of a grid's left panel, which shows difficulty."""
     return "pointers to follow" if grid.get("kind") == "chains" else "steps from the start"
 
 
@@ -143,7 +143,7 @@ def format_grid_caption(grid: Grid) -> str:
 
 
 def draw_grid_text(grid: Mapping[str, Any]) -> str:
-    """Draw the difficulty and the updates of the cells of a grid, side by side.
+    """Draw the difficulty and the number of updates of each cell of a grid, side by side as text.
 
     Args:
         grid: Entry of grids.json. A wall is drawn as `##`, the start as `S`, and a cell that cannot be reached as `.`.
@@ -210,7 +210,7 @@ class PuzzleSampler:
             }
 
     def _arrange(self, tokens: Tensor) -> list[list[str | None]]:
-        """Return the symbols of a square puzzle, row by row, with None at cells without an answer."""
+        """Return the symbols of a square puzzle by rows, with None at cells without an answer."""
         names = [None if token < 0 else self.symbols[token] for token in tokens.tolist()]
         size = math.isqrt(len(names))
         return [names[start : start + size] for start in range(0, len(names), size)]
@@ -242,7 +242,7 @@ def find_box_shape(label: list[list[str]]) -> tuple[int, int] | None:
 
 
 def _rank_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    """Return a sort key for shapes of boxes, which puts square ones before long ones, and wide before tall ones."""
+    """Return a sort key for shapes of Sudoku boxes: square before long, and wide before tall."""
     return abs(shape[0] - shape[1]), shape[0]
 
 

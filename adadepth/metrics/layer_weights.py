@@ -40,7 +40,7 @@ def describe_layers(weights: Sequence[float]) -> dict[str, Any]:
 
 
 def collect_seed_weights(metrics: Mapping[str, Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """Return the learned weights of every state over several seeds, by state."""
+    """Return the learned weight of every hidden state over several seeds, by hidden state."""
     weights = {int(name.removeprefix(WEIGHT)): metric for name, metric in metrics.items() if name.startswith(WEIGHT)}
     return dict(sorted(weights.items()))
 

@@ -1,4 +1,4 @@
-"""Matched baselines of a trained model: the model at one fixed depth, and with its depths permuted at random.
+"""Matched baselines of a trained model: the model at one fixed depth, or with its depths shuffled over the tokens.
 
 Both choose depths independently of the units, and both have the mean depth of the model.
 
@@ -24,7 +24,7 @@ _Metrics = Mapping[str, float]
 
 
 def find_neighbouring_depths(mean: float) -> list[int]:
-    """Return the two whole depths next to a mean depth of at least 1.
+    """Return the two integer depths next to a mean depth of at least 1.
 
     There is one depth if the mean is a whole number, otherwise two.
     """
@@ -34,7 +34,7 @@ def find_neighbouring_depths(mean: float) -> list[int]:
 def compare_recorded(
     records: StepRecords, exits: Tensor, problem: Problem, metrics: Sequence[str], seed: int = 0
 ) -> dict[str, Any]:
-    """Compare a model's exits with one exit step for all examples, and with the same exits permuted at random.
+    """Compare the quality of a model's exits with one exit step for all examples, and with shuffled exits.
 
     Args:
         records: Records of a labelled set with the logits of every step.
@@ -57,7 +57,7 @@ def compare_recorded(
 def describe_comparison(
     depths: Tensor, predictions: int, adaptive: _Metrics, fixed: Mapping[int, _Metrics], permuted: Sequence[_Metrics]
 ) -> dict[str, Any]:
-    """Return the comparison of a model with its matched baselines as JSON values.
+    """Convert the comparison of a model with its matched baselines to JSON values.
 
     Args:
         depths: Updates of every unit, (M,).
@@ -89,7 +89,7 @@ def describe_comparison(
 
 
 def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:
-    """Return halting masses that make every token halt after `depth` updates, (N,).
+    """Return halting distributions (masses) with which every token halts after `depth` updates, (N,).
 
     They are the mean masses of the tokens with at least `depth` updates. Their sum stays below the threshold before the
     last update. The mass of the last update is 1.
@@ -105,7 +105,7 @@ def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tenso
 
 
 def permute_masses(masses: Sequence[Tensor], valid: Sequence[Tensor], generator: torch.Generator) -> list[Tensor]:
-    """Permute the halting masses among the tokens of all batches at random.
+    """Shuffle the tokens' halting distributions (masses) over all batches.
 
     Args:
         masses: Halting masses of every batch, (B, T, N).

@@ -22,7 +22,7 @@ _WORDS = (("<=", "up to"), (">", "over"))
 
 
 def metric_name(text: str) -> str:
-    """Replace the characters of a metric's name that trackers refuse: all except letters, digits and `_./-`.
+    """Replace the characters of a metric name that trackers reject: all except letters, digits and `_./-`.
 
     `halting/length <= 5/mean` becomes `halting/length_up_to_5/mean`, and `label: no` becomes `label_no`. Letters
     outside ASCII become their code points, so that names in other scripts stay distinct.
@@ -34,13 +34,13 @@ def metric_name(text: str) -> str:
 
 
 def is_loss(measure: str) -> bool:
-    """Return whether a smaller value of a metric is better: a loss, an error, or a function of one."""
+    """Return whether a smaller value of a metric is better, as for a loss or an error rate."""
     name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
     return name.endswith(_LOSSES) or name in _ERRORS
 
 
 def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
-    """Return the least depth of a histogram's axis: 0 if a token or sequence received no update, else 1.
+    """Return the first depth on a histogram's axis: 0 if a token or sequence received no update, else 1.
 
     Args:
         histograms: Counts or shares of the depths, starting at depth 0.
@@ -49,14 +49,14 @@ def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:
 
 
 def find_first_depth(halting: Mapping[str, Any]) -> int:
-    """Return the least depth for all classes in halting.json; see `find_least_depth`."""
+    """Return the first depth on the axis of all histograms in halting.json; see `find_least_depth`."""
     classes = halting.get("classes", {}).values()
     return find_least_depth(described["histogram"] for described in classes if described.get("histogram"))
 
 
 @dataclass(frozen=True)
 class UnitWording:
-    """Wording that a report uses for one type of unit, such as tokens.
+    """Words with which reports name what has a depth, such as tokens or sequences.
 
     Attributes:
         kind: Title of the report, such as `Halting`.
@@ -100,7 +100,7 @@ _ONE_DEPTH = {
 
 
 def get_unit_wording(unit: str) -> UnitWording:
-    """Return the wording that a report uses for a type of unit.
+    """Return the words with which reports name what has a depth: tokens, sequences, tasks or architectures.
 
     A task or an architecture has one depth. Every other unit has a depth of its own.
     """
@@ -149,5 +149,5 @@ _DEFINITIONS = {
 
 
 def definition(name: str) -> str:
-    """Return the definition of a class of sequences in words, or an empty text for an unknown class."""
+    """Return the definition of a class of sequences as a sentence, or an empty text for an unknown class."""
     return _DEFINITIONS.get(name.partition(" ")[0].removesuffix(":"), "")

@@ -76,7 +76,7 @@ def is_right(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def compute_quality(logits: Tensor, labels: Tensor, problem: Problem, metrics: Sequence[str]) -> dict[str, float]:
-    """Return the metrics of logits, (M, C), and `score`, their mean. For a text, `score` is minus `loss`."""
+    """Return the metrics of logits, (M, C), and their mean as `score`. For language modelling, it is minus `loss`."""
     if problem == "language_model":
         loss = float(compute_example_losses(logits, labels, problem).double().mean())
         return {"loss": loss, "score": -loss}

@@ -14,7 +14,7 @@ SPAN_CLASSES = ("all", "correct", "wrong", "question", "context", "answer", "cls
 def find_best_spans(
     start_logits: Tensor, end_logits: Tensor, allowed: Tensor, *, n_best: int, max_length: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the best answer span of every window, found among its K best starts and K best ends as in BERT.
+    """Return the best answer span of every window, searched among its K best starts and K best ends as in BERT.
 
     Args:
         start_logits: Logits of the first token, (B, T).
@@ -44,7 +44,7 @@ def classify_span_tokens(
     question: Tensor,
     context: Tensor,
 ) -> dict[str, Tensor]:
-    """Return the (overlapping) classes of the tokens of windows, such as question and answer. Padding has none.
+    """Return a mask of tokens per class, such as question and answer. Classes overlap; padding has none.
 
     A window is `correct` if the highest start and end logits are at the answer, or at [CLS] if the window has no
     answer. Otherwise it is `wrong`. A window with an unknown answer is neither.

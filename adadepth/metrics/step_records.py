@@ -1,4 +1,4 @@
-"""Records of an evaluation's examples, with the predictions after every step, and their recorder.
+"""Recording of an evaluation's examples, with the model's prediction after every step.
 
 Shape legend: B batch, T tokens, K units in the input of the model, U units that have a label, N steps, C classes.
 """
@@ -20,7 +20,7 @@ POSITIONS = 2**20
 
 
 def build_token_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """Return the recorded columns for every labelled token of a batch.
+    """Return what is recorded for every labelled token of a batch, by column name.
 
     Args:
         batch: `index` (B,), `attention_mask` and `labels` (B, T), and optionally `difficulty`, (B,) or (B, T).
@@ -64,7 +64,7 @@ def get_sequence_numbers(index: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Records of the examples of an evaluation, one each, ordered by example number, on the CPU.
+    """Recorded predictions of an evaluation after every step, a row per example in order of its number, on the CPU.
 
     Attributes:
         index: Position in the evaluated set, (M,) int64.
@@ -98,7 +98,7 @@ class StepRecords:
     ran: Tensor | None = None
 
     def updates(self, exit_steps: Tensor) -> Tensor:
-        """Return the number of updates of each example up to the given exit steps, (M,) float64."""
+        """Return the number of updates of each example until the given exit steps, (M,) float64."""
         if self.ran is None:
             return exit_steps.double()
         return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
@@ -108,19 +108,19 @@ class StepRecords:
 
     @property
     def ran_every_step(self) -> bool:
-        """Whether every example has the logits of every step, as the study of exit rules requires."""
+        """Whether every example has logits after every step, as a comparison of exit rules requires."""
         return self.step_logits is not None and not bool(self.step_logits.isnan().any())
 
 
 class StepRecorder:
-    """Recorder that collects the predictions for the examples of all batches. `merge` joins those of all processes."""
+    """Recorder of the predictions for all batches of this process; `merge` joins those of all processes."""
 
     def __init__(self) -> None:
         self._batches: list[dict[str, Tensor]] = []
 
     @torch.no_grad()
     def add(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add the examples of a batch to the records.
+        """Record the predictions for the examples of a batch.
 
         Args:
             batch: `index` (B,), `attention_mask` or `inputs` (B, T), and optionally `labels` and `difficulty` (B,).
@@ -132,18 +132,18 @@ class StepRecorder:
         self.keep(columns, outputs.trace.max_updates)
 
     def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
-        """Store columns of `StepRecords` for one batch, for a model with at most `max_updates` updates."""
+        """Store the columns of one batch, for a model with at most `max_updates` updates."""
         columns = {**columns, "max_updates": torch.tensor([max_updates])}
         self._batches.append({name: values.detach().cpu() for name, values in columns.items()})
 
     def parts(self) -> dict[str, Tensor]:
-        """Return all recorded columns by name, for `merge`. The mapping is empty if this process had no batch."""
+        """Return all recorded columns by name, for `merge`; empty if this process had no batch."""
         names = self._batches[0] if self._batches else ()
         return {name: torch.cat([batch[name] for batch in self._batches]) for name in names}
 
 
 def _sequence_columns(batch: Mapping[str, Tensor], outputs: Any) -> dict[str, Tensor]:
-    """Return the recorded columns for every sequence of a batch."""
+    """Return what is recorded for every sequence of a batch, by column name."""
     real = batch["attention_mask"] if "attention_mask" in batch else torch.ones_like(batch["inputs"])
     steps = getattr(outputs, "exit_steps", None)
     columns = {
@@ -170,7 +170,7 @@ def merge(parts: Sequence[Mapping[str, Tensor]]) -> StepRecords:
 
 
 def _mean_updates(trace: DepthTrace) -> Tensor:
-    """Return the number of updates of each example, (B,) float32, which is a mean over tokens if tokens halt."""
+    """Return the number of updates of each example, (B,) float32, averaged over its tokens if these halt separately."""
     updates = trace.updates.float()
     if updates.dim() == 1:
         return updates

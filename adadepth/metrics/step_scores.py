@@ -19,7 +19,7 @@ NEAR = -math.log(0.99)  # nats of a token by which its likelihood falls to 99 %
 
 
 class StepScores:
-    """Scores of recorded examples at exit steps.
+    """Scorer of recorded examples at any exit step.
 
     The losses of the tokens of a text are computed only once. A different choice of exits then needs no pass over the
     logits.
@@ -48,7 +48,7 @@ class StepScores:
             self.losses = torch.stack(list(by_step), dim=1).double()
 
     def score_exits(self, steps: Tensor) -> dict[str, float]:
-        """Return the metrics and `score` of the predictions at given exit steps, int64 (M,)."""
+        """Return the metrics, and `score`, of the predictions at given exit steps, int64 (M,)."""
         if self.losses is None:
             return self.score_logits(self._step_logits[torch.arange(len(steps)), steps - 1])
         loss = float(_gather_steps(self.losses, steps).mean())
@@ -74,7 +74,7 @@ def _gather_steps(values: Tensor, steps: Tensor) -> Tensor:
 
 
 def find_least_loss_exits(losses: Tensor) -> Tensor:
-    """Return the first step with the least loss, int64 (M,), from losses (M, N).
+    """Return the first step with the smallest loss, int64 (M,), from losses (M, N).
 
     This is an upper bound and not a method that can be run, because it uses the labels.
     """
@@ -82,7 +82,7 @@ def find_least_loss_exits(losses: Tensor) -> Tensor:
 
 
 def find_near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
-    """Return the first step with a loss that stays near that of the last step, int64 (M,).
+    """Return the first step from which the loss stays close to that of the last step, int64 (M,).
 
     Args:
         losses: Losses of every step, (M, N).
@@ -92,7 +92,7 @@ def find_near_last_exits(losses: Tensor, tolerance: float = NEAR) -> Tensor:
 
 
 def find_first_stable_step(holds: Tensor) -> Tensor:
-    """Return the first step from which a condition holds at every later step too, or N if there is none.
+    """Return the first step from which a condition holds until the last step, or N if there is none.
 
     The condition is boolean, (M, N). The result is int64, (M,).
     """

@@ -1,4 +1,4 @@
-"""Summary of an evaluation step by step: quality of every step, and calibration of halting and confidence.
+"""Summary of an evaluation by step: quality after every step, and calibration of halting and confidence.
 
 Shape legend: M examples, N steps, C classes.
 """
@@ -113,7 +113,7 @@ def summarise_steps(
     truncation: TruncationLike | None = None,
     kl_direction: KLDirectionLike = "posterior_prior",
 ) -> dict[str, Any]:
-    """Summarise the quality and the exits of every step of an evaluation as JSON values.
+    """Summarise the quality and the exits of an evaluation after every step as JSON values.
 
     Args:
         records: Records of the whole evaluated set.
@@ -212,7 +212,7 @@ def _describe_steps(
     prior_pmf: Tensor | None,
     missing: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """Return one row of statistics for every step: share of exits, halting distribution, and quality."""
+    """Return a row of statistics for every step: share of exits, halting distribution, and quality."""
     rows: list[dict[str, Any]] = [{"step": step} for step in range(1, records.max_updates + 1)]
 
     def put(name: str, values: Sequence[Any]) -> None:
@@ -307,7 +307,7 @@ def _read_confidence(records: StepRecords) -> Tensor | None:
 def _correlate_depth(
     records: StepRecords, problem: Problem, posterior: HaltingDistribution | None, missing: dict[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """Return the correlations of depth and expected steps with the loss at the exit, the length and the difficulty."""
+    """Return the correlations of depth and expected exit step with loss, length and difficulty."""
     depths = {"updates": records.depth}
     if posterior is not None:
         depths["expected_steps"] = posterior.expected_steps()
@@ -342,7 +342,7 @@ def _describe_spread(values: Tensor) -> dict[str, Any]:
 
 
 def _put_finite(target: dict[str, Any], key: str, values: Tensor, name: str, missing: dict[str, str]) -> None:
-    """Set `target[key]` to the mean of values or, if it is not finite, `missing[name]` to the reason."""
+    """Store the mean of values as `target[key]` or, if it is not finite, the reason as `missing[name]`."""
     mean = float(values.double().mean())
     if math.isfinite(mean):
         target[key] = mean
@@ -359,7 +359,7 @@ def _count_exits(exit_steps: Tensor, max_updates: int) -> list[int]:
 
 
 def flatten_exits(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the values of a step summary that trackers plot as curves, under flat names. Absent values are skipped.
+    """Flatten a step summary into named scalars that trackers plot as curves. Absent values are skipped.
 
     The names are `halting/exit_step/mean` and `std`; `halting/expected_steps`, `halting/posterior_entropy`,
     `halting/kl`; `halting/posterior/<k>`; `halting/calibration/tv` and `ece`; `halting/spearman_<updates or

@@ -21,7 +21,7 @@ HUB_PREFIX = "evaluate:"
 
 
 def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
-    """Return the function of predictions and labels, (M,) each, of the metric ``evaluate:METRIC[:KEY]``.
+    """Load the metric ``evaluate:METRIC[:KEY]`` as a function of predictions and labels, (M,) each.
 
     METRIC is a name on the hub or a local folder. The library runs its code. KEY selects one value if the metric
     returns several.
@@ -45,7 +45,7 @@ def load_hub_metric(name: str) -> Callable[[np.ndarray, np.ndarray], float]:
 
 @lru_cache
 def _load(name: str, path: str) -> Any:
-    """Load a metric of the ``evaluate`` library. It fails at once without a connection or an earlier download."""
+    """Load a metric of the ``evaluate`` library, or fail at once if it is neither cached nor downloadable."""
     alternative = "give a local folder with evaluate:FOLDER, or a built-in metric"
     if not Path(path).expanduser().exists():
         if path.startswith((".", "/", "~")):
@@ -106,7 +106,7 @@ _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def normalised(text: str) -> str:
-    """Return a text in lower case, without punctuation or articles, and with single spaces."""
+    """Return an answer text in lower case, without punctuation and articles, and with single spaces."""
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
 
 
@@ -172,7 +172,7 @@ UNDEFINED = "predictions or labels are constant, or a prediction is not a finite
 
 
 class Metric(NamedTuple):
-    """Metric with the kind of task to which it belongs, and its function of predictions and labels, (M,) each.
+    """Metric of a task: its kind of task, and its function of predictions and labels, (M,) each.
 
     Both arrays are (M, L) for puzzles and (M, C) for multi-label tasks. The function returns NaN if the metric is
     undefined.
@@ -208,7 +208,7 @@ def _averaged_f1(average: str, predictions: np.ndarray, labels: np.ndarray) -> f
 
 
 def _all_labels(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of texts with all labels right, from predictions and labels (M, C)."""
+    """Return the share of texts whose labels are all right, from predictions and labels (M, C)."""
     return float((predictions == labels).all(axis=1).mean())
 
 
@@ -236,7 +236,7 @@ def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _exact_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of puzzles, (M, L), with all labelled cells right."""
+    """Return the share of puzzles, (M, L), whose labelled cells are all right."""
     return float(((predictions == labels) | (labels < 0)).all(axis=1).mean())
 
 
@@ -294,7 +294,7 @@ def is_hub_metric(name: str) -> bool:
 
 
 def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | None = None) -> None:
-    """Check that the names of metrics are valid before a run; `load_metrics` checks the metrics of the hub.
+    """Check the names of metrics before a run starts; `load_metrics` checks those of the ``evaluate`` library.
 
     Args:
         metrics: Names of metrics. For classes and values, ``evaluate:NAME[:KEY]`` is allowed too.
@@ -325,7 +325,7 @@ def check_metrics(metrics: Sequence[str], problem: Problem, num_classes: int | N
 
 
 def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
-    """Check that all tags are entity tags if a metric counts entities.
+    """Raise an error if entity metrics are configured but a tag is not O, B-TYPE or I-TYPE.
 
     Raises:
         ConfigError: If a tag is neither ``O`` nor ``B-TYPE`` nor ``I-TYPE``.
@@ -340,7 +340,7 @@ def check_tags(metrics: Sequence[str], labels: Sequence[str]) -> None:
 
 
 def load_metrics(metrics: Sequence[str]) -> None:
-    """Load the metrics of the hub, so that a run fails before it trains if a metric is not available.
+    """Load the metrics of the ``evaluate`` library before training, so that an unavailable one fails early.
 
     Raises:
         DataError: If a metric cannot be loaded.
@@ -351,7 +351,7 @@ def load_metrics(metrics: Sequence[str]) -> None:
 
 
 def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Return the metrics of predictions and ``score``, their mean, as GLUE averages two metrics of one task.
+    """Return the metrics of predictions, and ``score``, their mean as in GLUE.
 
     A higher score is better, so errors count with a minus sign. Matthews' correlation of constant predictions is 0.
     Pearson's and Spearman's correlations of constant predictions are undefined. They are absent (``UNDEFINED`` is the
@@ -379,7 +379,7 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
 def score_tagging(
     metrics: Sequence[str], predictions: Sequence[Sequence[str]], labels: Sequence[Sequence[str]]
 ) -> dict[str, float]:
-    """Return metrics of tags and ``score``, their mean. With ``entity_f1``, the F1 of each type is added.
+    """Return the metrics of predicted tags, and ``score``, their mean. ``entity_f1`` adds the F1 of each type.
 
     Args:
         metrics: Names among TAGGING_METRICS.

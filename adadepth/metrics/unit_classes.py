@@ -1,4 +1,4 @@
-"""Classes of tokens and sequences, whose depths are compared: token type, label, correctness, length, difficulty."""
+"""Classes of tokens and sequences for the comparison of depths: token type, label, correctness, length, difficulty."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOKEN_CLASSES: tuple[str, ...] = tuple(CLASS_DEFINITIONS)
 
 
 def token_classes(batch: Mapping[str, Tensor], *, cls_id: int, sep_id: int, mask_id: int) -> dict[str, Tensor]:
-    """Return the (overlapping) classes of the tokens of a batch. Padding belongs to no class.
+    """Return a mask of tokens per class, such as masked or special tokens. Classes overlap; padding has none.
 
     Args:
         batch: `input_ids` and `attention_mask`, (B, T) int64. If tokens were selected for prediction, also `mask_kind`,
@@ -59,7 +59,7 @@ CHOICE_CLASSES = ("all", "correct", "wrong", "right", "other", "taken", "context
 def classify_choice_tokens(
     logits: Tensor, labels: Tensor, real: Tensor, context: Tensor, ending: Tensor
 ) -> dict[str, Tensor]:
-    """Return the (overlapping) classes of the tokens of all choices. Padding belongs to no class.
+    """Return a mask of tokens per class for multiple choice. Classes overlap; padding has none.
 
     Args:
         logits: Logit of each choice, (B, C).
@@ -97,7 +97,7 @@ LENGTH_BUCKETS, DIFFICULTY_BUCKETS = 4, 8
 
 
 def compute_bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
-    """Return the inner borders that cut whole numbers into at most `buckets` parts of similar size.
+    """Return the borders that divide integers into at most `buckets` ranges of similar counts.
 
     Args:
         values: Whole numbers, (M,) int64.
@@ -117,7 +117,7 @@ def compute_bucket_edges(values: Tensor, buckets: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class SequenceClasses:
-    """Classifier of sequences, or of their tokens, into (overlapping) classes with fixed names.
+    """Classifier of sequences, or of their tokens, into overlapping classes with fixed names.
 
     Attributes:
         labels: Class names of a classification in order. Empty for a regression, which has no class `correct` either.
@@ -137,7 +137,7 @@ class SequenceClasses:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the classes in the order in which tables list them."""
+        """Names of the classes in the order of report tables."""
         correctness = ("correct", "wrong") if self.labels or self.has_cells else ()
         by_label = (*correctness, *(f"label: {label}" for label in self.labels))
         unlabelled = ("unlabelled",) if self.has_unlabelled else ()
@@ -152,7 +152,7 @@ class SequenceClasses:
         difficulty: Tensor | None = None,
         valid: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """Return the mask of the members of every class in a batch, by the name of the class.
+        """Return the mask of each class over a batch, by class name.
 
         Args:
             logits: Logits of sequences, (B, C), or of tokens or cells, (B, T, C).
@@ -192,7 +192,7 @@ def build_sequence_classes(
     *,
     has_cells: bool = False,
 ) -> SequenceClasses:
-    """Build the classes for an evaluated data set: labels, quartiles of length, and up to eight ranges of difficulty.
+    """Build the classes of an evaluated data set: labels, quartiles of length, and ranges of difficulty.
 
     Args:
         labels: Class names in order. Empty for a regression.
@@ -211,7 +211,7 @@ def build_sequence_classes(
 
 
 def expand_to_units(values: Tensor, units: Tensor) -> Tensor:
-    """Return values of sequences, (B,), or of units, in a shape that broadcasts to units, (B,) or (B, T)."""
+    """Return values of sequences or tokens in a shape that broadcasts against depths, (B,) or (B, T)."""
     return values.reshape(*values.shape, *(1,) * (units.dim() - values.dim()))
 
 
@@ -237,7 +237,7 @@ FEWEST_OF_A_PART = 10  # examples of a range; rarer values join their neighbours
 def describe_attributes(
     attributes: Mapping[str, NDArray[np.int64]], depth: NDArray[np.int64], right: NDArray[np.bool_]
 ) -> dict[str, dict[str, Any]]:
-    """Return depth statistics for every value of every attribute, or for ranges of values if they are many or rare.
+    """Return depth statistics by value of each example attribute, or by ranges if values are many or rare.
 
     Args:
         attributes: Whole numbers from 0, (examples,), by name. An attribute with only one value is skipped.
@@ -261,7 +261,7 @@ def describe_attributes(
 
 
 def _split_values(values: NDArray[np.int64]) -> Iterator[NDArray[np.bool_]]:
-    """Yield the mask of the examples of each range of values, in increasing order of the values."""
+    """Yield the mask of the examples in each range of an attribute's values, in increasing order."""
     part = np.searchsorted(compute_bucket_edges(torch.from_numpy(values), PARTS), values)
     last = part.max()
     together = np.zeros(len(values), dtype=bool)

@@ -44,7 +44,7 @@ class Words:
 
 
 class SumsByKey:
-    """Sums for the means of many keys, such as vocabulary entries, accumulated over batches.
+    """Running sums from which means are computed for many keys, such as vocabulary entries.
 
     Their size depends only on the number of keys, not on the size of the data set.
 
@@ -70,12 +70,12 @@ class SumsByKey:
         self.table.index_add_(1, pairs % count, moments)
 
     def columns(self) -> NDArray[np.float64]:
-        """Return the `Sums` of every key, (6, K)."""
+        """Return the `Sums` of every key as a tensor (6, K)."""
         return self.table.cpu().numpy()
 
 
 class WordDepths:
-    """Accumulator of the mean depth of words, by word and by tag.
+    """Accumulator of the mean depth of each word and each word tag.
 
     A word of one piece is identified by that piece. All words of several pieces with the same first piece are combined.
     Words with a piece that is to be predicted are counted, but their depth is not measured.
@@ -93,7 +93,7 @@ class WordDepths:
         self._selected = torch.zeros(2 * vocabulary, dtype=torch.int64, device=device)
 
     def add(self, words: Words, updates: Tensor) -> None:
-        """Add a batch of whole sequences with the depth of every token, (B, T)."""
+        """Add the depths of all tokens in a batch of whole sequences, (B, T)."""
         starts = words.starts.flatten()
         first, owner = starts.nonzero().squeeze(1), starts.cumsum(0) - 1
         sizes = torch.bincount(owner, minlength=len(first))
@@ -112,7 +112,7 @@ class WordDepths:
             self._tags.add(tags[tagged], depths[tagged], rows[tagged])
 
     def tensors(self) -> list[Tensor]:
-        """Return the accumulated sums as tensors, which the caller sums over processes.
+        """Return the accumulated sums as tensors, which the caller all-reduces over processes.
 
         Before `summary`, sum each over processes, in place and in this order.
         """
