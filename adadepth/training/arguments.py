@@ -22,7 +22,7 @@ from adadepth.runtime.distributed import is_distributed, reinit_process_group
 
 
 def check_machine(config: ExperimentConfig) -> None:
-    """Check that this machine provides everything that the trainer's settings need.
+    """Raise an error if this machine lacks something that the trainer's settings need, such as a GPU.
 
     Raises:
         ConfigError: If something is missing; the message has one line for each missing requirement.

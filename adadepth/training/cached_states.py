@@ -23,7 +23,7 @@ from adadepth.training.extension import Extension
 def cached_states(
     config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
 ) -> Extension | None:
-    """Build the cache of a frozen base model's states, or return None if no base is frozen or caching is off."""
+    """Build the cache of a frozen base model's hidden states; return None without a frozen base or with caching off."""
     if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
         return None
     return CachedStates(config, args, model, data)

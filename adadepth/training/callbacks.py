@@ -1,4 +1,4 @@
-"""Callbacks of training, which set the sampler's epoch, stop a run cleanly or early, and write results."""
+"""Callbacks of the trainer, which set the sampler's epoch, stop a run cleanly or early, and write results."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class EpochCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Callback that passes the number of the optimiser step to the model, for schedules inside the model."""
+    """Callback that passes the optimiser step to the model, for schedules inside the model."""
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -76,7 +76,7 @@ class StepCallback(TrainerCallback):
 
 
 class StopCallback(TrainerCallback):
-    """Callback that stops with a checkpoint after Ctrl-C, SIGTERM, a closed terminal, or a spent time budget.
+    """Callback that stops training with a checkpoint after Ctrl-C, SIGTERM, a closed terminal, or a spent time budget.
 
     Schedulers send SIGUSR1 or SIGUSR2 when the time of a job is nearly over; both also stop the run. All processes of a
     distributed run must stop at the same step. They agree on it at logging steps, at which they wait for each other
@@ -96,7 +96,7 @@ class StopCallback(TrainerCallback):
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle signals that stop the run within the block; a second signal ends the program at once."""
+        """Stop training on a signal within the `with` block; a second signal ends the program at once."""
         previous = {number: signal.signal(number, self._remember) for number in list_stop_signals()}
         try:
             yield
@@ -113,11 +113,11 @@ class StopCallback(TrainerCallback):
         self._has_own_signal |= not may_repeat(number)
 
     def why(self) -> str | None:
-        """Return why the run stops early, or None if it does not. A signal during the last step counts, too."""
+        """Return the reason for which training stops early, or None. A signal during the last step counts, too."""
         return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
 
     def exit(self) -> NoReturn:
-        """Exit with the status of the signal that stopped the run; see `forward_signal`."""
+        """Exit the process with the status of the signal that stopped training; see `forward_signal`."""
         assert self.signal is not None
         forward_signal(self.signal)
         raise SystemExit(128 + self.signal)
@@ -125,7 +125,7 @@ class StopCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock for the run's time budget."""
+        """Start the clock of the run's time budget."""
         self.started = time.monotonic()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -158,7 +158,7 @@ class StopCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Save the last checkpoint of an epoch after the epoch's end, so that a resumed run does not repeat it.
+        """Save the final checkpoint after the end of the epoch, so that a resumed run does not repeat the epoch.
 
         If the run stops in the middle of an epoch, nothing is logged or evaluated.
         """
@@ -184,7 +184,7 @@ def build_early_stopping(settings: TrainerConfig) -> list[TrainerCallback]:
 
 
 class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
-    """Early stopping of transformers' trainer, whose count of evaluations without improvement survives a resume.
+    """Early stopping with a patience counter that is stored in checkpoints, so that it survives a resume.
 
     Checkpoints store the count under the name of this class.
     """
@@ -192,7 +192,7 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the count of evaluations without improvement, and stop if it has reached the limit.
+        """Restore the patience counter from the checkpoint, and stop if it has reached the limit.
 
         Raises:
             CheckpointError: If the stored state has another structure than the live one.
@@ -214,13 +214,13 @@ class EarlyStoppingCallback(transformers.EarlyStoppingCallback):
         metrics: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Count an evaluation with an undefined metric as one without improvement."""
+        """Count an evaluation whose metric is undefined as one without improvement."""
         filled = fill_undefined_metric(metrics or {}, args.metric_for_best_model)
         super().on_evaluate(args, state, control, metrics=filled, **kwargs)
 
 
 class TrackingCallback(TrainerCallback):
-    """Callback that sends scalars to the tracker, and halting statistics to files and to the tracker.
+    """Callback that sends scalars to the experiment tracker, and halting statistics to files and the tracker.
 
     Args:
         tracker: Tracker of the run.
@@ -239,7 +239,7 @@ class TrackingCallback(TrainerCallback):
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """Send nothing to the tracker within the block, but write files as usual.
+        """Send nothing to the experiment tracker within the `with` block, but write files as usual.
 
         It is used for an evaluation that repeats the evaluation of an earlier step.
         """
@@ -250,20 +250,20 @@ class TrackingCallback(TrainerCallback):
             self._is_muted = False
 
     def needs_final_evaluation(self, state: TrainerState) -> bool:
-        """Return whether the final model, or the best model if one is selected, was not the last one evaluated."""
+        """Return whether the model to save (the best or the last one) differs from the last one evaluated."""
         return self.evaluated_step != (state.best_global_step or state.global_step)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
     ) -> None:
-        """Send the logged scalars to the tracker, under `train/` and `eval/`."""
+        """Send logged scalars to the experiment tracker, under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
         self.last_metrics |= metrics
         if metrics and not self._is_muted:
             self.tracker.log(metrics, state.global_step)
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Write and track the statistics of the evaluation that has just ended.
+        """Write and track the depth statistics of an evaluation.
 
         Depth by class is written only for the set that selects the model. Exit statistics are written for every set.
         """
@@ -291,19 +291,19 @@ class TrackingCallback(TrainerCallback):
             write_exits(self.directory, exits, state.global_step)
 
     def _has_one_depth(self) -> bool:
-        """Return whether all tokens or sequences have the same depth, because it is fixed or still grows."""
+        """Return whether all tokens or sequences have the same depth now, because it is fixed or still grows."""
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
-        """Draw the supernet gates as an image; dashboards show the images of all evaluations as an animation."""
+        """Log an image of the supernet's gate probabilities; dashboards play the images as an animation."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
         export.save_panel(build_frame_panel(step, described), path)
         if not self._is_muted:
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
-        """Send the figures of an evaluated data set to the tracker.
+        """Send the figures of an evaluated data set to the experiment tracker.
 
         `owner` is the prefix of their names: the name of the set and a slash, or an empty string for the first set.
         """
@@ -338,7 +338,7 @@ class TrackingCallback(TrainerCallback):
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:
-    """Rename the metrics of transformers: `eval_x` becomes `eval/x`, and any other name `x` becomes `train/x`.
+    """Rename transformers' metrics for trackers: `eval_x` becomes `eval/x`, any other `x` becomes `train/x`.
 
     Names from extensions that contain a slash are not changed.
     """

@@ -1,4 +1,4 @@
-"""Checkpoints and resume: a Trainer whose checkpoints are complete, checked, and resumed bit-exactly.
+"""Checkpoints and resume: a Trainer with complete, verified checkpoints, from which training resumes bit-exactly.
 
 transformers writes weights, optimizer and schedule. This class adds the progress of every process, a manifest that
 marks a complete checkpoint, shards of `trainer.fsdp`, and checks of every stored state before it is loaded.
@@ -53,7 +53,7 @@ from adadepth.training.stored_states import (
 
 
 class PendingCheckpoint(NamedTuple):
-    """Checkpoint that may still be being written in the background.
+    """Checkpoint that a background thread may still be writing.
 
     `written` completes when the checkpoint is complete. It is None if the checkpoint is complete already.
     """
@@ -63,7 +63,7 @@ class PendingCheckpoint(NamedTuple):
 
 
 class CheckpointingTrainer(Trainer):
-    """Trainer that seals and rotates its checkpoints, and resumes from one with all states of the run.
+    """Trainer that marks checkpoints as complete, deletes old ones, and resumes with all states of a run.
 
     Args:
         settings: Settings of the trainer that transformers does not have.
@@ -102,14 +102,14 @@ class CheckpointingTrainer(Trainer):
 
     @contextmanager
     def _use_evaluated_weights(self) -> Iterator[None]:
-        """Use the weights that are evaluated and saved within the block."""
+        """Load the weights to evaluate and save, such as an EMA, within the `with` block."""
         with ExitStack() as stack:
             for extension in self.extensions:
                 stack.enter_context(extension.use_evaluated_weights())
             yield
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Train the model, start the throughput clock, and remove the incomplete checkpoints of a killed process.
+        """Train the model, after deleting incomplete checkpoints of a killed process.
 
         transformers warns if the settings of a resumed run differ from its checkpoint, or if it reads no batch because
         it had ended. Both are intended, so the warnings are suppressed.
@@ -156,7 +156,7 @@ class CheckpointingTrainer(Trainer):
             self.finish_saving()
 
     def _save_process_state(self, checkpoint: Path) -> None:
-        """Write the state of this process to a checkpoint: sums for the log, and states of the extensions."""
+        """Write what differs by process to a checkpoint: sums for the log, and states of extensions."""
         progress = {**self.progress.state(), "loss": float(self._tr_loss), "logged": self._globalstep_last_logged}
         if not self.is_deepspeed_enabled:
             progress["stateless"] = stateless_parameters(self._own_optimizer)
@@ -165,7 +165,7 @@ class CheckpointingTrainer(Trainer):
             extension.save(checkpoint, self.args.process_index)
 
     def _begin_sealing(self, checkpoint: Path) -> None:
-        """Mark the checkpoint as complete by writing its manifest.
+        """Write the checkpoint's manifest, which marks it as complete, once its files are on disk.
 
         A sharded checkpoint is sealed in the background when all shards are written, while training continues.
         """
@@ -195,7 +195,7 @@ class CheckpointingTrainer(Trainer):
             rotate(self._checkpoints, self.settings.save_total_limit, keep)
 
     def refuse_weights(self) -> None:
-        """Raise an error if a weight of the model is not finite.
+        """Raise an error if a weight of the model is infinite or NaN.
 
         Raises:
             DivergedError: If a weight is not finite; the message names the parameter and the last good checkpoint.
@@ -264,7 +264,7 @@ class CheckpointingTrainer(Trainer):
                 load()
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load optimizer and learning-rate schedule from a checkpoint, after a check of all stored states."""
+        """Check and load the optimizer and the learning-rate schedule of a checkpoint."""
         if checkpoint is None:
             return
         folder = Path(checkpoint)
@@ -284,7 +284,7 @@ class CheckpointingTrainer(Trainer):
                 check_like(torch.load(path, weights_only=True), self.accelerator.scaler.state_dict())
 
     def restore_progress(self, checkpoint: Path) -> None:
-        """Restore those parts of a checkpoint's state that transformers does not restore.
+        """Restore the logged sums and other state of a checkpoint that transformers does not restore.
 
         Settings keep their current values.
 
@@ -303,7 +303,7 @@ class CheckpointingTrainer(Trainer):
                 extension.load(checkpoint, self.args.process_index, self.args.device)
 
     def restore_random_numbers(self, checkpoint: Path) -> None:
-        """Restore the random states of this process, or set new seeds if the world size has changed.
+        """Restore the random states of this process; reseed if the world size has changed.
 
         Raises:
             CheckpointError: If the random states cannot be read.
@@ -330,7 +330,7 @@ class ResumeCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore progress and random states, and stop a run that has already reached its end."""
+        """Restore progress and random states, and stop at once if the run had already reached its end."""
         trainer = self._trainer
         if trainer.resumed_from is None:
             return
@@ -347,7 +347,7 @@ class ResumeCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Restore the random states again if transformers has set those of another world size."""
+        """Restore the random states again if transformers has loaded those of another world size."""
         checkpoint = self._trainer.resumed_from
         if checkpoint is None or state.global_step != self._first_step:
             return
@@ -357,7 +357,7 @@ class ResumeCallback(TrainerCallback):
     def on_epoch_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Skip logging, evaluation and saving in an epoch without an optimiser step."""
+        """Suppress logging, evaluation and saving after an epoch without any optimiser step."""
         if state.global_step == self._first_step:
             control.should_log = control.should_evaluate = control.should_save = False
 

@@ -27,11 +27,11 @@ class ProgressBarCallback(ProgressCallback):
     """Progress bar of transformers' trainer, without the lines that it prints for logs."""
 
     def on_log(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Print nothing, because `ConsoleCallback` prints the logs."""
+        """Suppress transformers' log output, because `ConsoleCallback` prints the logs."""
 
 
 class ConsoleCallback(TrainerCallback):
-    """Callback that prints losses, learning rate, speed, remaining time and results of evaluations on the console.
+    """Callback that prints losses, learning rate, speed, remaining time and evaluation results on the console.
 
     The remaining time is estimated from the duration of the steps so far, including their evaluations. The first step
     is excluded, because it allocates memory.
@@ -52,18 +52,18 @@ class ConsoleCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the clock for the remaining time."""
+        """Start the clock for the estimate of the remaining time."""
         self._begun, self._first = time.monotonic(), None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Store the time at which the first step ended."""
+        """Record when the first step ended, because it includes compilation and start-up."""
         if self._first is None:
             self._first = state.global_step, time.monotonic()
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Store the step of the best weights if they were loaded, because later evaluations use them."""
+        """Record the step of the best weights if they were loaded, for the output of later evaluations."""
         self._best = state.best_global_step if args.load_best_model_at_end else None
 
     def on_log(
@@ -89,7 +89,7 @@ class ConsoleCallback(TrainerCallback):
         say(f"{label}: " + ", ".join(values))
 
     def seconds_left(self, state: TrainerState) -> float | None:
-        """Return the seconds until the last step or the end of the time budget, or None if they are not known yet."""
+        """Estimate the seconds until the last step or the end of the time budget; return None without data."""
         first, begun = self._first or (state.global_step, 0.0)
         if state.global_step <= first:
             return None
@@ -98,13 +98,13 @@ class ConsoleCallback(TrainerCallback):
         return min(needed, max(0.0, self._budget - (now - self._begun)))
 
     def _describe_weights(self, state: TrainerState) -> str:
-        """Return a text that names the evaluated weights, or an empty text if no training took place."""
+        """Describe which weights are evaluated, e.g. their step; return an empty text without training."""
         if self._best is not None:
             return f" best checkpoint, step {self._best}"
         return f" {_format_step(state)}" if state.max_steps else ""
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Print the results of each evaluation set; tables are printed only after the end of training."""
+        """Print the results of each evaluation set. Depth tables are printed only after training."""
         if not state.is_world_process_zero:
             return
         format_report = _format_summary if state.max_steps > 0 else _format_tables
@@ -131,7 +131,7 @@ def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
 
 
 def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
-    """Yield the text above the first table of an evaluation's report, and its warnings."""
+    """Yield the text above the first table of an evaluation, and the warnings of the evaluation."""
     head, _, rest = next(_format_tables(report, step)).partition("\n\n")
     yield head
     yield from (line for line in rest.splitlines() if line.startswith("warning: "))

@@ -1,4 +1,4 @@
-"""Depth budgets in training: measures of depth, and the extension that holds the mean depth at a target.
+"""Depth budgets: measures of depth, and the training extension that keeps the mean depth at a target.
 
 The measured depth need not be differentiable; a smooth version of it carries the gradient. Each measurement consists of
 a sum and a count, which can be added over micro-batches and processes. Their quotient is the mean depth.
@@ -29,7 +29,7 @@ from adadepth.training.extension import Batch, Extension
 
 
 class DepthReading(NamedTuple):
-    """Measured depth of a batch: a sum, and its divisor (number of units or compute at full depth), float64 scalars."""
+    """Depth of a batch as a sum and its divisor (number of units or compute at full depth), float64 scalars."""
 
     total: Tensor
     units: Tensor
@@ -44,13 +44,13 @@ def read_updates(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_macs(model: DepthModel, trace: DepthTrace) -> DepthReading:
-    """Measure the compute at the depths in a trace as a share of the compute at full depth."""
+    """Measure the compute at the depths in a trace as a share of the compute at full depth, in MACs."""
     work = model.price(trace)
     return DepthReading(work.adaptive.double(), work.full.double())
 
 
 def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
-    """Measure the mean layer sum_n w_n n under the mixing weights w_n, once per sequence."""
+    """Measure the mean layer sum_n w_n n under the learned layer weights w_n, once per sequence."""
     assert trace.layer_weights is not None
     states = torch.arange(len(trace.layer_weights), device=trace.layer_weights.device)
     units = trace.valid.double().sum()
@@ -58,7 +58,7 @@ def read_expected_layer(model: Any, trace: DepthTrace) -> DepthReading:
 
 
 def read_milliseconds(model: Any, trace: DepthTrace) -> DepthReading:
-    """Measure the latency of a supernet's most probable operations in milliseconds, once per batch."""
+    """Measure the latency of a supernet's currently most probable operations, in milliseconds."""
     latency: Tensor = model.latency()
     return DepthReading(latency.double(), torch.ones_like(latency, dtype=torch.float64))
 
@@ -70,7 +70,7 @@ _GATES = Response(smoothing=0.0, integral=2e-3, proportional=0.24)
 
 @dataclass(frozen=True)
 class Measure:
-    """Measure of depth that a depth budget can hold at a target.
+    """Measure of depth (such as updates or MACs) for which a depth budget can set a target.
 
     Attributes:
         read: Function that takes the model and a trace and returns the measured depth of a batch.
@@ -98,7 +98,7 @@ MEASURES: dict[str, Measure] = {
 
 
 def full_depth(unit: str, model: Any) -> float:
-    """Return the full depth of a model in the unit of its depth budget."""
+    """Return the full depth of a model in the unit of its depth budget, the upper limit of a target."""
     depth = get_full_depth(unit, model.max_updates)
     return float(model.config.full_latency if depth is None else depth)
 
@@ -115,14 +115,14 @@ def shift_bias(bias: Tensor | None, shift: Tensor) -> None:
 
 
 class _ControllerState(TypedDict):
-    """Stored state of the budget controller: multiplier, smoothed depth, and last measured depth."""
+    """Budget controller's state in a checkpoint: multiplier, smoothed depth, and last measured depth."""
 
     state: tuple[float, float, float]
     begun: bool
 
 
 class TrainingBudget(Extension, TrainerCallback):
-    """Extension that holds the mean depth at the target of a depth budget during training.
+    """Training extension that keeps the mean depth at the target of a depth budget.
 
     The multiplier is constant within an optimiser step and depends only on earlier steps. It is therefore the same for
     all micro-batches and processes.
@@ -162,14 +162,14 @@ class TrainingBudget(Extension, TrainerCallback):
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Count the units of a micro-batch; return 0 if training on it cannot change the depth."""
+        """Count the tokens or sequences of a micro-batch; return 0 if it cannot change the depth."""
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the target of this step, a forced depth of the model if there is one, and the shift of its halting bias.
+        """Set the target depth for this optimiser step, and the model's forced depth or halting-bias shift.
 
         While the depth grows, all units are forced to one depth. Once the target is reached, it is the maximum depth if
         the unit of the budget allows a ceiling.
@@ -185,13 +185,13 @@ class TrainingBudget(Extension, TrainerCallback):
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Stop forcing a depth on the model, even if training ends before the depth has finished growing."""
+        """Remove a forced depth from the model, even if training ends before the depth has fully grown."""
         if self.controller.schedule.grow > 0:
             self.model.force_depth(None)
 
     @property
     def is_growing(self) -> bool:
-        """Whether the budget is in its growth phase, in which it forces all tokens or sequences to one depth."""
+        """Whether the budget is still in its growth phase, with one depth for all tokens or sequences."""
         return self.controller.schedule.compute_forced_depth(self.progress) is not None
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -209,7 +209,7 @@ class TrainingBudget(Extension, TrainerCallback):
         return weigh(self.progress).to(depth.device) * depth
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Pass the mean depth measured in this optimiser step to the controller."""
+        """Update the controller with the mean depth of this optimiser step."""
         all_reduce_sum([self._depths])
         total, count = self._depths.unbind()
         self.controller.advance(total, count, self.progress)
@@ -217,40 +217,40 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def _has_arrived(self) -> bool:
-        """Whether the schedule of the target depth has reached its final value."""
+        """Whether the scheduled target depth has reached its final value."""
         return self.controller.schedule.compute_target(self.progress) == self.controller.schedule.target
 
     @property
     def _has_ceiling(self) -> bool:
-        """Whether the target is also the maximum depth, so that only units that are too shallow need correction."""
+        """Whether the target equals full depth, so that only too shallow a depth needs correction."""
         return self.unit in CEILINGS and self._has_arrived
 
     def allows_best(self) -> bool:
-        """Allow a model to become the best one only if it holds the budget."""
+        """Return whether the model may become the best one, which requires that it meets the depth budget."""
         return self.is_held
 
     @property
     def is_held(self) -> bool:
-        """Whether the target has its final value and the measured depth is within the tolerance of it."""
+        """Whether the depth budget is met: the target is final, and measured depth is within tolerance of it."""
         if not self._has_arrived:
             return False
         measured = self.controller.figures(self.progress)["measured"]
         return is_held(measured, self.controller.schedule.target, self.unit)
 
     def logs(self) -> dict[str, float]:
-        """Return target depth, measured depth and multiplier under their names in the training log."""
+        """Return target depth, measured depth and multiplier for the training log."""
         return {f"{BUDGET_PREFIX}{name}": value for name, value in self.controller.figures(self.progress).items()}
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Yield the measured depth and its target as text for the console."""
+        """Yield measured depth and target depth as text for the console."""
         if f"{BUDGET_PREFIX}measured" in logs:
             yield f"depth {logs[f'{BUDGET_PREFIX}measured']:.2f} of {logs[f'{BUDGET_PREFIX}target']:.2f}"
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the state of the controller to a checkpoint; it is the same in all processes."""
+        """Write the state of the budget controller, equal on all processes, to a checkpoint."""
         if process == 0:
             write_atomic(checkpoint / STATE, json.dumps(self.controller.state_dict()))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the state of the controller from a checkpoint."""
+        """Read the state of the budget controller from a checkpoint."""
         self.controller.load_state_dict(read_json(checkpoint / STATE, _ControllerState))

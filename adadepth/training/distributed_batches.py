@@ -1,4 +1,4 @@
-"""Batches of distributed runs, in which every process must take part in every step.
+"""Batches of distributed training, in which every process must take part in every step, if need be with a placeholder.
 
 A process that has no examples left continues with placeholder examples, which do not count in losses or metrics.
 """
@@ -23,7 +23,7 @@ STAND_IN = "collate_or_stand_in"  # key of a batch whose examples are not counte
 def shared_loader(
     train: Any, collate: Callable[[list[Any]], dict[str, Any]], sampler: EpochSampler, args: TrainingArguments
 ) -> DataLoader:
-    """Return a loader of the micro-batches of this process in an epoch; see `collate_with_placeholder`."""
+    """Build a loader of the micro-batches of this process in an epoch; see `collate_with_placeholder`."""
     shares = ProcessBatches(
         sampler, args.train_batch_size, args.process_index, args.world_size, drop_last=args.dataloader_drop_last
     )
@@ -41,7 +41,7 @@ def shared_loader(
 def collate_with_placeholder(
     collate: Callable[[list[Any]], dict[str, Any]], example: Any, examples: list[Any]
 ) -> dict[str, Any]:
-    """Collate examples. Without examples, collate a placeholder that is marked as not counting.
+    """Collate examples to a batch; without examples, return a placeholder batch that does not count.
 
     At the end of an epoch a process may have no examples left, but must still take part in the optimiser step.
     """
@@ -49,14 +49,14 @@ def collate_with_placeholder(
 
 
 def is_counted_batch(batch: Mapping[str, Any]) -> bool:
-    """Return whether a batch counts, that is, whether it is not a placeholder."""
+    """Return whether a batch holds real examples instead of a placeholder."""
     return STAND_IN not in batch
 
 
 def pad_batches_across_processes(
     batches: Iterable[Any], count: int, spare: Callable[[], Any]
 ) -> Iterator[tuple[Any, bool]]:
-    """Yield as many batches on every process as the others have, each with a flag that says whether it counts.
+    """Yield equally many batches on every process, each with a flag that is False for padding batches.
 
     Processes may differ by one batch, but sharded models need all processes in every forward pass. A process that runs
     out of batches repeats its last batch, or uses the spare batch if it had none. These batches do not count.
@@ -78,7 +78,7 @@ def pad_batches_across_processes(
 def sum_over_update(
     counts: list[dict[str, Tensor]], tokens: Tensor, device: torch.device, world_size: int
 ) -> tuple[dict[str, Tensor], Tensor]:
-    """Return the divisor of each loss part over all micro-batches and processes, and the number of tokens.
+    """Sum the divisors of all loss parts, and the tokens, over the micro-batches and processes of an optimiser step.
 
     Args:
         counts: Number of targets of each loss part, one mapping per micro-batch of this process.

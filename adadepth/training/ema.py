@@ -47,26 +47,26 @@ class WeightAverageExtension(Extension, TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Start the average from the model's weights, unless a checkpoint provided one."""
+        """Initialise the EMA with the model's weights, unless a checkpoint has provided one."""
         if self._average is None:
             self._average = [weight.clone() for weight in self._weights.values()]
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Update the average with the weights after an optimiser step."""
+        """Update the EMA with the weights after an optimiser step."""
         assert self._average is not None
         self._update(self._average, list(self._weights.values()), None)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Copy the average into the model, unless the best checkpoint was loaded, which holds an average already."""
+        """Copy the EMA into the model, unless the best checkpoint was loaded, which stores an EMA already."""
         if not (args.load_best_model_at_end and state.best_model_checkpoint):
             self._exchange()
         self._average = None
 
     @contextmanager
     def use_evaluated_weights(self) -> Iterator[None]:
-        """Use the average as the model's weights within the block."""
+        """Load the EMA into the model within the `with` block."""
         if self._average is None:
             yield
             return
@@ -84,13 +84,13 @@ class WeightAverageExtension(Extension, TrainerCallback):
             average.copy_(previous)
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the weights in training to a checkpoint, whose model weights are the average."""
+        """Write the trained (not averaged) weights to a checkpoint, whose model weights are the EMA."""
         weights = {name: whole(weight).contiguous() for name, weight in self._weights.items()}
         if process == 0:
             save_file(weights, checkpoint / _WEIGHTS)
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Take the average from the loaded model, and then read the weights in training from the checkpoint."""
+        """Restore the EMA from the loaded model, and the trained weights from a separate file of the checkpoint."""
         weights = self._weights
         self._average = [weight.clone() for weight in weights.values()]
         stored = load_file(checkpoint / _WEIGHTS)

@@ -1,4 +1,4 @@
-"""Interface of training extensions, such as recurrent memory, cached states, supernet gates or a depth budget.
+"""Interface of extensions to the training loop, such as recurrent memory, cached states, or a depth budget.
 
 A model family and a dataset type list their extensions in the field `extensions` of their descriptors. The trainer
 calls every hook of every extension. In an optimiser step it first calls `counts` for all micro-batches. Then it calls,
@@ -24,7 +24,7 @@ Batch = Mapping[str, Any]
 
 
 class Extension:
-    """Base class of training extensions, which add optional features to the training loop. Its hooks do nothing.
+    """Base class of extensions to the training loop, whose hooks do nothing unless a subclass overrides them.
 
     A subclass that also inherits from `TrainerCallback` receives every event of the trainer.
     """
@@ -32,63 +32,63 @@ class Extension:
     described_logs: tuple[str, ...] = ()  # logs that `format_logs` describes, which the console does not print by name
 
     def examples(self, examples: Any) -> Any:
-        """Wrap a data set so that its examples have what `prepare` needs, e.g. row numbers.
+        """Wrap a data set so that its examples contain what `prepare` needs, e.g. row numbers.
 
         The trainer calls it for the training set first.
         """
         return examples
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Return the number that divides each loss part of this extension; see `DepthModel.count_targets`."""
+        """Return the divisor of this extension's loss parts for a batch; see `DepthModel.count_targets`."""
         return {}
 
     def prepare(self, batch: dict[str, Any], model: Any) -> dict[str, Any]:
-        """Add this extension's inputs to a batch of training or evaluation before it moves to the device."""
+        """Add this extension's inputs to a batch before it moves to the device, in training and evaluation."""
         return batch
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """Return additional arguments of the forward pass of a training step."""
+        """Return additional arguments for the model's forward pass in a training step."""
         return {}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store results of the forward pass of a training step that later steps need."""
+        """Process the outputs of the forward pass of a training step."""
 
     def loss_parts(self, outputs: Any, counts: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the weighted loss parts of this extension, divided by the `counts` of the optimiser step."""
+        """Return this extension's weighted loss terms, divided by the `counts` of the optimiser step."""
         return {}
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """Modify the gradients of a micro-batch."""
+        """Modify the gradients after the backward pass of a micro-batch."""
 
     def parameter_groups(self, model: nn.Module, settings: TrainerConfig) -> Sequence[dict[str, Any]]:
-        """Return optimiser groups for parameters with options of this extension; others are in default groups."""
+        """Return optimiser parameter groups with options of this extension; other parameters keep the defaults."""
         return ()
 
     def use_evaluated_weights(self) -> AbstractContextManager[None]:
-        """Use the weights that are evaluated and saved within the block."""
+        """Load the weights to evaluate and save within the `with` block."""
         return nullcontext()
 
     def logs(self) -> dict[str, float]:
-        """Return values that this extension adds to an entry of the training log.
+        """Return values to add to an entry of the training log.
 
         A name of the form `group/name` is kept; other names are prefixed with `train/`.
         """
         return {}
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Yield texts that describe an entry of the training log on the console."""
+        """Yield texts that summarise an entry of the training log on the console."""
         yield from ()
 
     def teaches_depth(self, batch: Batch) -> bool:
-        """Return whether training on a batch can change the depth that a budget holds."""
+        """Return whether training on this batch can change the depth that a depth budget controls."""
         return True
 
     def allows_best(self) -> bool:
-        """Return whether the current model may become the best one."""
+        """Return whether the current model may become the best checkpoint."""
         return True
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the state of this extension into a checkpoint. Every process must call it."""
+        """Write the state of this extension to a checkpoint. Every process must call it."""
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
         """Restore the state of this extension from a checkpoint of any world size. Every process must call it."""
@@ -147,7 +147,7 @@ def _memory_file(process: int) -> str:
 
 
 def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tuple[str, int], Tensor]:
-    """Read the tensors that all processes wrote into a checkpoint, by (name, rank).
+    """Read the tensors that each process wrote to a checkpoint, by (name, rank).
 
     Args:
         checkpoint: Folder of the checkpoint.
@@ -164,7 +164,7 @@ def read_process_files(checkpoint: Path, file: Callable[[int], str]) -> dict[tup
 def select_process_rows(
     pieces: Mapping[tuple[int, int], Tensor], args: TrainingArguments, dim: int
 ) -> dict[int, Tensor]:
-    """Return the rows of this process for each micro-batch from the rows of all processes.
+    """Select the rows of this process for each micro-batch from the rows of all processes.
 
     The input may come from any number of processes and micro-batches.
 

@@ -19,7 +19,7 @@ _NORMS = (torch.linalg.norm, torch._foreach_norm)
 
 
 class WholeNorms(TorchFunctionMode):
-    """Torch function mode under which the norm of a sharded tensor is that of the whole tensor."""
+    """Torch function mode in which `norm` of a sharded tensor returns the norm of the whole tensor."""
 
     def __torch_function__(
         self,
@@ -28,7 +28,7 @@ class WholeNorms(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Call a torch function, and reduce its result over processes if the function is a norm."""
+        """Call a torch function, and all-reduce its result if the function is a norm."""
         result = function(*args, **(kwargs or {}))
         return tree_map(_reduce, result) if function in _NORMS else result
 

@@ -1,4 +1,4 @@
-"""Sums of losses for the log, throughput, and detection of losses or weights that explode or are not finite.
+"""Running sums of losses for the log, training throughput, and detection of diverging losses or weights.
 
 A loss has exploded if it was above `FACTOR` times the loss of the first optimiser step for `UPDATES` steps in a row. If
 the first loss was below 1, the limit is `FACTOR` nats. An untrained model stays near its first loss, and peaks of a
@@ -25,11 +25,11 @@ FACTOR, UPDATES = 10.0, 10
 
 
 class DivergedError(UserError):
-    """Error of a training run that has diverged: losses or weights are not finite, or losses have exploded."""
+    """Training has diverged: losses or weights are not finite, or losses have exploded."""
 
 
 class ExplosionDetector:
-    """Counter of consecutive optimiser steps with a loss far above that of the first step."""
+    """Detector of an exploding loss, which counts consecutive optimiser steps far above the first loss."""
 
     def __init__(self) -> None:
         self._first: Tensor | None = None
@@ -42,7 +42,7 @@ class ExplosionDetector:
         self._update = loss if self._update is None else self._update + loss
 
     def end_step(self) -> None:
-        """Compare the loss of the current optimiser step with the first one; do nothing if no micro-batch was added."""
+        """Compare the loss of the current optimiser step with the first one, if any micro-batch was added."""
         if self._update is None:
             return
         loss, self._update = self._update, None
@@ -52,7 +52,7 @@ class ExplosionDetector:
         self._above = torch.where(loss > limit, self._above + 1, torch.zeros_like(loss))
 
     def updates(self, world_size: int = 1) -> int:
-        """Return how many of the latest optimiser steps in a row had an exploded loss, on any process."""
+        """Return how many consecutive optimiser steps up to now had an exploded loss, on any process."""
         self.end_step()
         if self._above is None:
             return 0
@@ -61,17 +61,17 @@ class ExplosionDetector:
         return int(self._above)
 
     def state(self) -> list[float] | None:
-        """Return the first loss and the count of exploded losses, for a checkpoint."""
+        """Return the first loss and the count of exploded steps, for a checkpoint."""
         return None if self._first is None or self._above is None else [float(self._first), float(self._above)]
 
     def load(self, state: list[float] | None, device: torch.device) -> None:
-        """Restore the first loss and the count of exploded losses from a checkpoint."""
+        """Restore the first loss and the count of exploded steps from a checkpoint."""
         if state is not None:
             self._first, self._above = torch.tensor(state, dtype=torch.float32, device=device).unbind()
 
 
 def raise_if_diverged(problem: str | None, checkpoints: Path) -> None:
-    """Raise an error if training has diverged, as the text of the problem says.
+    """Raise a `DivergedError` with the text of the problem, if there is one.
 
     Raises:
         DivergedError: If there is a problem; the message names it and the last good checkpoint.
@@ -105,7 +105,7 @@ def find_nonfinite_parameter(model: nn.Module, world_size: int = 1) -> str | Non
 
 
 class TrainingProgress:
-    """Sums of losses and counts of tokens since the last log entry, which stay on the device until then."""
+    """Losses and token counts summed since the last log entry, kept on the device until then."""
 
     def __init__(self, args: TrainingArguments) -> None:
         self._args = args
@@ -115,7 +115,7 @@ class TrainingProgress:
         self.begin()
 
     def begin(self) -> None:
-        """Start the clock, and reset the counts of optimiser steps and tokens."""
+        """Start the throughput clock, and reset the counts of optimiser steps and tokens."""
         self._clock = time.perf_counter()
         self._updates = 0
         self._tokens: Tensor | int = 0
@@ -131,22 +131,22 @@ class TrainingProgress:
         self._tokens += tokens
 
     def record_loss(self, loss: Tensor) -> None:
-        """Add the model's own loss on a micro-batch, without the loss parts of extensions."""
+        """Record the model's own loss on a micro-batch, without the loss terms of extensions."""
         self._explosion.add(loss)
 
     def record(self, name: str, part: Tensor, step: int) -> None:
-        """Add a loss part of a micro-batch, and store the first step at which it was not finite."""
+        """Record a loss term of a micro-batch, and the first step at which it was not finite."""
         zero, never = torch.zeros_like(part), torch.full_like(part, math.inf)
         self._parts[name] = self._parts.get(name, zero) + part
         bad_step = torch.where(part.isfinite(), never, float(step))
         self._first_bad_step[name] = torch.minimum(self._first_bad_step.get(name, never), bad_step)
 
     def problem(self) -> str | None:
-        """Return what is wrong with the losses on any process since the last call, or None."""
+        """Return what is wrong with the losses since the last call, on any process, or None."""
         return self._describe_nonfinite() or self._describe_explosion()
 
     def is_exploding(self) -> bool:
-        """Return whether the last loss was far above the first, so that no checkpoint should be kept."""
+        """Return whether the last loss was far above the first one, so that no checkpoint should be saved."""
         return self._explosion.updates(self._args.world_size) > 0
 
     def _describe_explosion(self) -> str | None:
@@ -172,7 +172,7 @@ class TrainingProgress:
         )
 
     def drain(self) -> dict[str, float]:
-        """Return the mean loss parts and the speed since the last log entry, and reset both."""
+        """Return the mean loss terms and the throughput since the last log entry, and reset both."""
         seconds = time.perf_counter() - self._clock
         totals = torch.stack(list(self._parts.values()))
         if self._args.world_size > 1:
@@ -187,7 +187,7 @@ class TrainingProgress:
         return logs
 
     def state(self) -> dict[str, Any]:
-        """Return the sums since the last log entry as plain values for a checkpoint.
+        """Return the sums since the last log entry for a checkpoint.
 
         JSON stores a float exactly.
         """

@@ -1,4 +1,4 @@
-"""Adaptation of the tokenizer that is saved with a model to the inputs of the model."""
+"""Preparation of the tokenizer that is saved with a model, so that it produces the inputs of the model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreT
 
 
 def _limit_length(model: Any) -> int | None:
-    """Return the sequence length in training or, if it is smaller, the model's number of positions.
+    """Return the training sequence length, capped at the model's number of positions.
 
     Prompts of a generating language model are not cut to the length of its training sequences.
     """

@@ -58,7 +58,7 @@ class AdamAtan2(torch.optim.Optimizer):
         return loss
 
     def _update_moments(self, weight: Tensor, betas: tuple[float, float]) -> Tensor:
-        """Update the moments of a parameter with its gradient, and return the direction of its step."""
+        """Update a parameter's moments with its gradient, and return the direction of the update."""
         state, gradient = self.state[weight], weight.grad
         assert gradient is not None
         if not state:
@@ -174,7 +174,7 @@ def _linear(step: int, warmup: int, total: int) -> float:
 
 
 def _reference_linear(step: int, warmup: int, total: int) -> float:
-    """Return the factor of a linear decay that is counted from step 0, as in Simoulin & Crabbé's code.
+    """Return the factor of a linear decay counted from step 0, as in the code of Simoulin & Crabbé.
 
     The rate therefore drops slightly at the end of the warm-up.
     """

@@ -1,4 +1,4 @@
-"""Profiling (`trainer.profiler`), throughput of evaluations, and timing of dense against ragged execution."""
+"""Profiling (`trainer.profiler`), evaluation throughput, and speed of ragged against dense execution."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels;
 
 @contextmanager
 def profile_training(trainer: Trainer, directory: Path) -> Iterator[None]:
-    """Profile the third to the fifth optimiser step within the context, on the CPU and on the accelerator.
+    """Profile optimiser steps 3 to 5 within the `with` block, on the CPU and on the accelerator.
 
     Args:
         trainer: Trainer that is run within the context.
@@ -66,14 +66,14 @@ ForwardPass = tuple[dict[str, Tensor], Any]
 
 
 def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Count the tokens of a batch without padding, or the values of its input vectors; int64, ()."""
+    """Count the tokens of a batch without padding, or the values of vector inputs; int64, ()."""
     if "targets" in batch:
         return (batch["targets"] >= 0).sum()
     return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 class Stopwatch:
-    """Stopwatch for evaluations, which counts real tokens and the seconds of loading and forward passes.
+    """Stopwatch of evaluations, which counts tokens without padding, and times data loading and forward passes.
 
     Args:
         device: Device of the model; reading the watch synchronises an accelerator.
@@ -85,7 +85,7 @@ class Stopwatch:
         self._sums[2] = 1
 
     def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
-        """Yield the forward passes of an evaluation unchanged, and time them without the caller's own work."""
+        """Yield forward passes unchanged, and time them without the work that the caller does in between."""
         begun = self._read_clock()
         for batch, outputs in passes:
             self._sums[1] += self._read_clock() - begun
@@ -99,14 +99,14 @@ class Stopwatch:
         return time.perf_counter()
 
     def tokens_per_second(self) -> float:
-        """Return the tokens per second of all processes together. Every process must call it once."""
+        """Return the evaluation throughput of all processes. Every process must call it once."""
         all_reduce_sum([self._sums])
         tokens, seconds, processes = self._sums.tolist()
         return tokens * processes / seconds
 
 
 class ExecutionSpeed(NamedTuple):
-    """Measured speed-up of ragged over dense execution.
+    """Speed-up of ragged over dense execution (halted tokens are skipped or not), as measured.
 
     Attributes:
         speedup: Measured speed-up.
@@ -120,7 +120,7 @@ class ExecutionSpeed(NamedTuple):
 
 
 def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
-    """Compare the speed of ragged and dense execution by the medians of alternating rounds.
+    """Measure the speed-up of ragged over dense execution, by the medians of alternating rounds.
 
     At least one batch is timed; the time limit determines how many more.
 

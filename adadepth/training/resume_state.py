@@ -1,4 +1,4 @@
-"""State in a checkpoint besides weights and optimizer: progress counters, random numbers, the best checkpoint.
+"""State of a checkpoint besides weights and optimizer: progress counters, random numbers, the best checkpoint.
 
 Libraries raise many types of errors on damaged files; `convert_read_errors` converts them to an error of one line.
 """
@@ -39,7 +39,7 @@ class _Progress(TypedDict):
 
 
 def save_progress(checkpoint: Path, process: int, progress: Mapping[str, Any]) -> None:
-    """Write the sums and counts of a process to a checkpoint."""
+    """Write the log sums and counts of a process to a checkpoint."""
     write_atomic(checkpoint / _PROGRESS.format(process), json.dumps(progress))
 
 
@@ -49,7 +49,7 @@ def read_world_size(checkpoint: Path) -> int:
 
 
 def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, Any] | None:
-    """Read the sums and counts of a process, or return None if an older version wrote the checkpoint.
+    """Read the log sums and counts of a process, or return None for a checkpoint of an older version.
 
     If the world size has changed, each process gets the mean over the processes that wrote the checkpoint, because
     losses are logged as means over processes.
@@ -63,7 +63,7 @@ def read_progress(checkpoint: Path, process: int, world_size: int) -> dict[str, 
 
 
 def read_stateless(checkpoint: Path) -> list[int] | None:
-    """Read the numbers of the parameters that have no optimizer state from a checkpoint.
+    """Read from a checkpoint which parameters had no optimizer state, by number.
 
     The result is None if an older version wrote the checkpoint.
     """
@@ -86,12 +86,12 @@ def _average_progress(states: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def reseed_for_world_size(seed: int, step: int, process: int) -> None:
-    """Set new random seeds, derived from seed, step and rank, for a run that resumes with another world size."""
+    """Set new random seeds, derived from seed, step and rank, for a resume with another world size."""
     set_seed(int(random_generator(seed, Purpose.RESUMING, step, process).integers(2**31)))
 
 
 def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
-    """Return the path of the best checkpoint so far in this folder, because a run may have been moved.
+    """Return the current path of the best checkpoint, because the run directory may have been moved.
 
     The result is None if the folder does not contain it.
     """
@@ -102,7 +102,7 @@ def relocate_best_checkpoint(checkpoint: Path, folder: Path) -> Path | None:
 
 
 def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
-    """Raise an error if the unsharded weights of a checkpoint are incomplete.
+    """Raise an error if an unsharded checkpoint lacks some of the model's weights.
 
     Tied weights are saved only once, and a frozen base may be stored elsewhere.
 
@@ -124,7 +124,7 @@ def refuse_missing_weights(model: Any, checkpoint: Path) -> None:
 
 @contextmanager
 def convert_read_errors(checkpoint: Path, part: str) -> Iterator[None]:
-    """Convert errors in reading a checkpoint within the block to a one-line `CheckpointError`."""
+    """Convert errors in reading a checkpoint within the `with` block to a one-line `CheckpointError`."""
     try:
         yield
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Handling of an undefined metric in the selection of the best model."""
+"""Selection of the best model when its metric is undefined."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PREFIX = "eval_"
 
 
 def fill_undefined_metric(metrics: Mapping[str, float], selecting: str | None) -> dict[str, float]:
-    """Return the metrics of an evaluation, with NaN if the metric that selects the model is missing.
+    """Return the metrics of an evaluation, with NaN for the selection metric if it is missing.
 
     A correlation of constant predictions is undefined, which is no reason to stop. NaN is never better than an earlier
     value, so the evaluation counts as one without improvement.

@@ -37,7 +37,7 @@ def is_sharded(checkpoint: Path) -> bool:
 
 
 def _name_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return the tensors of a model that a checkpoint stores, which are its parameters and buffers.
+    """Return the tensors to store in a checkpoint by name: the model's parameters and buffers.
 
     Each parameter occurs once. A frozen base that is stored elsewhere is excluded.
     """
@@ -49,7 +49,7 @@ def _name_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
-    """Copy a whole tensor into a weight of the same shape, which may be sharded.
+    """Copy a full tensor into a weight of the same shape, which may be sharded.
 
     Raises:
         ValueError: If the shapes differ; the message names the weight.
@@ -60,14 +60,14 @@ def copy_same_shape(name: str, stored: Tensor, weight: Tensor) -> None:
 
 
 def _shard_like(weight: Tensor, value: Tensor) -> Tensor:
-    """Return this process's shard of a whole tensor, or the whole tensor if the weight is not sharded."""
+    """Return this process's shard of a full tensor, or the full tensor if the weight is not sharded."""
     if not isinstance(weight, DTensor) or value.shape != weight.shape:
         return value
     return distribute_tensor(value.to(weight.device), weight.device_mesh, weight.placements, src_data_rank=None)
 
 
 def gather_weights(model: Any) -> dict[str, Tensor]:
-    """Gather the whole weights of a model on the CPU of the main process, for `save_pretrained`.
+    """Gather the full weights of a sharded model on the CPU of the main process, for `save_pretrained`.
 
     Tied weights occur only once.
     """
@@ -87,7 +87,7 @@ def _is_sharded_state(value: Any) -> bool:
 
 
 def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
-    """Write the part of the optimizer state that is equal on all processes, on the main process only."""
+    """Write the optimizer state that is equal on all processes, on the main process only."""
     state = optimizer.state_dict()
     small = {
         number: {name: value for name, value in values.items() if not _is_sharded_state(value)}
@@ -98,14 +98,14 @@ def save_settings(optimizer: torch.optim.Optimizer, checkpoint: Path) -> None:
 
 @cache
 def _make_writing_group() -> Any:
-    """Make a second process group, so that background writing does not disturb the communication of training."""
+    """Create a second process group for background writing, separate from the communication of training."""
     return dist.new_group(backend="gloo")
 
 
 def begin_writing(
     model: nn.Module, optimizer: torch.optim.Optimizer, checkpoint: Path, finish: Callable[[Path], None]
 ) -> Future[Any]:
-    """Copy this process's shards of weights and optimizer state, and write the copy in the background.
+    """Copy this process's shards of weights and optimizer state, and write the copy to disk in the background.
 
     Every process calls it.
 
@@ -143,7 +143,7 @@ def begin_writing(
 
 
 def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill tensors, whole or sharded, from the shards that any number of processes wrote."""
+    """Fill full or sharded tensors from the shards that any number of processes wrote."""
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 
@@ -153,7 +153,7 @@ def _fill_tensors(checkpoint: Path, tensors: dict[str, Tensor]) -> None:
 
 
 def load_weights(model: nn.Module, checkpoint: Path) -> None:
-    """Load the weights of a model from a checkpoint; either of them may be sharded.
+    """Load the weights of a model from a checkpoint. Model and checkpoint may each be sharded or not.
 
     Raises:
         RuntimeError: If a weight has another shape.
@@ -171,7 +171,7 @@ def load_weights(model: nn.Module, checkpoint: Path) -> None:
 def load_optimizer(
     optimizer: torch.optim.Optimizer, checkpoint: Path, names: Sequence[str], stateless: Sequence[int] | None
 ) -> None:
-    """Load the state of an optimizer with the same parameter groups; optimizer and checkpoint may be sharded.
+    """Load an optimizer state with the same parameter groups. Optimizer and checkpoint may each be sharded or not.
 
     Args:
         optimizer: Optimizer to fill.

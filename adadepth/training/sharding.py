@@ -17,7 +17,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 
 def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
-    """Configure accelerate's `Accelerator` to shard the model that it prepares, on any device.
+    """Configure accelerate to shard the model with FSDP2, on any device.
 
     Weights stay in float32, and only autocast lowers the precision of matrix products, as without sharding. The
     mixed-precision policy of accelerate would round every input of the model, including the counts that divide losses.
@@ -43,7 +43,7 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 
 @contextmanager
 def _group_by_blocks(model: Any) -> Iterator[None]:
-    """Make accelerate shard a model block by block within the context, with one group for all other parameters.
+    """Configure accelerate, within the `with` block, to shard a model block by block, plus one group for the rest.
 
     Frozen parts form separate groups, so that a base with cached states is never gathered. By default accelerate would
     also make groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two

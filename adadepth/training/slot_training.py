@@ -1,4 +1,4 @@
-"""Training in slots: a slot is a row of the batch that keeps its example until the model halts on the example."""
+"""Training in slots: a slot is a batch row that holds one example over several steps until the model halts on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SUMS = "sums"  # name in a checkpoint of the sums for the log
 
 
 class TrainingSlots(Extension, TrainerCallback):
-    """Extension that stores the contents of this process's slots between steps; see `DepthModel.trains_in_slots`.
+    """Training extension that stores the carried state of each slot between steps; see `DepthModel.trains_in_slots`.
 
     Row b of a batch enters slot b if that slot is free, and is skipped otherwise. Random numbers depend only on seed,
     step and slot, not on the number of processes.
@@ -41,12 +41,12 @@ class TrainingSlots(Extension, TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Store the number of the optimiser step, and restart the count of micro-batches."""
+        """Record the number of the optimiser step, and restart the count of micro-batches."""
         self._update, self._micro = state.global_step, 0
         self._process, self._processes = args.process_index, args.world_size
 
     def forward_options(self, batch: Batch) -> dict[str, Any]:
-        """Return the stored contents of a micro-batch's slots, and two uniform random numbers per slot."""
+        """Return the carried state of a micro-batch's slots, and two uniform random numbers per slot."""
         rows = len(batch["input_ids"])
         generator = random_generator(self._seed, Purpose.EXPLORATION, self._update, self._micro)
         draws = generator.random((self._processes * rows, 2), dtype="float32")[self._process * rows :][:rows]
@@ -54,7 +54,7 @@ class TrainingSlots(Extension, TrainerCallback):
         return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store the contents of the slots for the next optimiser step, and count examples that have halted."""
+        """Store the state of the slots for the next optimiser step, and count examples that have halted."""
         self._carries[self._micro] = carry = outputs.carry
         self._micro += 1
         right = ((outputs.logits.detach().argmax(dim=-1) == carry["labels"]) | (carry["labels"] < 0)).all(dim=1)
@@ -63,7 +63,7 @@ class TrainingSlots(Extension, TrainerCallback):
         self._sums = self._sums.to(sums.device) + sums
 
     def logs(self) -> dict[str, float]:
-        """Return the number, accuracy and mean steps of the examples that have halted since the last log entry."""
+        """Return number, accuracy and mean steps of the examples that halted since the last log entry."""
         all_reduce_sum([self._sums])
         halted, right, steps = self._sums.tolist()
         self._sums = torch.zeros_like(self._sums)
@@ -71,14 +71,14 @@ class TrainingSlots(Extension, TrainerCallback):
         return dict(zip(self.described_logs, (halted, *means), strict=False))
 
     def format_logs(self, logs: Mapping[str, float]) -> Iterator[str]:
-        """Yield the accuracy of halted examples and their mean number of steps as text for the console."""
+        """Yield the accuracy and the mean number of steps of halted examples as text for the console."""
         count, *means = self.described_logs
         if count in logs:
             details = ", ".join(f"{name} {logs[name]:.4f}" for name in means if name in logs)
             yield f"{logs[count]:,.0f} examples halted" + (f" ({details})" if details else "")
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the contents of this process's slots to a checkpoint."""
+        """Write the state of this process's slots to a checkpoint."""
         tensors = {
             f"{micro}/{name}": values.contiguous()
             for micro, carry in self._carries.items()
@@ -87,7 +87,7 @@ class TrainingSlots(Extension, TrainerCallback):
         save_file({**tensors, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the contents of this process's slots from a checkpoint of any world size."""
+        """Read the state of this process's slots from a checkpoint of any world size."""
         by_name: dict[str, dict[tuple[int, int], Tensor]] = {}
         sums = []
         for (key, owner), values in read_process_files(checkpoint, _slots_file).items():

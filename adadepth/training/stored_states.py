@@ -1,4 +1,4 @@
-"""Checks of stored states (optimizer, schedule, random numbers) before training resumes from them.
+"""Checks of the stored states (optimizer, schedule, random numbers) from which training resumes.
 
 PyTorch replaces a live state by a stored one without checks. Fused kernels then access memory out of bounds if the
 moments have another shape, and a missing state silently starts from zero. Therefore a state is loaded only if it has
@@ -27,7 +27,7 @@ _POSITIONS = 624  # numbers of a Mersenne twister's state
 
 
 def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: Sequence[str]) -> None:
-    """Check that a stored optimizer state fits the optimizer before it is loaded.
+    """Raise an error if a stored optimizer state does not fit the optimizer.
 
     Args:
         optimizer: Live optimizer with its groups of parameters.
@@ -54,13 +54,13 @@ _PARTS = {"state": Mapping, "param_groups": list}
 
 
 def stateless_parameters(optimizer: torch.optim.Optimizer) -> list[int]:
-    """Return the numbers of the parameters that have no optimizer state, because they had no gradient so far."""
+    """Return the numbers of the parameters without optimizer state, which have had no gradient so far."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [number for number, weight in enumerate(weights) if not optimizer.state.get(weight)]
 
 
 def check_completeness(stored: Mapping[str, Any], stateless: Sequence[int], names: Sequence[str]) -> None:
-    """Check that a stored optimizer state is complete.
+    """Raise an error if a stored optimizer state lacks the state of a parameter.
 
     Every parameter that had a state when the checkpoint was written must have one.
 
@@ -94,7 +94,7 @@ def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) ->
 
 
 def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
-    """Return how a stored option of an optimizer's parameter group differs from the live one, or None.
+    """Return how a stored parameter-group option differs from the optimizer's current one, or None.
 
     An option that no schedule changes must equal the setting of the run.
     """
@@ -116,7 +116,7 @@ def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
 
 
 def _make_example_state(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an example of an optimizer state: that of a 2 x 2 matrix of zeros after one step."""
+    """Return the optimizer state of a 2 x 2 zero matrix after one step, as an example of its structure."""
     weight = nn.Parameter(torch.zeros(2, 2))
     weight.grad = torch.zeros_like(weight)
     twin: Any = copy.copy(optimizer)
@@ -140,7 +140,7 @@ def _check_state(state: Any, examples: Mapping[str, Any], weight: Tensor) -> str
 
 
 def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
-    """Return how a stored part of a parameter's optimizer state differs from what is expected, or None."""
+    """Return how a stored tensor or number of a parameter's optimizer state differs from its expected form, or None."""
     if not isinstance(example, Tensor):
         is_count = type(value) is type(example) and math.isfinite(value) and value >= 0
         return None if is_count else _abbreviate(value)
@@ -158,7 +158,7 @@ def _check_state_part(value: Any, example: Any, weight: Tensor) -> str | None:
 
 
 def difference(stored: Any, live: Any, name: str = "") -> str | None:
-    """Return the first difference in structure between a stored and a live state, or None.
+    """Return the first difference in structure between a stored state and the current one, or None.
 
     Mappings may lack keys that older versions did not write. Numbers must be finite, unless the live number is
     infinite.
@@ -203,7 +203,7 @@ def _differences(stored: Any, live: Any, name: str) -> Iterator[str]:
 
 
 def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) -> None:
-    """Check the stored state of a learning-rate schedule before it is loaded.
+    """Raise an error if the stored state of a learning-rate schedule does not fit the schedule.
 
     Args:
         schedule: Live schedule.
@@ -227,7 +227,7 @@ def check_schedule(schedule: Any, stored: Any, updates: int, *, may_skip: bool) 
 
 
 def check_like(stored: Any, live: Any, name: str = "") -> None:
-    """Check that a stored state has the structure of the live one; see `difference`.
+    """Raise an error if a stored state has another structure than the current one; see `difference`.
 
     Raises:
         ValueError: Naming the part.
@@ -237,7 +237,7 @@ def check_like(stored: Any, live: Any, name: str = "") -> None:
 
 
 def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
-    """Check the file with this process's random states, if the checkpoint has one."""
+    """Raise an error if the checkpoint's file of this process's random states is not valid."""
     name = f"rng_state_{args.process_index}.pth" if args.world_size > 1 else "rng_state.pth"
     if (checkpoint / name).is_file():
         with safe_globals():
@@ -245,7 +245,7 @@ def check_random_file(checkpoint: Path, args: TrainingArguments) -> None:
 
 
 def check_random_state(stored: Any) -> None:
-    """Check that stored states of random generators can be restored.
+    """Raise an error if stored random-generator states cannot be restored.
 
     NumPy does not check the position within its 624 numbers, and would read out of bounds.
 
@@ -263,7 +263,7 @@ def check_random_state(stored: Any) -> None:
 
 
 def _abbreviate(value: Any) -> str:
-    """Return a value as a shortened text for messages."""
+    """Format a value as a short text for messages."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} and {value.dtype}"
     text = repr(value)

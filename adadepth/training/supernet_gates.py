@@ -31,13 +31,13 @@ def build_gate_learning(config: ExperimentConfig, model: Any) -> Extension | Non
 
 
 def stop_unchanged(config: ExperimentConfig, model: Any) -> Extension | None:
-    """Build the early stopping of an architecture search, or return None if it is not configured."""
+    """Build the early-stopping callback of an architecture search, or return None if it is not configured."""
     share = config.search.stop_unchanged
     return None if share is None or not family(config.model.name).searches(model.config) else StopUnchanged(share)
 
 
 class GateTraining(Extension):
-    """Extension that trains a supernet's gates with their own learning rate, in turn with the weights if configured.
+    """Training extension for a supernet's gates: own learning rate, and optionally alternation with the weights.
 
     Args:
         search: Settings of the search.
@@ -64,11 +64,11 @@ class GateTraining(Extension):
         return [group] if gates else []
 
     def teaches_depth(self, batch: Batch) -> bool:
-        """Return whether training on this batch changes the gates."""
+        """Return whether training on this batch updates the gates."""
         return self._search.method is not SearchMethod.two_phase or batch["stream"] == "architecture"
 
     def after_backward(self, batch: Batch, model: nn.Module) -> None:
-        """Drop the gradients of parameters that the current phase does not train, so that the optimiser skips them."""
+        """Drop the gradients of parameters that are not trained in the current phase."""
         if self._search.method is not SearchMethod.two_phase:
             return
         for name, parameter in model.named_parameters():
@@ -78,14 +78,14 @@ class GateTraining(Extension):
 
 
 class _StopState(TypedDict):
-    """Stored state of early stopping: the architecture at the last evaluation, and whether the search has ended."""
+    """Early stopping's state in a checkpoint: the last evaluated architecture, and whether the search has ended."""
 
     architecture: str | None
     ended: NotRequired[bool]
 
 
 class StopUnchanged(Extension, TrainerCallback):
-    """Early stopping of a search once enough blocks keep their most probable operation between evaluations.
+    """Early stopping of a search when enough blocks keep the same most probable operation between evaluations.
 
     Untrained gates, which are all zero, are not compared.
 

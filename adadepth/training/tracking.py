@@ -30,7 +30,7 @@ _POSITION = "metrics.json"  # file of a checkpoint
 def open_tracker(
     config: ExperimentConfig, run: Run, resume_step: int | None = None, size: int | None = None
 ) -> Tracker:
-    """Open the configured trackers on the main process; other processes get one that logs nothing.
+    """Open the configured experiment trackers on the main process; other processes get one that logs nothing.
 
     A resumed run deletes the lines of ``metrics.jsonl`` that were written after its checkpoint, because it writes them
     again. The name of the run in every tracker is stored in ``run.json``.
@@ -56,7 +56,7 @@ def open_tracker(
 
 
 def check_trackers(config: ExperimentConfig) -> None:
-    """Check that the trackers of a run can be opened, before the run directory is created.
+    """Raise an error if a configured tracker cannot be opened, before the run directory is created.
 
     Raises:
         ConfigError: If a tracker cannot be opened; the message names the setting.
@@ -68,7 +68,7 @@ def check_trackers(config: ExperimentConfig) -> None:
 
 @contextmanager
 def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
-    """Close the tracker at the end of the block, with exit code 1 after an error."""
+    """Close the tracker at the end of the `with` block, with exit code 1 after an error."""
     exit_code = 1
     try:
         yield
@@ -78,20 +78,20 @@ def finish_tracker_afterwards(tracker: Tracker) -> Iterator[None]:
 
 
 class _Position(TypedDict):
-    """Size of the log file when a checkpoint was written."""
+    """Size of the log file `metrics.jsonl` when a checkpoint was written."""
 
     bytes: Count
 
 
 class _Line(TypedDict):
-    """Required fields of a line of the log file; all other fields are metrics."""
+    """Required fields of a line of `metrics.jsonl`; all other fields are metrics."""
 
     step: Count
     time: float
 
 
 class LogPosition(Extension):
-    """Extension that stores the size of the log file in checkpoints.
+    """Training extension that stores the size of `metrics.jsonl` in checkpoints, to truncate it on resume.
 
     Args:
         directory: Folder of the run.
@@ -101,19 +101,19 @@ class LogPosition(Extension):
         self._log = directory / METRICS_FILE
 
     def save(self, checkpoint: Path, process: int) -> None:
-        """Write the size of the log file, which is exact because every line is flushed, to a checkpoint."""
+        """Write the current size of the log file to a checkpoint; it is exact because every line is flushed."""
         if process == 0:
             write_atomic(checkpoint / _POSITION, json.dumps({"bytes": measure_log_size(self._log.parent)}))
 
 
 def measure_log_size(directory: Path) -> int:
-    """Return the size of a run's log in bytes, or 0 if there is none."""
+    """Return the size of a run's `metrics.jsonl` in bytes, or 0 if there is none."""
     log = directory / METRICS_FILE
     return log.stat().st_size if log.is_file() else 0
 
 
 def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
-    """Return the step of a checkpoint and the size that the log file had then, for `open_tracker`.
+    """Return a checkpoint's step and the size that the log file had then, for `open_tracker`.
 
     The size is None if an older version wrote the checkpoint. Without a checkpoint, the step is None and the size is 0.
     """
@@ -125,7 +125,7 @@ def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
 
 
 def read_last_scalars(directory: Path) -> dict[str, float]:
-    """Read the last value of every scalar in the log of a run, without histograms and tables."""
+    """Read the last value of every scalar in a run's log, without histograms and tables."""
     lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if name not in ("step", "time")}
@@ -136,7 +136,7 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Tracker that passes every call to all open trackers.
+    """Tracker that forwards every call to all open trackers.
 
     A tracker that fails during a run, e.g. without its server or with a full disk, is removed after one warning. The
     run continues, and `metrics.jsonl` is complete.
@@ -204,7 +204,7 @@ class _JsonLines(Tracker):
 
 
 def _truncate(path: Path, size: int) -> None:
-    """Truncate a log file to `size` bytes, but only at the end of a line."""
+    """Truncate a log file to `size` bytes, if that is the end of a line."""
     text = path.read_bytes()[:size]
     if not text or text.endswith(b"\n"):
         os.truncate(path, len(text))

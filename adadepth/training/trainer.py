@@ -47,7 +47,7 @@ from adadepth.training.sharding import enable_sharding, reshard_model
 
 
 class TrainingData(Protocol):
-    """Data that the trainer reads: training examples, tokenizer and collator."""
+    """Training examples, tokenizer and collator, as the trainer reads them."""
 
     train: Any
     tokenizer: Any
@@ -55,7 +55,7 @@ class TrainingData(Protocol):
 
 
 class DepthTrainer(CheckpointingTrainer):
-    """Trainer of any `DepthModel`; see `adadepth.models.contract`.
+    """Trainer of any adaptive-depth model; see `adadepth.models.contract`.
 
     Args:
         model: Model to train.
@@ -130,7 +130,7 @@ class DepthTrainer(CheckpointingTrainer):
         return shared_loader(self.data.train, self.data.collate, self.train_sampler, self.args)
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> DataLoader:
-        """Return the loader of this process's batches of an evaluation set, sorted by length."""
+        """Return the loader of this process's share of an evaluation set, sorted by length."""
         dataset: Any = self.eval_dataset if eval_dataset is None else eval_dataset
         if self._has_whole_batches:
             return self._loader(dataset, 1)
@@ -148,13 +148,13 @@ class DepthTrainer(CheckpointingTrainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Complete a batch by means of the extensions, and move it to the device."""
+        """Add the inputs of extensions to a batch, and move it to the device."""
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
         return self._prepare_inputs(batch)
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select the inputs of the forward pass from a batch; other columns are used for statistics only."""
+        """Select the arguments of the model's forward pass from a batch; other columns serve statistics only."""
         return {name: value for name, value in batch.items() if name in self._forward_names}
 
     # ---- an optimiser step
@@ -162,7 +162,7 @@ class DepthTrainer(CheckpointingTrainer):
     def get_batch_samples(
         self, epoch_iterator: Iterator, num_batches: int, device: torch.device
     ) -> tuple[list, dict[str, Tensor]]:
-        """Return the micro-batches of an optimiser step, and the target counts that normalise its loss parts.
+        """Return the micro-batches of an optimiser step, and the target counts that normalise its losses.
 
         A resumed run that had reached its end reads no batch. transformers would otherwise make a step before it checks
         this.
@@ -177,7 +177,7 @@ class DepthTrainer(CheckpointingTrainer):
         return batches, totals
 
     def _count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the targets of each loss part of a micro-batch, the divisors of the loss parts."""
+        """Count the targets of each loss term in a micro-batch, which are the divisors of its sums."""
         counts = dict(self.unwrapped_model.count_targets(batch))
         for extension in self.extensions:
             counts |= extension.counts(batch)
@@ -190,7 +190,7 @@ class DepthTrainer(CheckpointingTrainer):
         return_outputs: bool = False,
         num_items_in_batch: dict[str, Tensor] | None = None,
     ) -> Any:
-        """Return the share of a micro-batch in the loss of the optimiser step, and record its parts.
+        """Compute a micro-batch's share of the optimiser step's loss, and record its terms for the log.
 
         The loss of a batch that is marked as `STAND_IN` is 0.
         """
@@ -212,13 +212,13 @@ class DepthTrainer(CheckpointingTrainer):
         return (outputs.loss, outputs) if return_outputs else outputs.loss
 
     def _check_first_output(self, name: str, outputs: Any) -> None:
-        """Check that the output on the first batch of a set has the fields that its type of head requires."""
+        """Raise an error if the model's first output on a set lacks fields that its type of head requires."""
         if name not in self._checked:
             check_output(self.unwrapped_model, outputs)
             self._checked.add(name)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
-        """Run the forward and backward passes of a micro-batch."""
+        """Run the forward and backward pass of a micro-batch."""
         model.train()  # extensions that complete the batch read the mode of the model
         batch = self.prepare_batch(inputs)
         loss = super().training_step(model, batch, num_items_in_batch)
@@ -235,7 +235,7 @@ class DepthTrainer(CheckpointingTrainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
-        """Create the schedule with `build_schedule` if there is none yet."""
+        """Create the learning-rate schedule with `build_schedule` if there is none yet."""
         if self.lr_scheduler is None:
             scheduled: Any = optimizer or self.optimizer
             scheduler: Any = build_schedule(scheduled, self.settings, num_training_steps)
@@ -246,7 +246,7 @@ class DepthTrainer(CheckpointingTrainer):
     # ---- the log
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log values together with the mean of every loss part since the last log entry of training."""
+        """Log values together with the mean of every loss term since the last training log."""
         if "loss" in logs:
             raise_if_diverged(self.progress.problem(), self._checkpoints)
             logs |= self.progress.drain()
@@ -297,7 +297,7 @@ class DepthTrainer(CheckpointingTrainer):
         return EvalLoopOutput(nothing, nothing, values, num_samples=examples)
 
     def _refuse_evaluation(self, evaluation: Evaluation) -> None:
-        """Raise an error if the loss over a whole evaluation set is not finite."""
+        """Raise an error if the mean loss over an evaluation set is not finite."""
         if (problem := describe_nonfinite_loss(evaluation.losses())) is None:
             return
         if self.is_in_train:
@@ -307,7 +307,7 @@ class DepthTrainer(CheckpointingTrainer):
         raise DivergedError(f"the final evaluation is not finite: {problem}")
 
     def evaluate_set(self, name: str, dataset: Any) -> tuple[Evaluation, float]:
-        """Evaluate the model on one data set, and return the evaluation and the tokens per second."""
+        """Evaluate the model on one data set, and return the results and the tokens per second."""
         evaluation, watch = self.start_evaluation(name), Stopwatch(self.args.device)
         for batch, outputs in watch.time(self.forward_passes(dataset, evaluation.options)):
             if outputs.loss is not None:  # sentences without targets have none
@@ -317,7 +317,7 @@ class DepthTrainer(CheckpointingTrainer):
         return evaluation, watch.tokens_per_second()
 
     def records(self, dataset: Any, **options: Any) -> StepRecords:
-        """Record the model's outputs for every example of a data set."""
+        """Record the model's predictions after every step for the examples of a data set."""
         recorder, options = StepRecorder(), make_exit_kwargs(self.unwrapped_model) | options
         for batch, outputs in self.forward_passes(dataset, lambda _: options):
             recorder.add(batch, outputs)
@@ -326,7 +326,7 @@ class DepthTrainer(CheckpointingTrainer):
     def forward_passes(
         self, dataset: Any, options: Callable[[Mapping[str, Any]], Mapping[str, Any]]
     ) -> Iterator[tuple[dict[str, Tensor], Any]]:
-        """Yield the batches of a data set together with the model's outputs, computed without gradients.
+        """Yield the batches of a data set with the model's outputs, computed without gradients.
 
         Args:
             dataset: Set of examples.
@@ -348,7 +348,7 @@ class DepthTrainer(CheckpointingTrainer):
             reshard_model(model)
 
     def _iterate_batches(self, dataset: Any) -> Iterator[tuple[Any, bool]]:
-        """Yield this process's batches of a data set, each with a flag that says whether it counts.
+        """Yield this process's batches of a data set, with a flag that is False for padding batches.
 
         See `pad_batches_across_processes`.
         """

@@ -1,4 +1,4 @@
-"""Registry of the trackers (e.g. TensorBoard) that `logger.report_to` can name; each is imported on first use.
+"""Registry of experiment trackers (e.g. TensorBoard) for `logger.report_to`; each is imported on first use.
 
 Installed packages add trackers through the entry point group `adadepth.loggers`.
 """
@@ -16,7 +16,7 @@ _HERE = "adadepth.training.trackers"
 
 @dataclass(frozen=True)
 class TrackerKind:
-    """Descriptor of a tracker: where its class is, and what must be installed.
+    """Entry of the registry: where a tracker's class is, and what must be installed.
 
     Attributes:
         place: Import path of the tracker's class, `module:name`; see `adadepth.training.trackers.base.Tracker`.
@@ -44,7 +44,7 @@ _TRACKERS: Mapping[str, TrackerKind] = {
 
 @cache
 def trackers() -> Mapping[str, TrackerKind]:
-    """Return all trackers by name: those of this package and of installed packages.
+    """Return all experiment trackers by name, from this package and from installed plug-ins.
 
     Raises:
         ConfigError: If a tracker of an installed package is broken, or its name is taken.
@@ -53,7 +53,7 @@ def trackers() -> Mapping[str, TrackerKind]:
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
-    """Return what is wrong with a plug-in's descriptor of a tracker, or None if it is valid."""
+    """Return what is wrong with a plug-in's tracker entry, or None if it is valid."""
     if not isinstance(descriptor, TrackerKind):
         return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
     return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"

@@ -1,4 +1,4 @@
-"""Interface of trackers, which send metrics to services such as TensorBoard, and conversions of their values."""
+"""Interface of experiment trackers, which send metrics to services such as TensorBoard."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ Value = float | int | str | list[Any]
 
 
 class Tracker:
-    """Base class of trackers. A tracker ignores values that it cannot show, because `metrics.jsonl` holds all of them.
+    """Base class of experiment trackers. A tracker ignores values it cannot display; `metrics.jsonl` has all of them.
 
     Attributes:
         identity: Name of the run in the tracker, stored in `run.json` for a resumed run, or None if the tracker needs
@@ -21,7 +21,7 @@ class Tracker:
 
     @classmethod
     def check(cls, config: ExperimentConfig) -> None:
-        """Check that the tracker can be opened, without writing files or using the network.
+        """Raise an error if the tracker cannot be opened, without writing files or using the network.
 
         Raises:
             ConfigError: If it cannot be opened; the message names the setting.
@@ -40,10 +40,10 @@ class Tracker:
         """
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
-        """Log scalars, short texts and lists of one step."""
+        """Log the scalars, short texts and lists of one step."""
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
-        """Log a histogram: counts or weights of the integers ``first_bin, first_bin + 1, ...``."""
+        """Log a histogram of counts or weights over the integers ``first_bin, first_bin + 1, ...``."""
 
     def table(self, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], step: int) -> None:
         """Log a small table under a name."""
@@ -55,10 +55,10 @@ class Tracker:
         """Log a GIF file under a name."""
 
     def artifact(self, kind: str, path: Path) -> None:
-        """Store a file or folder as an artifact; `kind` is `report` or `model`."""
+        """Upload a file or folder as an artifact; `kind` is `report` or `model`."""
 
     def objective(self, value: float) -> None:
-        """Log the objective of the run, which is the metric that `optimise` names for the saved model."""
+        """Log the final value of the metric that `optimise` names, for the saved model."""
 
     def finish(self, exit_code: int = 0) -> None:
         """Close the tracker. Call it in ``finally``, with a non-zero code after a failure."""
@@ -70,5 +70,5 @@ def select_numbers(metrics: Mapping[str, Value]) -> dict[str, float]:
 
 
 def compute_bin_edges(counts: Sequence[float], first_bin: int) -> list[float]:
-    """Return the edges of histogram bins that are centred on integers; there is one more edge than bins."""
+    """Return the edges of histogram bins centred on integers, one more than there are bins."""
     return [first_bin - 0.5 + number for number in range(len(counts) + 1)]

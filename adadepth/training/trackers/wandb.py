@@ -15,7 +15,7 @@ from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 
 
 class Chart(NamedTuple):
-    """Chart of a dashboard: section, title, and metrics. A metric is shown for the runs that have it."""
+    """Chart of a W&B dashboard: section, title, and the metrics to plot."""
 
     section: str
     title: str
@@ -141,7 +141,7 @@ class WandbTracker(Tracker):
         self.run.finish(exit_code=exit_code)
 
     def _define_media(self, name: str) -> None:
-        """Define a metric without a column in the table of runs.
+        """Define an image or table metric without a column in the table of runs.
 
         Otherwise W&B would make a metric of every entry of its value, which is a mapping.
         """
@@ -155,7 +155,7 @@ class WandbTracker(Tracker):
 
 
 def _has_key() -> bool:
-    """Return whether there may be an API key, in the environment or in the netrc file that W&B reads."""
+    """Return whether an API key may exist, in the environment or in the netrc file that W&B reads."""
     files = (os.environ.get("NETRC", "~/.netrc"), "~/_netrc")
     is_set = any(os.environ.get(name) for name in ("WANDB_API_KEY", "WANDB_IDENTITY_TOKEN_FILE"))
     return is_set or any(Path(file).expanduser().is_file() for file in files)
