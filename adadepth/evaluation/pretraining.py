@@ -22,26 +22,44 @@ class PretrainingScorer(Scorer):
     Args:
         tokenizer: Tokenizer of the text.
         device: Device of the batches.
+        exits: Number N of exits of a model that predicts words at each; its output has `step_losses` (P, N). 0: the
+            model predicts words once.
     """
 
     classes = TOKEN_CLASSES
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, device: torch.device, exits: int = 0) -> None:
         self._tokenizer = self.word_tokenizer = tokenizer
         self._sums = torch.zeros(4, dtype=torch.int64, device=device)  # right and all words, right and all orders
+        self._losses = torch.zeros(exits + 1, dtype=torch.float64, device=device)  # at the words' exits, at every exit
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Count the correct predictions of masked words and of sentence orders in a batch."""
         words = batch["labels"][batch["labels"] >= 0]
         self._sums[:2] += _count_right(outputs.prediction_logits, words)
+        if len(self._losses) > 1:
+            losses = torch.cat([outputs.token_losses.unsqueeze(1), outputs.step_losses], dim=1)
+            self._losses += losses.double().sum(dim=0)
         if "sop" in outputs.loss_parts:
             orders = batch["sentence_order_label"]
             self._sums[2:] += _count_right(outputs.sop_logits[orders >= 0], orders[orders >= 0])
 
     def merge(self) -> None:
-        """Add the counts of correct predictions of all processes."""
-        all_reduce_sum([self._sums])
+        """Add the counts of correct predictions and the sums of losses of all processes."""
+        all_reduce_sum([self._sums, self._losses])
+
+    def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
+        """Return the scalar metrics of an evaluation by name; see `Scorer.metrics`.
+
+        If the model has exits, `mlm_loss` is the loss at the exits of the words, and `mlm_loss_step_n` that at exit n.
+        The loss of training is a mean over all exits.
+        """
+        if len(self._losses) == 1:
+            return super().metrics(losses)
+        at_exit, *steps = (self._losses / self._sums[1].clamp(min=1)).tolist()
+        by_step = {f"mlm_loss_step_{step}": loss for step, loss in enumerate(steps, start=1)}
+        return super().metrics({**losses, "mlm_loss": at_exit}) | by_step
 
     def quality(self) -> dict[str, float]:
         """Return the metrics `mlm_accuracy` and `sop_accuracy`; a metric without prediction targets is left out."""

@@ -73,7 +73,7 @@ def build_pretraining_session(
     """Build a session that evaluates a pretraining model on held-out text, with depth statistics."""
 
     def start(name: str) -> Evaluation:
-        scorer = PretrainingScorer(data.tokenizer, args.device)
+        scorer = PretrainingScorer(data.tokenizer, args.device, model.max_updates if model.exit_signals else 0)
         wants_statistics = config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics, wants_states=True)
 

@@ -34,6 +34,9 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
 def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
     trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
+    final = read(trained / "run.json")["final_metrics"]
+    assert final["eval/mlm_loss"] == final["eval/mlm_loss_step_3"]  # no rule: all words exit at the end
+    assert final["eval/loss"] == final["eval/mlm_loss"]
     rules = ("exit_rules=[fixed:1,margin:0.0001,patience:1]", "budget.targets=[2]", "adopt_rule=true")
     run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
     study = read(run / "exit_rules.json")["sets"]["held_out"]
