@@ -31,7 +31,7 @@ _FLAGS = _HYDRA_FLAGS | {"--help", "--hydra-help", "--version", "--run", "--mult
 
 
 def arguments(words: list[str]) -> list[str]:
-    """Return the command line with overrides at its end, where Hydra expects them; require a configuration name.
+    """Return the command line with the overrides moved to its end, where Hydra expects them.
 
     ``--key=value``, which the agent of a W&B sweep writes, is also an override. If a run directory is given, the
     configuration of that run is used.
@@ -64,7 +64,7 @@ def arguments(words: list[str]) -> list[str]:
 
 
 def expand_preset(override: str, config_name: str | None) -> str:
-    """Replace `preset=paper` by the settings of the configuration's published run, also among the values of a sweep.
+    """Replace `preset=paper` by the overrides of the experiment's published run, also among the values of a sweep.
 
     Hydra cannot choose an option by the name of the configuration, so the group `preset/paper` has one option per
     configuration.
@@ -85,7 +85,7 @@ def expand_preset(override: str, config_name: str | None) -> str:
 
 
 def parse_config_name(words: Sequence[str]) -> str | None:
-    """Return the value of ``--config-name NAME`` or ``--config-name=NAME``, or None without that flag."""
+    """Return the value of the flag ``--config-name``, or None if it is absent."""
     name = _parse_options(words)[0].config_name
     return None if name is None else str(name).removesuffix(".yaml")
 
@@ -124,7 +124,7 @@ def get_help_text(words: list[str]) -> str | None:
 
 
 def folders() -> list[Path]:
-    """Return the folders in which Hydra looks for YAML configuration files.
+    """Return the folders that Hydra searches for YAML configuration files.
 
     They are, in order, the folder of this package, the user's folder, and those of model families.
     """
@@ -133,7 +133,7 @@ def folders() -> list[Path]:
 
 
 def check_user_folder() -> None:
-    """Refuse a user's YAML file with the same name as one of this package, because Hydra would ignore it silently."""
+    """Raise an error for a user's YAML file that has the name of a built-in one, since Hydra would ignore it."""
     if (folder := _find_user_folder()) is None:
         return
     if not folder.is_dir():
@@ -152,7 +152,7 @@ def _find_user_folder() -> Path | None:
 
 
 def _parse_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split the command line into the options that are read before Hydra starts, and all other words."""
+    """Split the command line into options that are handled before Hydra starts, and the rest."""
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     options.add_argument("--help", "-h", nargs="?", const="")
     options.add_argument("--version", action="store_true")
@@ -167,7 +167,7 @@ def _is_dashed_override(word: str) -> bool:
 
 
 def _find_config_of_run(overrides: list[str]) -> str | None:
-    """Return the configuration name of the run that a command resumes, reports or evaluates as a demo, or None.
+    """Return the configuration name of the run that a command resumes or reports, or of its demo, or None.
 
     A resumed or reported run provides its own settings. If its configuration no longer exists, any other one can be
     used.
@@ -187,7 +187,7 @@ def _find_config_of_run(overrides: list[str]) -> str | None:
 
 
 def _find_demo(value: str) -> Path | None:
-    """Return the run directory of the first demo among the values of `checkpoint`, or None if there is no demo."""
+    """Return the run directory of the first demo that `checkpoint` names, or None."""
     names = (name for name in _split_list(value) if name.startswith(DEMO_PREFIX))
     return next((resolve_demo("checkpoint", name) for name in names), None)
 
@@ -198,7 +198,7 @@ def _split_list(value: str) -> list[str]:
 
 
 def _parse_text(value: str) -> str:
-    """Return the text that Hydra would parse from a command-line value, without its quotes."""
+    """Parse the value of an override as Hydra does, and return it without quotes."""
     try:
         return str(OverridesParser.create().parse_override(f"a={value}").value())
     except HydraException:  # Hydra reports it once it has a configuration
@@ -216,7 +216,7 @@ def _names_latest(override: str) -> bool:
 
 
 def quote_text_override(override: str) -> str:
-    """Quote the value of `text=...`, so that Hydra reads its commas, quotes and colons as text.
+    """Quote the value of `text=...`, so that Hydra does not interpret commas, quotes and colons in it.
 
     Lists are not quoted.
     """
@@ -227,7 +227,7 @@ def quote_text_override(override: str) -> str:
 
 
 def quote_non_ascii(override: str) -> str:
-    """Quote texts with non-ASCII letters, such as `name=ü`, because Hydra reads these only in quotes.
+    """Quote values with non-ASCII letters, such as `name=ü`, which Hydra accepts only in quotes.
 
     Lists and the values of a sweep are quoted item by item. Values that contain quotes, braces or functions are not
     changed.

@@ -1,4 +1,4 @@
-"""Small sizes for `debug=default`, which runs an experiment in seconds. Each setting declares its own small value."""
+"""Small sizes for `debug=default`, with which any experiment runs in seconds."""
 
 import dataclasses
 from collections.abc import Set
@@ -9,7 +9,7 @@ from adadepth.config.declaration import get_field_specs
 
 
 def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
-    """Return a copy of the experiment with sizes so small that a run takes seconds and learns nothing.
+    """Return a copy of the experiment with sizes so small that it runs in seconds, to test the code.
 
     A pretrained model keeps its sizes. The settings of a search are kept if there is no search.
 

@@ -71,7 +71,7 @@ def _suggest_quotes(override: str) -> str:
 
 
 def _quote_values(value: str) -> str | None:
-    """Return an override's value with quotes around the items of its list or sweep, or None if quotes do not help."""
+    """Return an override's value with quotes around its items, or None if quotes would not make it valid."""
     is_list = value.startswith("[") and value.endswith("]")
     texts = [text.strip() for text in value[1:-1].split(",")] if is_list else [value]
     if not all(texts) or (value[:1] == "[" and not is_list) or re.search(r"[\"'\\{}\0-\x1f\x7f]|^~", value):
@@ -81,7 +81,7 @@ def _quote_values(value: str) -> str | None:
 
 
 def _quote_mapping(value: str) -> str | None:
-    """Return the value of an override with quotes in its mapping, e.g. around file names, or None if it has lists."""
+    """Return an override's mapping with quotes around texts such as file names, or None if it contains lists."""
     entries = [entry.partition(":") for entry in re.split(r",(?=[^,:{}\[\]]+:)", value[1:-1])]
     has_lists = any(text.strip().startswith("[") for _, _, text in entries)
     if has_lists or not all(name.strip() and text.strip() for name, _, text in entries) or re.search(".'|.{", value):
@@ -105,7 +105,7 @@ def list_configs(folders: Sequence[Path]) -> list[str]:
 
 
 def list_published_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the configurations that have a published run, that is, a YAML file for ``preset=paper``."""
+    """Return the experiments for which ``preset=paper`` exists, which repeats a published run."""
     return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
 
 
@@ -120,7 +120,7 @@ def _format_missing_config(error: MissingConfigException, folders: Sequence[Path
 
 
 def _format_unknown_override(error: Exception) -> str | None:
-    """Format Hydra's error for an override of an unknown key or group; return None for any other error."""
+    """Format Hydra's error for an override of an unknown key or group, or return None for other errors."""
     match = re.search(r"Could not (override|append|delete)[^']*'([^']+)'", str(error))
     if match is None:
         return None
@@ -164,13 +164,13 @@ def _format_wrong_value(error: OmegaConfBaseException) -> str:
 
 
 def _format_other_error(error: Exception) -> str:
-    """Format any other configuration error by its first line, preceded by the key of the setting if it is known."""
+    """Format any other configuration error as its first line, after the key of the setting if known."""
     line, key = format_value(_get_first_line(error)), re.search(r"full_key: (\S+)", str(error))
     return f"{key[1]}: {line}" if key else line
 
 
 def _find_omegaconf_error(error: BaseException | None) -> OmegaConfBaseException | None:
-    """Return the first error that OmegaConf raised in the chain of causes of an error, or None."""
+    """Return OmegaConf's error among an error and its causes, or None."""
     while error is not None:
         if isinstance(error, OmegaConfBaseException):
             return error
@@ -184,7 +184,7 @@ def _shorten_line(line: str) -> str:
 
 
 def _format_origin(error: Exception) -> str:
-    """Return the YAML file or the key of the override that caused an error, or an empty text if neither is known."""
+    """Format where a wrong setting comes from: a YAML file, an override, or an empty text if unknown."""
     if match := re.match(r"In '([^']+)'", str(error)):
         return f"in {match[1]}.yaml: "
     match = re.match(r"Error merging override ([^=]+)=", str(error))

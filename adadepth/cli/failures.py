@@ -1,4 +1,4 @@
-"""Handling of failed commands: one line for an expected error, and a traceback in a file for any other error."""
+"""Handling of failed commands: an expected error prints one line, any other error writes its traceback to a file."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def format_expected_error(error: BaseException) -> str | None:
 
 
 def _format_open_files(error: BaseException) -> str | None:
-    """Return one line for an error of too many open files, also if it caused another error; None for other errors."""
+    """Format an error of too many open files, or one caused by it, as one line; return None for other errors."""
     current: BaseException | None = error
     while current is not None:
         if getattr(current, "errno", None) in _OPEN_FILE_ERRORS or _OPEN_FILES_MESSAGE in str(current):
@@ -57,7 +57,7 @@ def _format_file_error(error: BaseException) -> str | None:
 
 
 def format_job_failure(error: BaseException) -> str:
-    """Return one line for the error of a sweep job: its type and message, or the path of its traceback."""
+    """Format the failure of one job of a sweep as one line: error and message, or path of the traceback."""
     if format_expected_error(error) is not None:
         return f"{type(error).__name__}: {error}"
     return format_failure(error, redact_env_values)

@@ -68,7 +68,7 @@ def format_versions() -> str:
 
 
 def describe_topic(name: str, folders: Sequence[Path]) -> str:
-    """Return the help text of a group, an experiment or a key.
+    """Return the help text of a configuration group, an experiment or a key.
 
     Raises:
         ConfigError: If nothing has that name.
@@ -95,7 +95,7 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
 
 
 def register_key_help() -> None:
-    """Register the resolver `${adadepth_keys:}`, which inserts the keys of a configuration into Hydra's help."""
+    """Register the resolver `${adadepth_keys:}`, which inserts the keys of an experiment into Hydra's help."""
     OmegaConf.register_new_resolver(
         _RESOLVER,
         lambda *, _root_: "\n".join(_annotate_keys(_root_, 0)).replace("$", "$$"),  # the text is a template
@@ -104,7 +104,7 @@ def register_key_help() -> None:
 
 
 def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
-    """Yield the lines of a composed configuration as YAML, with the help of every key in a comment."""
+    """Yield a composed configuration as YAML lines, with the help of every key as a comment."""
     schema = OmegaConf.get_type(node) or dict
     allowed = choices(schema)
     for name, spec in get_field_specs(schema).items():
@@ -134,7 +134,7 @@ def _find_groups(folders: Sequence[Path]) -> list[str]:
 
 
 def _describe_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
-    """Return the help of every option of a configuration group, from its YAML files and the schemas they extend."""
+    """Return the help of every option of a configuration group, by option name."""
     schemas = list_group_schemas().get(group, {})
     first_lines = {name: (schema.__doc__ or "").partition("\n")[0] for name, schema in schemas.items()}
     files = {name: _read_comment(path) for name, path in _find_files(folders, group).items()}
@@ -205,7 +205,7 @@ def _format_default(owner: type, name: str) -> str:
 
 
 def _format_value(value: Any) -> str:
-    """Format a value in the way in which one writes it on the command line."""
+    """Format a value as it is written on the command line."""
     plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
     if plain is None or isinstance(plain, bool):
         return {None: "null", True: "true", False: "false"}[plain]

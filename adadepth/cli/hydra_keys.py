@@ -1,4 +1,4 @@
-"""Refusal of Hydra's own settings that would run code or change the working directory (docs/decisions/0028).
+"""Protection against Hydra settings that would run code or change the working directory (docs/decisions/0028).
 
 Hydra instantiates the classes that its settings name, configures Python's logging and sets environment variables.
 Launchers write their settings into a script that a shell runs. A YAML file from another person must not be able to run
@@ -33,7 +33,7 @@ _FIXED: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 def guard_hydra_keys() -> None:
-    """Make Hydra check every composed configuration for settings that run code, before it instantiates any object."""
+    """Add a check to Hydra that rejects configurations with Hydra settings that would run code."""
     compose = ConfigLoaderImpl.load_configuration  # of a job of a sweep, too
     if hasattr(compose, "__wrapped__"):
         return
@@ -50,7 +50,7 @@ def guard_hydra_keys() -> None:
 
 
 def refuse_code(composed: DictConfig, overrides: Sequence[str]) -> None:
-    """Raise an error for settings of Hydra that could run code or make Hydra write files.
+    """Raise an error for Hydra settings that could run code or write files.
 
     Args:
         composed: Composed configuration, including Hydra's own node.
@@ -112,7 +112,7 @@ def _parse_launcher_overrides(overrides: Sequence[str]) -> Iterator[tuple[str, A
 
 
 def _resolved_leaves(node: Any, key: str) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of every setting in a configuration node, with references resolved.
+    """Yield dotted key and value of every setting below a configuration node, with references resolved.
 
     Raises:
         ConfigError: If a reference cannot be resolved yet, because it could have any value later.

@@ -14,7 +14,7 @@ _KEY_MARKS = re.compile(r"([\\()\[\]{}:=, \t])")
 
 
 def from_python(override: str) -> str:
-    """Convert an override whose value is `None`, a list or a mapping in Python syntax to Hydra's syntax.
+    """Convert an override with a Python value (`None`, list or mapping) to Hydra's syntax.
 
     Class names are quoted, so that `dataset.labels=[false,true]` and `[1.0,2.0]` stay texts.
     """
@@ -31,7 +31,7 @@ def from_python(override: str) -> str:
 
 
 def _needs_conversion(value: Any) -> bool:
-    """Return whether Hydra would fail to parse a value, or parse it differently from Python."""
+    """Return whether Hydra would reject a Python value, or parse it to something else."""
     if isinstance(value, list):
         return any(map(_needs_conversion, value))
     return value is None or isinstance(value, dict)

@@ -1,4 +1,4 @@
-"""Schemas of runs, data sets and model families that YAML files extend, and checks of a user's YAML files."""
+"""Schemas that YAML files extend, for runs, data sets and model families, and checks of a user's YAML files."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -44,7 +44,7 @@ def register_schema() -> None:
 
 
 def _store(name: str, schema: type, group: str | None = None) -> None:
-    """Add a schema to Hydra's config store if it is not there yet."""
+    """Add a schema to Hydra's config store unless it is there already."""
     store = ConfigStore.instance()
     stored = (store.repo.get(group, {}) if group else store.repo).get(f"{name}.yaml")
     if stored is None or OmegaConf.get_type(stored.node) is not schema:
@@ -52,7 +52,7 @@ def _store(name: str, schema: type, group: str | None = None) -> None:
 
 
 def to_config(composed: DictConfig) -> ExperimentConfig:
-    """Convert a configuration that Hydra composed to an instance of its dataclass.
+    """Convert a configuration composed by Hydra to an instance of its dataclass.
 
     OmegaConf raises its errors if values are missing.
     """
@@ -67,7 +67,7 @@ def list_keys() -> Iterator[str]:
 
 
 def list_declared_keys() -> Iterator[tuple[str, type]]:
-    """Yield every public key together with each dataclass that declares it."""
+    """Yield every public key with the dataclass that declares it, once per dataclass."""
     yield from _declared_keys(experiment_schema(), "")
 
 
@@ -87,7 +87,7 @@ _MAX_BYTES = 2**20
 
 
 def check_yaml(path: Path) -> None:
-    """Refuse a user's YAML file with endless aliases, search folders, or unquoted class names that YAML misreads.
+    """Raise an error for a YAML file with endless aliases, search folders, or class names that YAML misreads.
 
     Hydra expands aliases, so ten lines can expand beyond any memory. A search folder may be a package, which Hydra
     would import. YAML reads an unquoted class name such as `no` as False. Syntax errors are left to Hydra.
@@ -117,7 +117,7 @@ def check_yaml(path: Path) -> None:
 
 
 def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
-    """Yield the YAML nodes that hold class names, which are the entries of `labels` and the keys of `class_weights`."""
+    """Yield the YAML nodes of class names: the entries of `labels` and the keys of `class_weights`."""
     for name, child in _get_entries(node).items():
         if name == "labels" and isinstance(child, yaml.SequenceNode):
             yield from child.value
@@ -128,7 +128,7 @@ def _find_class_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
 
 
 def _find_other_reading(text: str) -> str | None:
-    """Return the value that YAML reads from an unquoted text, such as True from `yes`, or None if it reads that text.
+    """Return what YAML makes of an unquoted text, such as True for `yes`, or None if it stays text.
 
     For example, YAML reads `no` as False.
     """

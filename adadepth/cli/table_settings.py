@@ -1,4 +1,4 @@
-"""Automatic settings for `--config-name finetune`: columns, metric, model and training, derived from a user's table.
+"""Automatic settings for `--config-name finetune`, chosen from the user's table: columns, metric, model and training.
 
 A key that the command line sets keeps its value. Every automatic choice is printed in a line and added to the command
 line. The run, its record and the commands that it suggests therefore treat it like any other setting.
@@ -56,7 +56,7 @@ _MAX_CLASSES_PRINTED = 5
 
 
 class _Choice(NamedTuple):
-    """Automatic choice of settings for a table: a line that describes it, and the overrides that make it."""
+    """Automatic choice for a table: the overrides, and a line that explains them to the user."""
 
     line: str
     overrides: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class _Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class _Models:
-    """Models for one type of table: a small model to train from scratch, with its trainer, and a pretrained model."""
+    """Models for one type of table: a small one to train from scratch, with its trainer, and a pretrained one."""
 
     scratch: str
     trainer: str
@@ -82,7 +82,7 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class _Command:
-    """Parsed command line of a run on a table: its overrides by key, and the type and settings of the table."""
+    """Parsed command line of `--config-name finetune`: overrides by key, and type and settings of the table."""
 
     values: Mapping[str, Any]
     name: str
@@ -94,12 +94,12 @@ class _Command:
 
     @property
     def models(self) -> _Models:
-        """Models for the type of table that the command line names."""
+        """Models that suit the type of table on the command line."""
         return _MODELS[self.name]
 
 
 def add_table_settings(words: Sequence[str]) -> list[str]:
-    """Add settings that are derived from the user's table to a command line, and record the lines that describe them.
+    """Add overrides chosen from the user's table to a command line, and record their explanations.
 
     Args:
         words: Command line for Hydra, which is returned unchanged if it does not train on a user's table.
@@ -143,7 +143,7 @@ def _read_command(words: Sequence[str]) -> _Command | None:
 
 
 def _choose_settings(command: _Command) -> Iterator[_Choice]:
-    """Yield the automatic choices that follow from the table, in the order in which they are printed."""
+    """Yield the automatic choices for the table, in the order in which they are printed."""
     dataset = command.dataset
     tables = open_splits(replace(dataset, evaluation_splits=[]), {}, optional=["validation", "test"])
     train = tables[dataset.train_split]
@@ -174,7 +174,7 @@ def _describe_columns(command: _Command, texts: list[str], label: str, columns: 
 
 
 def _format_list_override(key: str, value: Any) -> str:
-    """Format an override with a list of names, with quotes around names that Hydra's grammar cannot read."""
+    """Format an override whose value is a list of names, with quotes where Hydra's grammar requires them."""
     if not isinstance(value, list):
         return format_override(key, value)
     return f"{key}=[{','.join(format_override('name', name).partition('=')[2] for name in value)}]"
@@ -192,7 +192,7 @@ def _read_column(table: DataTable, column: str) -> list[Any]:
 
 
 def _choose_splits(command: _Command, tables: Mapping[str, DataTable], label: str, rows: int) -> Iterator[_Choice]:
-    """Yield the choice of validation and test rows, unless there is a validation file or a setting for them."""
+    """Yield how many rows to hold out for validation and test, unless files or settings determine it."""
     if command.has("dataset.evaluation_splits", "dataset.held_out", "dataset.train_split") or "validation" in tables:
         return
     share = _SHARE_OF_MANY if rows >= _FEW_ROWS else _SHARE_OF_FEW
@@ -226,7 +226,7 @@ def _format_label(value: Any) -> str | None:
 
 
 def _choose_problem(command: _Command, table: DataTable, column: str, values: Sequence[Any]) -> Iterator[_Choice]:
-    """Yield the choice of the problem type (classes, several labels per row, or values) and of its metrics."""
+    """Yield the kind of prediction (classes, several labels per row, or values) and its metrics."""
     is_set = command.has("dataset.problem")
     problem = str(command.dataset.problem) if is_set else _find_problem(command, table, column, values)
     if problem == "regression":
@@ -277,7 +277,7 @@ def _split_labels(values: Sequence[Any], separator: str) -> Iterator[str]:
 
 
 def _count_classes(table: DataTable, column: str, values: Sequence[Any]) -> Counter[str]:
-    """Return the number of rows of every class of a table, in the declared order of classes if there is one."""
+    """Count the rows of each class of a table, in the declared class order if there is one."""
     declared = table.class_names.get(column)
     counts = Counter(text for text in map(_format_label, values) if text is not None)
     if declared is None:
@@ -296,7 +296,7 @@ def _describe_classes(counts: Counter[str]) -> str:
 
 
 def _choose_class_metrics(counts: Counter[str]) -> tuple[list[str], str]:
-    """Return metrics that suit classes with these numbers of rows, and the reason as text."""
+    """Return metrics that suit the class balance, and the reason as text."""
     if len(counts) < 2:
         return ["accuracy"], "the share of correct classes"
     name, most = counts.most_common(1)[0]
@@ -346,7 +346,7 @@ def _choose_model(command: _Command, table: DataTable, texts: list[str], rows: i
 
 
 def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
-    """Return why the run trains a small model from scratch instead of pretrained weights, or None if it does not."""
+    """Return why to train a small model from scratch, or None to fine-tune a pretrained one."""
     weights, option = command.models.weights, command.models.pretrained
     if not _can_load(command, weights):
         return f"{weights} is not in the local cache, and the hub cannot be reached"
@@ -360,7 +360,7 @@ def _find_reason_for_scratch(command: _Command, rows: int) -> str | None:
 
 
 def _can_load(command: _Command, weights: str) -> bool:
-    """Return whether the pretrained weights of a model are on this machine or the hub answers within seconds."""
+    """Return whether pretrained weights are on this machine, or the hub answers within seconds."""
     from huggingface_hub import try_to_load_from_cache
 
     files = (try_to_load_from_cache(weights, name) for name in ("model.safetensors", "pytorch_model.bin"))
@@ -376,7 +376,7 @@ def _can_load(command: _Command, weights: str) -> bool:
 
 
 def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> _Choice:
-    """Choose the sequence length so that nearly all texts of the table fit into a sequence.
+    """Choose the sequence length such that nearly all texts of the table fit.
 
     `lengths` is the number of tokens per row, (rows,).
     """
@@ -389,7 +389,7 @@ def _choose_length(command: _Command, lengths: np.ndarray, is_scratch: bool) -> 
 
 
 def _count_tokens(command: _Command, table: DataTable, columns: list[str], path: str | None) -> np.ndarray:
-    """Return the number of tokens of each of the table's first rows, summed over the texts of a row, (rows,)."""
+    """Count the tokens of the table's first rows, summed over the texts of a row, (rows,)."""
     options = {
         key.removeprefix("tokenizer."): value for key, value in command.values.items() if key[:10] == "tokenizer."
     }
@@ -405,7 +405,7 @@ def _count_tokens(command: _Command, table: DataTable, columns: list[str], path:
 
 
 def _join_texts(table: DataTable, columns: list[str]) -> Iterator[str]:
-    """Yield one text for every row of a table, which joins all texts of the row."""
+    """Yield the texts of every table row, joined to one."""
     batch: Rows
     for batch in table.batches():
         for values in zip(*(batch[name] for name in columns), strict=True):

@@ -33,7 +33,7 @@ _MAX_NAME = 200  # bytes; file systems have 255, of which temporary names need s
 
 
 def build_config(composed: DictConfig) -> ExperimentConfig:
-    """Convert a configuration that Hydra composed, without its group `hydra`, to dataclasses, and validate it.
+    """Convert a configuration composed by Hydra to dataclasses, and validate it.
 
     Raises:
         ConfigError: If there are mistakes; the message has one line per mistake.
@@ -66,7 +66,7 @@ def _refuse(problems: Iterable[str]) -> None:
 
 
 def validate(config: ExperimentConfig) -> None:
-    """Check an experiment's configuration, and raise one ``ConfigError`` with a line for every mistake in it."""
+    """Raise one ``ConfigError`` with a line for every mistake in an experiment's configuration."""
     checks = (
         find_range_errors, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
         check_settings_of_family, check_budget,
@@ -78,7 +78,7 @@ def validate(config: ExperimentConfig) -> None:
 
 
 def _find_unknown_keys(node: DictConfig, prefix: str = "") -> Iterator[str]:
-    """Yield the keys that `+key=value` on the command line has added although the schema does not have them."""
+    """Yield keys added with `+key=value` that the schema does not have."""
     schema = OmegaConf.get_type(node)
     fields = {field.name for field in dataclasses.fields(schema)} if dataclasses.is_dataclass(schema) else None
     for key in map(str, node):
@@ -116,7 +116,7 @@ def _check_task(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_mode(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the settings of the selected mode are set, and that no settings of other modes are set."""
+    """Check that the settings of the selected mode are set, and those of other modes are not."""
     needs = {
         "resume": (Mode.train,),
         "rival_of": (Mode.train,),
@@ -155,7 +155,7 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings `exit_rules`, `adopt_rule` and `predictions`, which all need evaluated examples."""
+    """Check the settings `exit_rules`, `adopt_rule` and `predictions`, which need an evaluation of examples."""
     has_examples = config.task in (Task.finetune, Task.pretrain) or get_kind(config.dataset).reading == "blocks"
     if config.exit_rules and not has_examples:
         data = "labelled data, masked words or blocks of text"
@@ -220,7 +220,7 @@ def _is_pair(item: object) -> bool:
 
 
 def _check_names(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the names of the run, its folders and its metrics can be used as such."""
+    """Check that the names of run, folders and metrics have valid characters."""
     if config.name in ("", ".", "..") or re.search(r"[/\\]", config.name) or len(config.name.encode()) > _MAX_NAME:
         yield f"name={format_value(config.name)}: must be a plain folder name"
     for key in ("checkpoint", "run", "resume", "rival_of", "output_dir"):
@@ -259,7 +259,7 @@ def _check_trackers(config: ExperimentConfig) -> Iterator[str]:
 
 
 def list_evaluation_metrics(config: ExperimentConfig) -> tuple[str, ...]:
-    """Return the names of the metrics on the first evaluation set, which a run uses to select its best model."""
+    """Return the metrics on the first evaluation set, among them those that can select the best model."""
     names = _list_joint_metrics(config)
     if not config.halting.alone:
         return names

@@ -1,4 +1,4 @@
-"""Enumerations of the named options in `adadepth.halting`, so that settings can use them without importing torch."""
+"""Enumerations of named options from `adadepth.halting`, repeated here so that settings need not import torch."""
 
 from enum import StrEnum
 

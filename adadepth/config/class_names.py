@@ -10,7 +10,7 @@ _MAX_NAMES = 12  # of a long list in a message
 
 
 def match_classes(names: Sequence[str], classes: Sequence[str]) -> list[int | None]:
-    """Return the model's class number for every class of a data set that the model also has.
+    """Return the model's class number for every class name that data set and model share.
 
     Names that do not match exactly are compared without regard to case, if they are still unique then.
 
@@ -52,10 +52,10 @@ def number_classes(names: Sequence[str], classes: Sequence[str], source: str) ->
 
 
 def are_numbered(names: Sequence[str]) -> bool:
-    """Return whether the names are the default class names of transformers: LABEL_0, LABEL_1, ..."""
+    """Return whether class names are transformers' defaults: LABEL_0, LABEL_1, ..."""
     return list(names) == [f"LABEL_{number}" for number in range(len(names))]
 
 
 def shorten(names: Sequence[str]) -> str:
-    """Return a list of names as one line of text, with the middle of a long list omitted."""
+    """Format names as one line, with the middle of a long list omitted."""
     return ", ".join(names[:_MAX_NAMES]) + (f", and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")

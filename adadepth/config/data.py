@@ -41,7 +41,7 @@ class ExamplesConfig(DatasetConfig):
 
 
 def resolve_source(source: Source, path: Any) -> Source:
-    """Return the source that `auto` stands for, so that a stored configuration states where its data came from."""
+    """Return the source of data for `dataset.source=auto`, so that a stored configuration names it explicitly."""
     if source is not Source.auto:
         return source
     return Source.local if path else Source.hub
@@ -49,7 +49,7 @@ def resolve_source(source: Source, path: Any) -> Source:
 
 @dataclass
 class HubTable:
-    """Settings that name a data set on the Hugging Face hub."""
+    """Settings that name a data set on the Hugging Face hub, such as its subset and split."""
 
     path: str | None = setting(None, "name of the data set on the hub, or a local folder in its layout")
     name: str | None = setting(None, "name of a configuration of the data set")
@@ -216,7 +216,7 @@ class SentEvalConfig(LabelledConfig):
 
 @dataclass
 class AgreementConfig(LabelledConfig):
-    """Subject-verb agreement: predict the number of a verb from the words before the verb (Linzen et al. 2016)."""
+    """Subject-verb agreement: predict singular or plural of a verb from the words before it (Linzen et al. 2016)."""
 
 
 @dataclass
@@ -279,7 +279,7 @@ HopsDrawing = StrEnum("HopsDrawing", ["even", "natural"])
 
 @dataclass
 class GeneratedConfig(ExamplesConfig):
-    """Settings of examples that are generated again in every epoch, with a known difficulty of every unit."""
+    """Settings of tasks whose examples are generated in every epoch, with a known difficulty."""
 
     train_examples: int = setting(100000, "number of training examples per epoch", between(1, 10**8))
 
@@ -305,7 +305,7 @@ class ParityConfig(GeneratedConfig):
 
 @dataclass
 class FieldConfig(GeneratedConfig):
-    """Settings of generated examples at a random position in a larger field, which leaves room for larger examples."""
+    """Settings of generated examples placed at random in a larger field, which leaves room for larger test sizes."""
 
     field: int = setting(16, "side length of the grid of positions; the model needs as many positions", at_least(1))
 
@@ -350,7 +350,7 @@ class AdditionConfig(FieldConfig):
 
 @dataclass
 class TraceConfig(GeneratedConfig):
-    """Variable tracing: read lines `b = a`, then `print b`. The difficulty is the number of lines to read."""
+    """Variable tracing: read assignments `b = a`, then `print b`. The difficulty is the number of lines to follow."""
 
     lines: int = setting(8, "number of lines of an example, each with a different name", between(2, 26))
     values: int = setting(

@@ -1,4 +1,4 @@
-"""Declaration of a setting with its default, help and allowed range, and the checks of values against declarations.
+"""Declaration of settings with default, help and allowed range, and checks of values against declarations.
 
 Settings are fields of dataclasses, declared with `setting`. They define the schema that YAML files and the command line
 fill, its checks and its help. For a model family, they also define the fields of its `PreTrainedConfig`. This module
@@ -23,7 +23,7 @@ MISSING: Any = "???"
 
 @dataclass(frozen=True)
 class Allowed:
-    """Allowed range of the values of a setting.
+    """Range of values that a setting allows.
 
     Attributes:
         test: Function that returns whether a value is allowed; it is never called with None.
@@ -35,12 +35,12 @@ class Allowed:
 
 
 def at_least(low: float) -> Allowed:
-    """Return the allowed range that contains the finite numbers from `low` on."""
+    """Return the range of all finite numbers from `low` on."""
     return Allowed(lambda value: low <= value < math.inf, f"at least {low}")
 
 
 def between(low: float, high: float) -> Allowed:
-    """Return the allowed range that contains the numbers from `low` to `high`, both included."""
+    """Return the range of all numbers from `low` to `high`, both included."""
     return Allowed(lambda value: low <= value <= high, f"from {low} to {high}")
 
 
@@ -68,7 +68,7 @@ _UNSET: Any = object()  # where None is a value
 
 @dataclass(frozen=True)
 class FieldSpec:
-    """Properties of one setting besides its type and default, such as its help and its allowed range.
+    """Properties of a setting besides its type and default: help, allowed range, and others.
 
     Attributes:
         help: Meaning of the setting in one line.
@@ -95,7 +95,7 @@ class FieldSpec:
 
     @property
     def differs_on_hub(self) -> bool:
-        """Whether the default in a model's configuration file differs from the default in an experiment's YAML file."""
+        """Whether a model's stored configuration has another default than an experiment's YAML file."""
         return self.hub is not _UNSET
 
     @property
@@ -117,7 +117,7 @@ def setting(
     debug: Any = _UNSET,
     more: str = "",
 ) -> Any:
-    """Declare a setting as a field of a settings dataclass, with default, help, allowed range and other properties.
+    """Declare a field of a settings dataclass, with default, help and allowed range.
 
     Args:
         default: Default value. For every instance, a list or dictionary is copied, and a class is instantiated.
@@ -135,7 +135,7 @@ def setting(
 
 
 def make_field(default: Any, spec: FieldSpec) -> Any:
-    """Return a dataclass field with a default value and the given properties of a setting; see `setting`."""
+    """Build a dataclass field from a default and the properties of a setting; see `setting`."""
     metadata = {_KEY: spec}
     if isinstance(default, type):
         return dataclasses.field(default_factory=default, metadata=metadata)
@@ -154,13 +154,13 @@ def get_field_specs(settings: Any) -> dict[str, FieldSpec]:
 
 
 def copy_field(settings: type, name: str) -> Any:
-    """Return a new dataclass field with the default and the properties of a setting of another dataclass."""
+    """Build a dataclass field with the default and properties of another dataclass's setting."""
     field = next(field for field in dataclasses.fields(settings) if field.name == name)
     return make_field(field.default, field.metadata[_KEY])
 
 
 def format_help(spec: FieldSpec, options: Collection[str] = ()) -> str:
-    """Return one line of help with the meaning and the allowed range of a setting.
+    """Format the help and the allowed range of a setting as one line.
 
     Args:
         spec: Properties of the setting.
@@ -221,7 +221,7 @@ def _fits_64_bits(value: Any) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Yield all values and mapping keys inside nested lists and mappings."""
+    """Yield all values and keys inside nested lists and mappings."""
     if isinstance(value, dict):
         yield from value
     if isinstance(value, dict | list):
@@ -268,18 +268,18 @@ def _describe_type(kind: Any) -> str:
 
 
 def choices(settings: type) -> dict[str, tuple[str, ...]]:
-    """Return the names of the allowed options of every setting with an enumerated type, by the name of the setting."""
+    """Return the allowed options of every setting with an enumerated type, by setting name."""
     types_by_name = {name: _find_enumeration(hint) for name, hint in typing.get_type_hints(settings).items()}
     return {name: tuple(map(str, kind)) for name, kind in types_by_name.items() if kind is not None}
 
 
 def shapes(settings: type) -> list[str]:
-    """Return the names of the settings on which the shape or the meaning of the model's weights depends."""
+    """Return the names of the settings that determine the shape or meaning of the model's weights."""
     return [name for name, spec in get_field_specs(settings).items() if spec.shape]
 
 
 def select_notable_settings(settings: Any) -> dict[str, Any]:
-    """Return the settings that determine weight shapes or differ from their default, except those that are None."""
+    """Return the settings that determine weight shapes or differ from their default, without None values."""
     fixed, default = shapes(type(settings)), type(settings)()
     values = {name: getattr(settings, name) for name in get_field_specs(type(settings))}
     return {
@@ -290,7 +290,7 @@ def select_notable_settings(settings: Any) -> dict[str, Any]:
 
 
 def drop_neutral(settings: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of settings without those that cannot change a result."""
+    """Return settings without those that cannot change the result of a run."""
     neutral = {name for name, spec in get_field_specs(settings).items() if spec.neutral}
     return {name: value for name, value in values.items() if name not in neutral}
 

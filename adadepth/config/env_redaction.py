@@ -1,4 +1,4 @@
-"""Redaction of environment variables: files of a run hold the reference `${oc.env:NAME}`, never the variable's value.
+"""Redaction of environment variables: run files contain the reference `${oc.env:NAME}`, never its value.
 
 The value of `${oc.env:TOKEN}` may be a secret, and run directories are shared.
 """
@@ -18,7 +18,7 @@ _references_by_value: dict[str, str] = {}
 
 
 def record_env_references(settings: DictConfig) -> None:
-    """Record which settings of the next run come from environment variables, and forget those of the previous run.
+    """Record which settings of the next run come from environment variables, and discard earlier records.
 
     OmegaConf resolves every setting while a replaced resolver `oc.env` records its calls. Reads of the environment are
     therefore found even through a chain of references and other resolvers.
@@ -39,7 +39,7 @@ def record_env_references(settings: DictConfig) -> None:
 
 @contextmanager
 def _record_reads() -> Iterator[list[str]]:
-    """Yield a list of the environment variables that OmegaConf's resolver `oc.env` reads within the block."""
+    """Yield a list that collects the environment variables read by OmegaConf's `oc.env` within the `with` block."""
     reads: list[str] = []
 
     def record(name: str, *default: str | None) -> str | None:
@@ -54,7 +54,7 @@ def _record_reads() -> Iterator[list[str]]:
 
 
 def _try_resolve(settings: DictConfig, key: str) -> Any:
-    """Return the resolved value of a setting, or None if it has none; `to_config` reports the error later."""
+    """Return the resolved value of a setting, or None if it cannot be resolved."""
     try:
         return OmegaConf.select(settings, key, throw_on_missing=False)
     except OmegaConfBaseException:
@@ -67,14 +67,14 @@ def has_env_values() -> bool:
 
 
 def restore_references(settings: DictConfig, key: str) -> None:
-    """Replace the values of environment variables in a setting or a group of settings by their references."""
+    """Replace environment values in a setting or group of settings by their references."""
     for name, text in _references_by_key.items():
         if name == key or name.startswith(f"{key}."):
             OmegaConf.update(settings, name, text)
 
 
 def redact_record(values: Any) -> Any:
-    """Replace every value of an environment variable in nested lists and mappings by its reference."""
+    """Replace environment values in nested lists and mappings by their references."""
     if isinstance(values, Mapping):
         return {name: redact_record(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
@@ -94,7 +94,7 @@ def redact_env_values(text: str) -> str:
 
 
 def with_references(values: Any, prefix: str = "") -> Any:
-    """Return settings as nested dictionaries and lists, with references in place of values from the environment.
+    """Convert settings to nested dictionaries and lists, with references in place of environment values.
 
     Args:
         values: Resolved settings.

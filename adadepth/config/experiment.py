@@ -25,7 +25,7 @@ Attention = StrEnum("Attention", ["eager", "sdpa", "flash_attention_2", "flex_at
 
 
 def family_name(name: str) -> Any:
-    """Declare the field `name` of a model family's settings, which selects the family and is its `model_type`."""
+    """Declare the `name` field of a model family's settings, which selects the family."""
     return setting(name, "name of the model family", in_model=False)
 
 
@@ -83,7 +83,7 @@ _UPDATES = Allowed(lambda value: value == -1 or value >= 1, "at least 1, or -1 f
 
 @dataclass
 class BorrowedConfig:
-    """Settings that `transformers.TrainingArguments` has under the same names."""
+    """Settings that `transformers.TrainingArguments` also has, under the same names."""
 
     max_steps: int = setting(300, "number of optimiser steps; -1: num_train_epochs decides", _UPDATES, debug=2)
     num_train_epochs: float = setting(3.0, "number of epochs, with max_steps=-1", POSITIVE)
@@ -169,7 +169,7 @@ class BorrowedConfig:
 
 @dataclass
 class TrainerConfig(BorrowedConfig):
-    """Settings of the `transformers` trainer, and settings that `adadepth.training` converts for it."""
+    """Settings of the `transformers` trainer, and further ones that `adadepth.training` applies."""
 
     optimizer: Optimizer = setting(
         Optimizer.adamw,
@@ -234,7 +234,7 @@ class BudgetConfig:
 
 @dataclass
 class DistanceConfig:
-    """Settings of the distances between positions in attention. A model's configuration has the same fields."""
+    """Settings of relative positions in attention, shared by experiments and model configurations."""
 
     clamp_length: int | None = setting(
         None, "longest distance; longer ones are clamped to it; None: no limit", at_least(1)
@@ -248,7 +248,7 @@ class DistanceConfig:
 
 @dataclass
 class ContextConfig(DistanceConfig):
-    """Settings of the attention context in evaluation, for an evaluation with another context than in training."""
+    """Settings of the attention context in evaluation, which may differ from training."""
 
     memory_length: int | None = setting(
         None, "number of memory positions before the segment; None: as in the model", at_least(0)
@@ -260,7 +260,7 @@ StatePrecision = StrEnum("StatePrecision", ["fp32", "bf16", "fp16"])
 
 @dataclass
 class FeaturesConfig:
-    """Settings of the cache for hidden states of a frozen base model, which epochs, runs and seeds share."""
+    """Settings of the cache of a frozen base model's hidden states, shared by epochs, runs and seeds."""
 
     cache: bool = setting(True, "cache the states of the frozen base; false: run the base in every epoch")
     precision: StatePrecision = setting(
@@ -283,7 +283,7 @@ _UP_TO_HALF = Allowed(lambda value: 0 < value <= 0.5, "above 0 and at most 0.5")
 
 @dataclass
 class GateConfig:
-    """Settings of a supernet's gates in training. A model's configuration has the same fields."""
+    """Settings for training a supernet's gates, shared by experiments and model configurations."""
 
     straight_through: bool = setting(
         False, "use only the largest gate in the forward pass and all soft gates in the backward pass"
@@ -299,7 +299,7 @@ class GateConfig:
 
 @dataclass
 class SearchConfig(GateConfig):
-    """Settings of an architecture search: choose the operations of a supernet, then train the derived network."""
+    """Settings of an architecture search, which chooses operations of a supernet and trains the derived network."""
 
     method: SearchMethod = setting(
         SearchMethod.joint,
@@ -375,7 +375,7 @@ Kept = StrEnum("Kept", ["report", "model"])
 
 @dataclass
 class LoggerConfig:
-    """Settings of the trackers that receive metrics in addition to the file ``metrics.jsonl``."""
+    """Settings of the experiment trackers, which receive metrics besides the file ``metrics.jsonl``."""
 
     report_to: Any = setting(None, "names of trackers: one or a list; see docs/tracking.md", TEXTS)
     project: str = setting("adadepth", "project of the tracker")
@@ -390,7 +390,7 @@ class LoggerConfig:
 
 
 def _list_names(value: Any) -> list[str]:
-    """Convert a name, a list of names, or a mapping of names to true into a list of names.
+    """Convert a name, a list of names, or a mapping of names to true to a list of names.
 
     Hydra makes such a mapping from several options of a group.
     """
@@ -404,7 +404,7 @@ MODES_GROUP = "adadepth.modes"
 
 
 class Mode(StrEnum):
-    """Names of the modes of a command, `mode=NAME`, which `adadepth.config.modes` and plug-ins describe."""
+    """Names of the command's modes, `mode=NAME`, including those of plug-ins."""
 
     _ignore_ = ["plugin"]
     train = "train"
@@ -422,7 +422,7 @@ _SEED = Allowed(lambda value: 0 <= value < 2**32, "from 0 to 2^32 - 1")
 
 @dataclass
 class ExperimentConfig:
-    """Settings of an experiment, which is the root of every configuration."""
+    """All settings of an experiment, the root of every configuration."""
 
     name: str = setting(MISSING, "name of the experiment and of its folder under output_dir")
     task: Task = setting(Task.pretrain, "task to train or evaluate")

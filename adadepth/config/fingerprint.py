@@ -1,4 +1,4 @@
-"""Hash of the settings of a run that may change its result."""
+"""Hash of those settings of a run that can change its result."""
 
 import dataclasses
 import hashlib
@@ -16,7 +16,7 @@ _RESULT_KEYS = (*_RUN, "model", "dataset", "tokenizer", *OPTIONAL_GROUPS, "train
 
 
 def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run that may change its result, as nested dictionaries.
+    """Return the settings of a run that can change its result, as nested dictionaries.
 
     Args:
         settings: Configuration, or the file of an earlier run. Missing `OPTIONAL_GROUPS` are filled with their
@@ -34,7 +34,7 @@ def select_result_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hash_result_settings(config: ExperimentConfig) -> str:
-    """Return a hash (8 hexadecimal digits) of the settings that may change a result.
+    """Return a hash (8 hexadecimal digits) of the settings that can change a run's result.
 
     Equal experiments have equal hashes. A group of `OPTIONAL_GROUPS` is included only if it differs from its defaults,
     so that unused groups do not change the hash.

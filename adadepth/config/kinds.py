@@ -1,4 +1,4 @@
-"""Registries of dataset types, prediction types and training tasks, with a descriptor for each.
+"""Registries of dataset types, prediction types and training tasks.
 
 Each type is declared once, here or in an installed package. A descriptor refers to code as `"module:name"`. The code is
 imported when it is needed, and called with the values that its arguments name. A new dataset type therefore consists of
@@ -56,7 +56,7 @@ Problem = Literal[
 
 @dataclass(frozen=True)
 class Kind:
-    """Descriptor of a dataset type: its settings, its loader, its checks and the task that reads it.
+    """Registry entry of a dataset type: its settings, its loader, its checks, and the task that trains on it.
 
     A descriptor in an installed package inherits missing fields from the type that it extends.
 
@@ -113,14 +113,14 @@ class Kind:
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Import paths, `"module:name"`, of all code that the dataset type's descriptor names."""
+        """Import paths, `"module:name"`, of all functions and classes that this dataset type names."""
         single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
         return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """Descriptor of a training task; its module in `adadepth.tasks` has the name of the task.
+    """Registry entry of a training task, which the module of the same name in `adadepth.tasks` implements.
 
     Attributes:
         reads: Description of the data that the task reads, for messages.
@@ -134,7 +134,7 @@ class TaskSpec:
     head: str | None = None
 
     def describe_data(self, text: str) -> str:
-        """Describe the data that the task reads, with an example that suits the model family."""
+        """Describe in words what data the task needs, with an example for the model family."""
         example = self.examples.get(text, next(iter(self.examples.values())))
         return f"{self.reads}, e.g. dataset={example}"
 
@@ -151,7 +151,7 @@ TASKS: dict[Task, TaskSpec] = {
 
 @dataclass(frozen=True)
 class PredictionSpec:
-    """Descriptor of a prediction type, such as classification, regression or tagging.
+    """Registry entry of a prediction type, such as classification, regression or tagging.
 
     Attributes:
         scorer: Function that builds the `Scorer` of an evaluation set. It may take `model`, `data`, `examples`,
@@ -303,7 +303,7 @@ KINDS: dict[str, Kind] = {
 
 @cache
 def kinds() -> Mapping[str, Kind]:
-    """Return every dataset type by the name that YAML files extend; those of installed packages come last.
+    """Return every dataset type by name, built-in types first, then those of plug-ins.
 
     Raises:
         ConfigError: If a dataset type of an installed package is broken, or its name is taken.
@@ -313,20 +313,20 @@ def kinds() -> Mapping[str, Kind]:
 
 
 def get_kind(dataset: DatasetConfig) -> Kind:
-    """Return the descriptor of a data set's type, or that of the closest type which its settings class extends."""
+    """Return the dataset type for a settings class or, for a subclass, that of its nearest base class."""
     kind = _find_kind(type(dataset), kinds())
     assert kind is not None, "only known kinds of data can be composed"
     return kind
 
 
 def _find_kind(settings: type, kinds_by_name: Mapping[str, Kind]) -> Kind | None:
-    """Return the descriptor of the dataset type of a settings class or of its closest base class, or None."""
+    """Return the dataset type of a settings class or its nearest base class, or None."""
     by_class = {kind.settings: kind for kind in kinds_by_name.values()}
     return next((by_class[base] for base in settings.__mro__ if base in by_class), None)
 
 
 def _inherit_fields(kind: Kind) -> Kind:
-    """Return a package's dataset type with missing fields, and further checks, from the type that it extends."""
+    """Fill in missing fields of a plug-in's dataset type from the type that it extends."""
     base = _find_kind(kind.settings, KINDS)
     if base is None:
         return kind
@@ -335,7 +335,7 @@ def _inherit_fields(kind: Kind) -> Kind:
 
 
 def get_problem(dataset: DatasetConfig) -> Problem | None:
-    """Return the problem type of a data set, e.g. classification, or None if it is not labelled."""
+    """Return what kind of prediction a data set has, e.g. classification, or None if it is not labelled."""
     problem = get_kind(dataset).problem
     return problem(dataset) if callable(problem) else problem
 
@@ -350,27 +350,27 @@ def get_trained_head(task: Task, dataset: DatasetConfig) -> str:
 
 
 def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
-    """Return the columns of a table that the model reads, or None if they are found by their usual names."""
+    """Return the table columns that the model reads, or None if they are still to be detected."""
     name = get_kind(dataset).columns
     columns = getattr(dataset, name, name)
     return [columns] if isinstance(columns, str) else None if columns is None else list(columns)
 
 
 def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
-    """Return the key and the value of the data set's setting for the number of positions that the model needs."""
+    """Return key and value of the data setting for how many positions the model needs."""
     name = get_kind(dataset).positions
     return f"dataset.{name}", getattr(dataset, name)
 
 
 def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
-    """Import `"module:name"` and call it with the values and with those options that it accepts as arguments."""
+    """Import `"module:name"` and call it with the values and those of the options that it accepts."""
     function = load(path)
     parameters = inspect.signature(function).parameters
     return function(*values, **{name: value for name, value in options.items() if name in parameters})
 
 
 def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
-    """Load the data set of a run, and pass its loader those options that it accepts; see `Kind`."""
+    """Load the data set of a run, with those of the options that its loader accepts."""
     loader = get_kind(dataset).loader
     assert loader is not None, "validated"
     return call_by_path(loader, dataset, **options)
@@ -385,7 +385,7 @@ def list_dataset_schemas() -> dict[str, type[DatasetConfig]]:
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Return what is wrong with a plug-in's descriptor of a dataset type, or None if it is valid."""
+    """Return what is wrong with a plug-in's dataset type, or None if it is valid."""
     if not isinstance(descriptor, Kind):
         return f"must be an adadepth.config.kinds.Kind, not {type(descriptor).__name__}"
     settings = descriptor.settings

@@ -1,4 +1,4 @@
-"""Registry of the modes of a command, `mode=NAME`: built-in modes and those of installed packages, with their settings.
+"""Registry of the command's modes, `mode=NAME`, built-in or from plug-ins, with their settings.
 
 This module does not import torch or transformers.
 """
@@ -17,7 +17,7 @@ from adadepth.config.plugins import load_plugins
 
 @dataclass(frozen=True)
 class ModeSpec:
-    """Descriptor of a mode of a command. It names code as `"module:function"`, which is imported when it is needed.
+    """Registry entry of a mode. Code is named as `"module:function"` and imported when needed.
 
     Attributes:
         run: Function of the configuration that runs the mode and returns the metric that `optimise` names, or None.
@@ -73,7 +73,7 @@ MODES: dict[str, ModeSpec] = {
 
 @cache
 def modes() -> Mapping[str, ModeSpec]:
-    """Return the descriptor of every mode by name; modes of installed packages come last.
+    """Return the registry entry of every mode by name, built-in modes first, then those of plug-ins.
 
     Raises:
         ConfigError: If a mode of an installed package is broken, or its name is taken.
@@ -82,7 +82,7 @@ def modes() -> Mapping[str, ModeSpec]:
 
 
 def experiment_schema() -> type[ExperimentConfig]:
-    """Return the dataclass of a whole configuration, with one group for every mode that has settings."""
+    """Return the dataclass of a complete configuration, including the settings of all modes."""
     return _make_schema(tuple((name, mode.settings) for name, mode in modes().items() if mode.settings is not None))
 
 
@@ -95,7 +95,7 @@ def _make_schema(groups: tuple[tuple[str, type], ...]) -> type[ExperimentConfig]
 
 
 def __getattr__(name: str) -> Any:
-    """Return the dataclass of a whole configuration, which pickle finds under the name `Experiment`."""
+    """Return the dataclass of a complete configuration for the name `Experiment`, which pickle looks up."""
     if name == "Experiment":
         return experiment_schema()
     raise AttributeError(name)
@@ -107,7 +107,7 @@ def get_mode_settings(config: ExperimentConfig, name: str) -> Any:
 
 
 def find_misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Yield the names of modes that are not selected although their settings are set; ignore those in `always`."""
+    """Yield the modes whose settings are given although another mode is selected."""
     for name, mode in modes().items():
         if mode.settings is None or name == config.mode:
             continue
@@ -117,7 +117,7 @@ def find_misplaced_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:
-    """Return what is wrong with a plug-in's descriptor of a mode, or None if it is valid."""
+    """Return what is wrong with a plug-in's mode, or None if it is valid."""
     if not isinstance(descriptor, ModeSpec):
         return f"must be an adadepth.config.modes.ModeSpec, not {type(descriptor).__name__}"
     if not name.isidentifier() or name.startswith("_"):

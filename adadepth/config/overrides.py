@@ -1,4 +1,4 @@
-"""Formatting of settings as command-line overrides that Hydra's grammar parses back to the same values."""
+"""Settings formatted as command-line overrides that Hydra parses back to the same values."""
 
 import re
 
@@ -17,12 +17,12 @@ def format_override(key: str, value: object) -> str:
 
 
 def quote_text(text: str) -> str:
-    """Put a text in double quotes as Hydra's grammar requires, with its own quotes escaped."""
+    """Put a text in double quotes for Hydra, with its own quotes escaped."""
     return '"' + re.sub(r'(\\*)("|$)', lambda match: match[1] * 2 + ('\\"' if match[2] else ""), text) + '"'
 
 
 def escape_references(text: str) -> str:
-    """Escape a text so that OmegaConf does not take `${...}` in it for a reference."""
+    """Escape `${...}` in a text, so that OmegaConf does not resolve it as a reference."""
     return text.replace("${", "\\${")
 
 

@@ -23,7 +23,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def load_plugins(
     group: str, noun: str, taken: Collection[str], problem_with: Callable[[Any, str], str | None]
 ) -> dict[str, Any]:
-    """Load the objects that are registered as entry points of a group, by name in alphabetical order.
+    """Import the objects that plug-ins register in an entry-point group, by name in alphabetical order.
 
     Args:
         group: Group of entry points.
@@ -52,7 +52,7 @@ def list_plugin_paths(group: str) -> dict[str, str]:
 
 
 def list_plugin_files(group: str) -> list[Path]:
-    """Return the source files of the plug-ins of an entry-point group; a plug-in without a file is left out.
+    """Return the source files of an entry-point group's plug-ins, where they have one.
 
     The packages of the modules are imported, the modules are not.
     """
@@ -69,7 +69,7 @@ def _find_file(module: str) -> Path | None:
 
 
 def load(path: str) -> Any:
-    """Import the object at the path `"module:name"`; import errors are raised unchanged."""
+    """Import the object at the path `"module:name"`."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 

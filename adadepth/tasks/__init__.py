@@ -13,7 +13,7 @@ from adadepth.models.registry import family
 
 
 def run(config: ExperimentConfig) -> float | None:
-    """Run an experiment whose configuration has been validated.
+    """Run an experiment from a validated configuration.
 
     Return the metric that `optimise` names, or None if the mode has no metrics.
     """
@@ -30,7 +30,7 @@ def run(config: ExperimentConfig) -> float | None:
 
 
 def _prepare_model(config: ExperimentConfig) -> None:
-    """Check that the trackers and the model family are installed, and silence transformers' progress bars."""
+    """Check that trackers and model family are installed, and silence the progress bars of transformers."""
     from transformers.utils.logging import disable_progress_bar
 
     from adadepth.models.validation import check_family
@@ -42,7 +42,7 @@ def _prepare_model(config: ExperimentConfig) -> None:
 
 
 def train_or_evaluate(config: ExperimentConfig) -> float | None:
-    """Train or evaluate a model as the experiment configures it, and return the metric that `optimise` names."""
+    """Train or evaluate a model as configured, and return the value of the metric that `optimise` names."""
     from adadepth.models.build import check_on_meta_device
     from adadepth.tasks import multi_seed, report, rivals
 

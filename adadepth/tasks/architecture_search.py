@@ -41,7 +41,7 @@ from adadepth.training.tracking import finish_tracker_afterwards, measure_log_si
 
 
 def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
-    """Refuse a latency target that even the slowest network of the supernet meets.
+    """Raise an error for a latency target that even the slowest network of the supernet would meet.
 
     Raises:
         ConfigError: If the target exceeds the latency of the slowest network.
@@ -55,7 +55,7 @@ def check_latency(budget: BudgetConfig, supernet: LearnsGates) -> None:
 
 
 def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) -> str | None:
-    """Return the most probable architecture within the latency budget, or None without a budget.
+    """Return the most probable architecture that meets the latency budget, or None without a budget.
 
     The controller brings the latency of the most probable operations near the target. If it is within 5 % of the target
     at the end of the search, these operations are the result.
@@ -64,7 +64,7 @@ def choose_affordable_architecture(supernet: LearnsGates, budget: BudgetConfig) 
 
 
 def describe_latency(supernet: LearnsGates, architecture: str, target: float) -> dict[str, Any]:
-    """Return the field `latency` of run.json, with the milliseconds of all blocks together.
+    """Return the field `latency` of run.json: the summed latency of all blocks, in milliseconds.
 
     Args:
         supernet: Supernet with the operation costs of the search.
@@ -121,7 +121,7 @@ class SearchRun:
 
 
 def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
-    """Return [length, memory, batch size] of every input shape for which costs are compared.
+    """Return [length, memory, batch size] of every input shape at which networks are timed and compared.
 
     Networks of equal compute are those with equal costs at the first shape.
     """
@@ -130,14 +130,14 @@ def _list_shapes(config: ExperimentConfig) -> list[list[int]]:
 
 
 def _get_search_space(config: ExperimentConfig) -> Searching:
-    """Return the search functions of the run's model family."""
+    """Return the functions of the model family that build and derive its searchable networks."""
     space = family(config.model.name).search
     assert space is not None, "validated"
     return space
 
 
 def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
-    """Run all unfinished stages of the architecture search.
+    """Run all stages of the architecture search that are not yet finished.
 
     Return the metrics of the derived network and of the search, and the run directory.
     """
@@ -173,7 +173,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
 
 
 def _is_searched(search: SearchRun) -> bool:
-    """Return whether the supernet has been trained."""
+    """Return whether the supernet is already trained."""
     return decide(search.args, lambda: _SEARCH_METRICS in read_record(search.directory))
 
 
@@ -213,7 +213,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 
 
 def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
-    """Train the supernet, including the gates that select the architecture."""
+    """Train the supernet, including the gates that choose an operation for every block."""
     config, directory = search.config, search.directory
     _announce("search: training the supernet")
     if config.resume is not None:  # with the costs of the interrupted search
@@ -246,7 +246,7 @@ def _rename_supernet_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _set_costs(
     config: ExperimentConfig, args: TrainingArguments, supernet: Any, costs: list[float] | None = None
 ) -> None:
-    """Give a supernet the costs of its operations, if the search uses them.
+    """Pass the costs of the operations to the supernet, if the search penalises cost.
 
     If `costs` is None, the main process measures them.
 
@@ -273,7 +273,7 @@ def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, 
 
 
 def _derive(search: SearchRun, run: Run) -> None:
-    """Derive a network from the trained supernet, evaluate it, and choose baselines of equal compute."""
+    """Derive a network from the trained supernet, evaluate it, and choose baselines with equal compute."""
     if "architectures" in run.record:
         return
     if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
@@ -292,7 +292,7 @@ def _derive(search: SearchRun, run: Run) -> None:
 
 
 def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedConfig) -> dict[str, str]:
-    """Return baselines with the compute of the derived network at the first input shape.
+    """Return baseline architectures with the same compute as the derived network at the first input shape.
 
     The result is empty if the derived network has no operations.
     """
@@ -336,7 +336,7 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
 
 
 def _build_fixed_config(search: SearchRun, architecture: str) -> ExperimentConfig:
-    """Return a complete configuration for training one network of a fixed architecture."""
+    """Build the configuration that trains one network of a fixed architecture."""
     config, setting = search.config, {_get_search_space(search.config).setting: architecture}
     steps = config.search.retrain_steps or config.trainer.max_steps
     return dataclasses.replace(
@@ -364,7 +364,7 @@ def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
 ) -> list[dict[str, Any]]:
-    """Compare quality, compute and measured time of all networks; write, print and return the table."""
+    """Compare quality, compute and measured time of all networks, and write, print and return the table."""
     _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
@@ -425,7 +425,7 @@ def _compare(
 
 
 def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
-    """Return the metrics for the comparison of networks, or None if one of them is not finite."""
+    """Return a network's quality metrics for the comparison, or None if one of them is not finite."""
     scores = {key: float(metrics[prefix + key]) for key in _QUALITY}
     return scores if all(map(math.isfinite, scores.values())) else None
 
@@ -436,7 +436,7 @@ def _get_model_folder(search: SearchRun, name: str) -> Path:
 
 
 def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
-    """Send the table and figures that compare networks to the trackers."""
+    """Send the table and figures of the network comparison to the trackers."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with finish_tracker_afterwards(tracker):

@@ -33,7 +33,7 @@ _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shift
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
-    """Fit a model to every target depth, evaluate it, and write, print, track and return the table of results.
+    """Fit a trained model to each target depth and evaluate it; write, print, track and return the results.
 
     Afterwards the model keeps the last target.
     """
@@ -63,7 +63,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
 
 def settle(settings: BudgetConfig, session: Session) -> None:
-    """Fit a trained model to its target depth, and log its depth or compute on other examples."""
+    """Fit a trained model to its target depth, and report the depth or compute that it reaches on other examples."""
     assert settings.target is not None
     comparison = compare_budgets(replace(settings, targets=[settings.target]), session)
     row = comparison["rows"][-1]
@@ -80,7 +80,7 @@ def settle(settings: BudgetConfig, session: Session) -> None:
 
 
 def correct_depth(settings: BudgetConfig, session: Session) -> bool:
-    """Shift the halting bias of a trained model until it meets the target depth that it missed.
+    """Shift the halting bias of a trained model that missed its target depth, until it meets the target.
 
     In a short run the controller leaves an error. The fit removes it on held-out examples; it uses their depths but not
     their labels. The order of units by depth does not change.
@@ -114,7 +114,7 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
 
 
 def _sample_examples(dataset: Any) -> Subset[Any]:
-    """Return evenly spaced examples of a data set, enough to measure a mean depth."""
+    """Return evenly spaced examples of a data set, as many as the measurement of a mean depth needs."""
     return Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
 
 
@@ -139,7 +139,7 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
 
 
 def _evaluate_row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
-    """Evaluate quality, depth and compute of the model at its current depth."""
+    """Evaluate quality, depth and compute of the model at the depth to which it is fitted now."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget needs the halting statistics"
@@ -147,7 +147,7 @@ def _evaluate_row(session: Session, name: str, examples: Any, target: float | No
 
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
-    """Measure the mean depth of the model over examples of all processes."""
+    """Measure the mean depth of the model over the examples of all processes."""
     sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
     options = trainer.model_inputs({"logits_to_keep": 1})  # predictions of language models are not needed
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):

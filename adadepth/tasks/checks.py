@@ -1,4 +1,4 @@
-"""Checks of batch size, memory, sequence positions and depth that precede the start of a run."""
+"""Checks at the start of a run, before the first step: batch size, memory, sequence positions and depth."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from adadepth.training.depth_budget import full_depth
 
 
 def check_batches(train: Any, args: TrainingArguments) -> None:
-    """Refuse training data that do not fill one batch if only full batches are used.
+    """Raise an error if the training data do not fill one batch and incomplete batches are dropped.
 
     Raises:
         ConfigError: If they are smaller; the message has both numbers.
@@ -38,7 +38,7 @@ def check_batches(train: Any, args: TrainingArguments) -> None:
 
 
 def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, train: Any) -> None:
-    """Refuse a training run if even a micro-batch of the shortest examples does not fit into memory.
+    """Raise an error if even a micro-batch of the shortest examples does not fit into memory.
 
     Raises:
         ConfigError: If the memory is too small, or if the model does not support gradient checkpointing. The message
@@ -58,7 +58,7 @@ def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, 
 
 
 def _advise_batch_size(config: ExperimentConfig) -> str:
-    """Return advice on a batch size that fits into memory, if an installed mode can estimate it."""
+    """Return advice on a batch size that fits into memory, or an empty text if none can be estimated."""
     advisers = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
         arguments = (config, total_memory(), choose_precision(config.trainer))
@@ -76,7 +76,7 @@ def estimate_least_memory(model: Any, train: Any, args: TrainingArguments) -> in
 
 
 def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[int], dict[str, Any]] | None:
-    """Return the lengths of a micro-batch of the shortest examples, and matching options of `compute_least_bytes`."""
+    """Return the lengths of the shortest examples that form a micro-batch, and options of `compute_least_bytes`."""
     if isinstance(train, StreamBatches):
         shape = train[0]["input_ids"].shape
         lengths = [shape[1]] * shape[0]
@@ -89,7 +89,7 @@ def _find_shortest_batch(train: Any, args: TrainingArguments) -> tuple[Sequence[
 
 
 def check_positions(config: ExperimentConfig, model: Any) -> None:
-    """Refuse data with longer sequences than the model has positions.
+    """Raise an error if the data have longer sequences than the model has positions.
 
     Raises:
         CheckpointError: If they are longer; the message has both numbers.
@@ -101,7 +101,7 @@ def check_positions(config: ExperimentConfig, model: Any) -> None:
 
 
 def check_depth(config: ExperimentConfig, model: Any) -> None:
-    """Refuse a depth budget above the full depth of the model.
+    """Raise an error if the depth budget exceeds the full depth of the model.
 
     The full depth may not be known before the model is built.
 

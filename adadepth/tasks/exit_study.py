@@ -1,4 +1,4 @@
-"""Comparison of early-exit rules on a trained model: replay, evaluation, timing, tables, and the recommended rule."""
+"""Comparison of early-exit rules on a trained model: replayed, evaluated and timed, with a recommended rule."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WARM_UP = 1
 
 
 def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
-    """Parse the setting `exit_rules`; `all` stands for a small grid of every exit rule that the model supports.
+    """Parse the setting `exit_rules`. `all` means every exit rule that the model supports, with a few parameters each.
 
     Raises:
         ConfigError: If a rule does not exist or is not supported by the model.
@@ -65,7 +65,7 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
 
 
 def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
-    """Compare exit rules on every evaluation set of labelled data.
+    """Compare exit rules of a trained model on every evaluation set of labelled data.
 
     Write exit_rules.json and pareto.csv, and print tables and the recommended rule.
 
@@ -105,7 +105,7 @@ def compare_on_text(rules: Sequence[ExitRule], session: Session, *, predicts_nex
 
 
 def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
-    """Write and print the comparisons of exit rules on all data sets.
+    """Write and print the comparisons of exit rules, one per evaluated set.
 
     With `adopt_rule`, save the model with the rule that is recommended for the first set.
     """
@@ -120,7 +120,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
 
 
 def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
-    """Save the model with the recommended exit rule as its default rule.
+    """Save a copy of the model with the recommended exit rule as its default.
 
     Raises:
         ConfigError: If no rule is recommended.
@@ -140,7 +140,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
 
 
 def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
-    """Return the problem type and the metrics that apply to single tokens or sequences.
+    """Return the problem type, and those metrics that can be computed per token or sequence.
 
     These are the metrics of the task, or accuracy for labelled tokens.
     """
@@ -169,7 +169,7 @@ def _study_set(
 
 
 def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool) -> dict[str, Any]:
-    """Compare rules, controls and oracles by their loss at random positions of a text, and time the first blocks."""
+    """Compare exit rules, controls and oracles by their loss at random positions of a text, and time the rules."""
     trainer: Any = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
@@ -191,7 +191,7 @@ def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predict
 def _build_advice(
     records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the recommended operating point, together with all operating points of the exit rules."""
+    """Return the recommended exit rule, together with the operating points of all exit rules."""
     return {
         "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
         "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
@@ -224,7 +224,7 @@ def choose_timed_rules(rules: Sequence[ExitRule], study: Mapping[str, Any]) -> l
 
 
 def _run_rules(rules: Sequence[ExitRule], dataset: Any, session: Session) -> dict[str, StepRecords]:
-    """Evaluate a data set with every exit rule, and return the records by the name of the rule."""
+    """Evaluate a data set with every exit rule, and return the recorded predictions by the name of the rule."""
     records = {}
     trainer = session.trainer
     with progress(f"running {len(rules)} exit rules", len(rules), shown=trainer.is_world_process_zero()) as advance:
@@ -241,7 +241,7 @@ def measure(
     first: int = TIMED_EXAMPLES,
     sizes: Sequence[int] = BATCHES,
 ) -> dict[str, dict[int, float]]:
-    """Return the median seconds per example by exit rule and batch size.
+    """Time exit rules: return the median seconds per example by exit rule and batch size.
 
     The median is over repetitions in which the rules take turns.
 

@@ -1,4 +1,4 @@
-"""Choice of the extensions of the training loop that data, model family and settings require."""
+"""Selection of the training extensions that data, model family and settings require."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def build_extensions(
 def _build_settings_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, extensions: Sequence[Extension]
 ) -> Iterator[Extension]:
-    """Yield the depth budget and the EMA of weights, if they are configured."""
+    """Yield the extensions for a depth budget and for an EMA of weights, if they are configured."""
     if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)

@@ -51,7 +51,7 @@ from adadepth.training.arguments import training_arguments
 
 
 def train_halting_alone(config: ExperimentConfig, model: Any) -> None:
-    """Freeze all weights of a pretrained model except those of its halting head.
+    """Freeze all weights of a pretrained model except the halting head.
 
     Raises:
         CheckpointError: If the weights are of another family, in which intermediate steps were not trained to predict.
@@ -164,7 +164,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def build_finetuning_session(
     config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any
 ) -> Session:
-    """Build a session that evaluates every evaluation set with the metrics of the task and depth statistics."""
+    """Build the session that evaluates labelled data with the metrics of the task and depth statistics."""
     problem = PREDICTED[data.problem]
     scorer_of_data = get_kind(config.dataset).scorer or problem.scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
@@ -203,14 +203,14 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
 
 
 def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
-    """Set the class weights of the loss from the data or the settings, in place of those of an earlier run."""
+    """Set the class weights of the loss from the data or the settings, replacing those of an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
 
 
 def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
-    """Refuse a checkpoint if its vocabulary, positions, fields or classes do not fit the data.
+    """Raise an error if the vocabulary, positions or classes of a checkpoint do not fit the data.
 
     Raises:
         CheckpointError: If something does not fit; the message names it.
@@ -241,7 +241,7 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
 
 
 def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
-    """Write the predictions for every test set.
+    """Predict every test set, and write the predictions.
 
     Write a submission for the GLUE server, or a file with one line per example.
     """

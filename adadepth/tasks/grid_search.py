@@ -28,19 +28,19 @@ _EPOCH = "train/epoch"
 
 
 class Job(NamedTuple):
-    """Job of a sweep: the overrides that it sets, and the seeds of its runs."""
+    """Job of a sweep: its overrides, and the seeds of its runs."""
 
     overrides: list[str]
     seeds: range
 
     def only(self, seed: int) -> list[str]:
-        """Return the overrides of the job's run with one seed."""
+        """Return the overrides for the job's run with one seed."""
         return [*self.overrides, f"seed={seed}", "seeds=1"]
 
 
 @dataclass(frozen=True)
 class GridCell:
-    """Cell of a grid search, which is one combination of the swept values.
+    """Cell of a grid search: one combination of the swept values.
 
     Attributes:
         settings: Values of the swept keys, without the seed.
@@ -53,12 +53,12 @@ class GridCell:
     hashes: dict[int, str] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> list[str]:
-        """Return the overrides of the cell's run with one seed."""
+        """Return the overrides for the cell's run with one seed."""
         return next(job for job in self.jobs if seed in job.seeds).only(seed)
 
 
 def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: Iterable[str]) -> list[GridCell]:
-    """Group jobs into the cells of a grid.
+    """Group the jobs of a sweep into grid cells, which differ in more than the seed.
 
     Args:
         jobs: Overrides and configuration of every job.
@@ -76,7 +76,7 @@ def group_into_cells(jobs: Iterable[tuple[list[str], ExperimentConfig]], swept: 
 
 
 def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
-    """Refuse a configuration that does not evaluate and save a checkpoint after every epoch.
+    """Raise an error unless the configuration evaluates and saves a checkpoint after every epoch.
 
     Raises:
         ConfigError: If it does not; the message names the setting.
@@ -96,7 +96,7 @@ def check_epochs(config: ExperimentConfig, from_epoch: int) -> None:
 
 
 def list_missing_jobs(cells: Sequence[GridCell], runs: Mapping[str, Path]) -> list[tuple[int, list[str]]]:
-    """Return the cell number and the overrides of every missing job.
+    """Return the cell number and the overrides of every run that is not finished yet.
 
     A job without any finished run is returned unchanged. Otherwise every missing seed is returned as a separate job.
     """
@@ -110,7 +110,7 @@ def list_missing_jobs(cells: Sequence[GridCell], runs: Mapping[str, Path]) -> li
 
 
 def find_finished_runs(folder: Path) -> dict[str, Path]:
-    """Return the newest finished run for every settings hash in the folder of a sweep.
+    """Return the newest finished run in the folder of a sweep, by settings hash.
 
     A damaged run counts as missing, with a warning.
     """
@@ -122,7 +122,7 @@ def find_finished_runs(folder: Path) -> dict[str, Path]:
 
 
 def read_sound_record(run: Path) -> dict[str, Any]:
-    """Read the record of a run, or return an empty record with one warning if it is damaged."""
+    """Read the record of a run; if it is damaged, warn once and return an empty record."""
     try:
         return read_record(run)
     except CheckpointError as error:
@@ -137,7 +137,7 @@ def log_warning_once(text: str) -> None:
 
 
 def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
-    """Return the score and the checkpoint path of every complete epoch of a run.
+    """Return score and checkpoint path of every epoch of a run that was completed.
 
     The checkpoint may have been deleted.
     """
@@ -154,7 +154,7 @@ def read_epochs(run: Path, metric: str) -> dict[int, tuple[float, Path]]:
 def choose(
     cells: Sequence[GridCell], runs: Mapping[str, Path], failures: Mapping[int, str], metric: str, **options: Any
 ) -> dict[str, Any]:
-    """Choose the best cell and epoch of a grid; see `summarise_grid`, which gets the `options`.
+    """Select the best cell and epoch of a grid by mean score over seeds; `options` go to `summarise_grid`.
 
     In the summary, the field `chosen` also has `run` and `checkpoint`.
     """
@@ -190,7 +190,7 @@ def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
 
 
 def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[Path]) -> Path:
-    """Write a report page on a grid search and the comparison of its runs, and return its path."""
+    """Write the report page of a grid search with the comparison of its runs, and return its path."""
     from adadepth.report.comparison import build_comparison_sections
     from adadepth.report.pages import draw
     from adadepth.report.run_files import read_run
@@ -204,7 +204,7 @@ def write_grid_report(folder: Path, summary: Mapping[str, Any], runs: Iterable[P
 
 
 def take_submissions(evaluation: Path, folder: Path) -> list[str]:
-    """Copy the submission files of an evaluation to the folder of the sweep; return their names."""
+    """Copy the submission files of the selected evaluation to the folder of the sweep; return their names."""
     shutil.rmtree(folder / SUBMISSION, ignore_errors=True)
     files = sorted((evaluation / SUBMISSION).glob("*.tsv"))
     if files:
@@ -213,7 +213,7 @@ def take_submissions(evaluation: Path, folder: Path) -> list[str]:
 
 
 def delete_checkpoints(runs: Iterable[Path], excluded: Path) -> None:
-    """Delete the checkpoints of finished runs, except for the checkpoint `excluded`."""
+    """Delete the checkpoints of finished runs, except for `excluded`, which is still needed."""
     for run in runs:
         for checkpoint in (run / "checkpoints").glob("checkpoint-*"):
             if checkpoint != excluded:

@@ -1,4 +1,4 @@
-"""Comparison of a run's data and tokenizer with those on which its model was trained; see `runs.data_identity`.
+"""Check that a run's data and tokenizer are those on which its model was trained; see `runs.data_identity`.
 
 A difference that invalidates the predictions of a model is an error unless `allow_changed_data` is set. Other
 differences are logged. The record of the run lists both under `data.changed`.
@@ -28,14 +28,14 @@ from adadepth.tasks.stored_models import find_resumable_checkpoint
 
 
 def get_class_names(config: Any) -> list[str] | None:
-    """Return the names of a model's classes in order, or None if it has no named classes."""
+    """Return the class names of a model in order, or None if its classes have no names."""
     names = getattr(config, "id2label", None) or {}
     ordered = [str(names[number]) for number in range(len(names))] if set(names) == set(range(len(names))) else []
     return None if not ordered or are_numbered(ordered) else ordered
 
 
 def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any:
-    """Compare the data of an evaluation with the training data of the model.
+    """Compare the data of an evaluation with the data on which the model was trained.
 
     Args:
         config: Experiment, which names the checkpoint.
@@ -60,7 +60,7 @@ def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any
 
 
 def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path) -> Any:
-    """Compare the data of a resumed run with those of its checkpoint; see `check_evaluated_data`.
+    """Compare the data of a resumed run with the data that its checkpoint was trained on.
 
     Raises:
         CheckpointError: If sources, tokenizer or classes differ.
@@ -81,7 +81,7 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
 
 
 def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
-    """Store the identity of the training data in a model, after a comparison with a checkpoint that is resumed.
+    """Store a description of the training data in the model, after comparing it with a resumed checkpoint's.
 
     Returns:
         The data, with a summary that lists the differences.
@@ -102,7 +102,7 @@ def _log_unknown_data(config: ExperimentConfig) -> None:
 
 
 def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
-    """Refuse training data for a baseline of equal compute that differ from those of the run in `rival_of`.
+    """Raise an error if an equal-compute baseline would train on other data than the run in `rival_of`.
 
     Raises:
         CheckpointError: If sources, tokenizer or classes differ.
@@ -119,7 +119,7 @@ def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
 
 
 def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
-    """Compare the tokenizer of the data with that of the pretrained weights or of the base model.
+    """Compare the tokenizer of the data with that of the pretrained weights or the base model.
 
     Raises:
         CheckpointError: If they differ.
@@ -136,7 +136,7 @@ def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
 
 
 def choose_training_tokenizer(config: ExperimentConfig, args: TrainingArguments) -> TokenizerConfig:
-    """Return the tokenizer settings of a training run, or those of its checkpoint.
+    """Return the tokenizer settings for training: the configured ones, or those of the checkpoint.
 
     If a run resumes with changed data, the tokenizer of its checkpoint is used.
     """
@@ -145,7 +145,7 @@ def choose_training_tokenizer(config: ExperimentConfig, args: TrainingArguments)
 
 
 def choose_training_classes(config: ExperimentConfig, args: TrainingArguments) -> list[str] | None:
-    """Return the order in which a training run numbers its classes, or None for the order of the data.
+    """Return the class order for training, or None to use the order of the data.
 
     The order of the checkpoint is used if a run resumes with changed data, or if only the halting head is trained.
     """
@@ -156,7 +156,7 @@ def choose_training_classes(config: ExperimentConfig, args: TrainingArguments) -
 
 
 def find_reordered_classes(config: ExperimentConfig, labels: Sequence[str]) -> list[str] | None:
-    """Return the classes of the pretrained head if the data have the same classes in another order, else None.
+    """Return the class order of a pretrained head if the data have the same classes in another order, else None.
 
     If the head has the same number of classes but other names, this is logged. The head is then trained further under
     the names of the data.
@@ -180,7 +180,7 @@ def _read_pretrained_classes(config: ExperimentConfig) -> list[str] | None:
 
 
 def _find_changed_checkpoint(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """Return the checkpoint to resume if `allow_changed_data` is set; otherwise, or without `resume`, return None."""
+    """Return the checkpoint to resume with changed data, if `allow_changed_data` is set; otherwise None."""
     if config.resume is None or not config.allow_changed_data:
         return None
     return find_resumable_checkpoint(resolve_run(config.resume, config, needs=CHECKPOINTS), args)
@@ -208,7 +208,7 @@ def _compare_classes(before: Sequence[str] | None, now: Sequence[str] | None) ->
 
 
 def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
-    """Return the allowed differences between evaluation and training data, one line each."""
+    """Return the tolerated differences between evaluation and training data, one line each."""
     lines = []
     if before.dataset != now.dataset:
         lines.append(f"trained on {before.dataset}, evaluated on {now.dataset}")
@@ -227,7 +227,7 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
 def _apply_differences(
     config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]
 ) -> Any:
-    """Raise an error for refused differences, log the others, and return the data with a summary that lists them."""
+    """Raise an error for differences that are not allowed, log the others, and add them to the data summary."""
     if refused and not config.allow_changed_data:
         raise CheckpointError(f"{source}: {'; '.join(refused)}; to allow this, add {OVERRIDE}")
     changed = [*refused, *differing]

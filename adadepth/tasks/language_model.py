@@ -101,7 +101,7 @@ def load_data(
 
 
 def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
-    """Return the schedule of a two-phase search: first step, interval and text share of the gate training.
+    """Return when a two-phase search trains the gates instead of the weights: first step, interval and text share.
 
     Source: FBNet (Wu et al. 2019, section 3.3), as used by PAR.
     """
@@ -110,7 +110,7 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
 
 
 def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
-    """Return the model configuration with the settings that depend on the training text, and print these."""
+    """Fill in model settings that depend on the training text, print them, and return the configuration."""
     settle = family(config.model.name).settle
     if settle is None:
         return config
@@ -149,7 +149,7 @@ def set_text_ends(model: PreTrainedModel, end: int) -> None:
 def build_language_session(
     config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any
 ) -> Session:
-    """Build a session that evaluates a language model on the held-out text and the test text.
+    """Build the session that evaluates a language model on the held-out text and the test text.
 
     For a supernet, the held-out text is evaluated once with each type of gates.
 
@@ -186,7 +186,7 @@ def build_language_session(
 
 
 def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
-    """Build a session that evaluates held-out and test text in packed blocks; the held-out text selects checkpoints."""
+    """Build the session that evaluates text in packed blocks; the held-out text selects the best checkpoint."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
     scorer_of_data = get_kind(config.dataset).scorer
     assert scorer_of_data is not None

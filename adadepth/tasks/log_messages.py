@@ -20,7 +20,7 @@ _GIB = 2**30
 
 
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: Any) -> str:
-    """Describe the model, data, device, length and directory of a run at its start."""
+    """Format the start message of a run: model, data, device, length of training, and directory."""
     record, summary, is_training = run.record, data.summary, config.mode is Mode.train
     counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
@@ -38,7 +38,7 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
 
 
 def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
-    """Format the number of steps, epochs or minutes after which a training run ends."""
+    """Format the planned length of a training run: steps, epochs or minutes."""
     epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes
@@ -60,12 +60,12 @@ def _format_memory(device: torch.device, needed: int | None) -> str | None:
 
 
 def describe_interruption(stop: StopCallback, state: TrainerState, run: Path) -> str:
-    """Describe why and where training was interrupted, with the command that resumes the run in a directory."""
+    """Format why and where training was interrupted, with the command that resumes it."""
     return f"{stop.why()} at step {state.global_step}\ncontinue: {format_resume_command(run)}"
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:
-    """Describe why a training run that was not interrupted ended, and its best step if one was selected."""
+    """Format why training ended without interruption, with its best step if one was selected."""
     return "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
 
 

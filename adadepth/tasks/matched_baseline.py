@@ -1,4 +1,4 @@
-"""Comparison of a trained model with its matched baseline, which shows whether adaptive depth helped.
+"""Comparison of a trained model with its matched baseline of equal depth, to show whether adaptive depth helped.
 
 If units (tokens or sequences) halt, the model is evaluated again without retraining. It is evaluated with its mean
 depth for all units, and with its own depths randomly permuted among units. If the model has one distribution over
@@ -68,13 +68,13 @@ BuildSession = Callable[[ExperimentConfig, Any], Session]  # from a configuratio
 
 
 class BaselineUnavailable(Exception):
-    """Error that states why a run has no matched baseline."""
+    """Reason why a run has no matched baseline."""
 
 
 def compare_with_matched_baseline(
     session: Session, build_session: BuildSession | None = None, started: float = 0.0
 ) -> None:
-    """Compare a trained model with its matched baseline if it has one, and write and print the comparison.
+    """Compare a trained model with its matched baseline, and write and print the comparison.
 
     Args:
         session: Session after training.
@@ -112,7 +112,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
 
 
 def _compare(session: Session, model: Any, build_session: BuildSession | None, started: float) -> dict[str, Any] | None:
-    """Return the comparison with the matched baseline, or None if depth is fixed or cannot be replayed."""
+    """Compare the model with its matched baseline; return None if depth is fixed or cannot be replayed."""
     if isinstance(model, MixesLayers):
         baseline = family(session.config.model.name).matched_baseline
         if baseline is None or build_session is None or not model.learns_distribution:
@@ -145,12 +145,12 @@ def _is_fixed(model: DepthModel) -> bool:
 
 
 def _choose_examples(session: Session, dataset: Any, passes: int) -> Subset[Any]:
-    """Return evenly spaced examples of a data set, as many as can be evaluated `passes` times within the time limit."""
+    """Return evenly spaced examples of a set, few enough for `passes` evaluation passes within the time limit."""
     return Subset(dataset, spread_rows(len(dataset), _count_examples(session, dataset, passes)).tolist())
 
 
 def _count_examples(session: Session, dataset: Any, passes: int) -> int:
-    """Return how many examples can be evaluated `passes` times within the time limit.
+    """Return how many examples fit into `passes` evaluation passes within the time limit.
 
     Raises:
         BaselineUnavailable: If there are too few examples for a comparison.
@@ -169,7 +169,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
 
 
 def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[str, Any]:
-    """Record the predictions for labelled examples after every step, and compare exit steps on these records."""
+    """Record predictions for labelled examples after every step, and compare exit steps on these records."""
     data: LabelledData = trainer.data  # type: ignore[assignment]
     if not PREDICTED[data.problem].studies_exits:
         raise BaselineUnavailable(
@@ -181,7 +181,7 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
 
 
 def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: int) -> StepRecords:
-    """Record the outputs after every step at random positions of the first blocks of a text."""
+    """Record the model's outputs after every step at random positions in the first blocks of a text."""
     options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
     positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
     positions = positions[positions < count * POSITIONS]
@@ -190,7 +190,7 @@ def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: i
 
 
 def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Sequence[str]) -> dict[str, Any]:
-    """Compare a model's recorded exits with those of one fixed depth and of permuted depths.
+    """Compare the model's recorded exits with one fixed depth for all examples, and with shuffled exits.
 
     A model without an exit rule uses the rule of its family, fitted to half of the depth.
     """
@@ -205,9 +205,9 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
 
 
 def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, str]:
-    """Return the exit steps under the default exit rule of the model at a threshold of one half, and the rule's label.
+    """Return the exit steps of the model's default exit rule at mean depth 1/2, and the rule's label.
 
-    Its threshold is fitted so that units exit after half of the steps on average.
+    The threshold of the rule is fitted so that examples exit after half of the steps on average.
     """
 
     def build_rule(level: float) -> ExitRule:
@@ -228,7 +228,7 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
 
 @dataclasses.dataclass
 class _EvaluationPass:
-    """Result of one evaluation pass: metrics, and the halting masses of the tokens of each batch, (B, T, N)."""
+    """Result of one pass over the examples: metrics, and the tokens' halting distributions per batch, (B, T, N)."""
 
     metrics: dict[str, float]
     masses: list[Tensor]
@@ -238,7 +238,7 @@ class _EvaluationPass:
 
 
 def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any) -> dict[str, Any]:
-    """Compare the model's own halting with its mean depth for all units, and with random permutations of its depths."""
+    """Compare the model's own halting with its mean depth for all tokens, and with shuffled depths."""
     adaptive = _run_pass(trainer, model, name, examples, None)
     tokens = torch.cat([masses[valid] for masses, valid in zip(adaptive.masses, adaptive.valid, strict=True)])
     depths = torch.cat([updates[valid] for updates, valid in zip(adaptive.updates, adaptive.valid, strict=True)])
@@ -256,7 +256,7 @@ def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any)
 
 
 def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator: torch.Generator) -> list[Tensor]:
-    """Permute the halting masses among tokens, or among sequences if sequences halt as a whole."""
+    """Shuffle halting distributions over tokens, or over sequences if whole sequences halt."""
     if not model.halts_by_sequence:
         return permute_masses(adaptive.masses, adaptive.valid, generator)
     rows = [masses.amax(dim=1, keepdim=True) for masses in adaptive.masses]
@@ -267,7 +267,7 @@ def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator:
 def _run_pass(
     trainer: DepthTrainer, model: ReplaysHalting, name: str, examples: Any, masses: Sequence[Tensor] | None
 ) -> _EvaluationPass:
-    """Evaluate the examples with given halting masses per batch, (B, T, N); None lets the model decide."""
+    """Evaluate the examples, with halting distributions given per batch, (B, T, N), or decided by the model if None."""
     evaluation = trainer.start_evaluation(name)
     following: Iterator[Tensor] = iter(masses or ())
     done = _EvaluationPass({}, [], [], [], 0)
@@ -292,7 +292,7 @@ def _run_pass(
 
 
 def _count_predictions(batch: Mapping[str, Tensor]) -> int:
-    """Count the labels of a batch, or its rows if labels are values or spans."""
+    """Count the labels of a batch; if labels are values or spans, count its rows."""
     labels = batch.get("labels")
     if labels is None or labels.is_floating_point():
         return len(next(iter(batch.values())))
@@ -305,7 +305,7 @@ def _count_predictions(batch: Mapping[str, Tensor]) -> int:
 def _train_baseline(
     session: Session, settings: Mapping[str, Any], description: str, build_session: BuildSession, started: float
 ) -> dict[str, Any]:
-    """Train a baseline on the run's cached states, for at most half of the time that the run has taken.
+    """Train a baseline on cached hidden states, for at most half of the time that the run took.
 
     Raises:
         BaselineUnavailable: If this time is too short, or if no states are cached.

@@ -1,4 +1,4 @@
-"""Fields of a model's configuration that follow from data, and data-loader options that follow from a family."""
+"""Model configuration fields that follow from the data, and data-loader options that follow from the model family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label"
 
 
 def cls_options(name: str, model: Any) -> dict[str, Any]:
-    """Return the data-loader option with the number of leading [CLS] tokens that a family needs.
+    """Return the data-loader option for the number of leading [CLS] tokens that a model family needs.
 
     With 0 the tokenizer decides.
 
@@ -26,12 +26,12 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
 
 
 def head_fields(data: LabelledData) -> dict[str, Any]:
-    """Return the configuration fields that the data determine, such as classes and the size of input vectors."""
+    """Return model configuration fields that the data determine, such as classes and input size."""
     return {**data.model_fields, **data.least_fields, **class_fields(data.problem, data.labels)}
 
 
 def class_fields(problem: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Return the configuration fields for a problem type and its class names."""
+    """Return model configuration fields for a problem type and its class names."""
     if not PREDICTED[problem].has_classes:
         return {}
     if problem == "regression":

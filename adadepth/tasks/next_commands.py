@@ -1,4 +1,4 @@
-"""Commands that a run suggests after training."""
+"""Next commands that a run suggests to the user after training."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Command = list[str]
 
 
 def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
-    """Return up to three commands that a user may want to run after training, as lists of words.
+    """Return up to three suggested commands after training, each as a list of words.
 
     Commands that answer open questions about the run come first.
 
@@ -53,7 +53,7 @@ def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = N
 
 
 def _name_run(config: ExperimentConfig, directory: Path) -> str:
-    """Return `latest` if that names the run, otherwise the run directory."""
+    """Return `latest` if the run is the latest one, otherwise its directory."""
     try:
         is_latest = not is_given("name") and resolve_run("latest", config, needs=MODEL) == directory
     except CheckpointError:
@@ -62,7 +62,7 @@ def _name_run(config: ExperimentConfig, directory: Path) -> str:
 
 
 def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
-    """Return the training command that the report recommends if depth does not adapt."""
+    """Return the training command that the report recommends for a run whose depth does not adapt."""
     if config.seeds > 1 or config.budget.target is not None:  # with a budget the advice is more updates
         return None
     advice = str(files.halting.get("adaptation", {}).get("advice", ""))
@@ -71,7 +71,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
 
 
 def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
-    """Return the command that trains a fixed-depth baseline of equal compute, if the run has none yet."""
+    """Return the command that trains an equal-compute baseline of fixed depth, if the run has none yet."""
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
     if descriptor.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
         return None
@@ -88,7 +88,7 @@ def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:
 
 
 def _set_depths(config: ExperimentConfig, descriptor: Family, files: RunFiles) -> list[str]:
-    """Return overrides that evaluate the trained model at two other depths.
+    """Return overrides that evaluate the trained model at two other target depths.
 
     The list is empty if the depth of the model cannot be set.
     """
@@ -102,7 +102,7 @@ def _set_depths(config: ExperimentConfig, descriptor: Family, files: RunFiles) -
 
 
 def _reads_one_text(config: ExperimentConfig) -> bool:
-    """Return whether an example is a single text of natural language."""
+    """Return whether each example consists of a single natural-language text."""
     if get_kind(config.dataset).columns == "text_columns":
         return len(list_input_columns(config.dataset) or ("sentence",)) == 1
     return get_problem(config.dataset) is None  # running text

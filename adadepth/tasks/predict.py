@@ -1,4 +1,4 @@
-"""Mode `predict`: predicts texts or a table with a checkpoint, and reports the depth of each text."""
+"""Mode `predict`: predictions of a checkpoint for texts or a table, with the depth that each text received."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
 
 
 def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> list[str | tuple[str, str]]:
-    """Join lines of text to puzzles with the model's number of cells."""
+    """Join lines of text to puzzles of as many cells as the model expects."""
     puzzles: list[str | tuple[str, str]] = []
     cells = ""
     for text in texts:
@@ -130,7 +130,7 @@ def _join_puzzles(texts: list[str | tuple[str, str]], pipeline: Pipeline) -> lis
 
 
 def read_texts(value: Any) -> list[str | tuple[str, str]]:
-    """Return the texts that the setting `text` names.
+    """Return the texts that the setting `text` contains, or those of the file that it names.
 
     If `text` names a file, each of its lines holds one text, or a pair of texts separated by a tab. Blank lines are
     skipped.
@@ -185,7 +185,7 @@ def _choose_max_length(config: ExperimentConfig, model: Any, path: str) -> int |
 
 
 def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[str]:
-    """Return the columns of a table that the model reads.
+    """Return the table columns that serve as input of the model.
 
     They are those of the settings or of the run, or else those of training.
     """
@@ -197,7 +197,7 @@ def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[
 
 
 def _read_segment_length(config: ExperimentConfig, model: Any) -> int | None:
-    """Return the segment length in the evaluations of the model's run.
+    """Return the segment length with which the model's run evaluated text.
 
     The result is None if the model has no memory, or if there is no run.
     """

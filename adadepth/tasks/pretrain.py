@@ -70,7 +70,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 def build_pretraining_session(
     config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
 ) -> Session:
-    """Build a session that evaluates a pretraining model on held-out text, with depth statistics."""
+    """Build the session that evaluates a pretraining model on held-out text, with depth statistics."""
 
     def start(name: str) -> Evaluation:
         scorer = PretrainingScorer(data.tokenizer, args.device, model.max_updates if model.exit_signals else 0)

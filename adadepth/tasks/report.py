@@ -31,7 +31,7 @@ from adadepth.runtime.files import refuse_links
 
 
 def judge(directory: Path) -> Verdict:
-    """Return the verdict on whether adaptive depth helped a run, based on the files of the run."""
+    """Decide from the files of a run whether adaptive depth helped, and return the verdict."""
     return build_or_leave_out(verdict, read_run(directory), {})
 
 
@@ -50,7 +50,7 @@ def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[
 
 
 def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the published depths for a run's model, or None if its family has none."""
+    """Return the depths that a paper reports for the run's model, or None if its family has none."""
     family = _find_family(files)
     if family is None or family.reference_depth is None:
         return None
@@ -74,14 +74,14 @@ def draw_run_figures(directory: Path) -> list[Path]:
 
 
 def family_sections(directory: Path) -> list[SectionOf | SectionEntry]:
-    """Return the report sections of a run's model family and dataset type, if these are installed."""
+    """Return the report sections that the run's model family and dataset type add, if these are installed."""
     files = read_run(directory)
     owners = (_find_family(files), kinds().get(str(files.run.get("dataset_schema"))))
     return [load(section) for owner in owners if owner is not None for section in owner.sections]
 
 
 def compare_runs(config: ExperimentConfig) -> None:
-    """Compare runs for `mode=report runs=[...]`; an entry may also be a folder of runs.
+    """Compare runs for `mode=report runs=[...]`, whose entries are runs or folders of runs.
 
     Raises:
         CheckpointError: If a folder is missing or holds no run, or no run can be read.
@@ -93,7 +93,7 @@ def compare_runs(config: ExperimentConfig) -> None:
 
 
 def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
-    """Return all run directories that an entry of `runs` names."""
+    """Return the run directories for one entry of the setting `runs`."""
     folder = resolve_run(value, config) if value == "latest" else Path(value)
     if not os.path.isdir(folder):
         siblings = map(str, folder.parent.iterdir()) if os.path.isdir(folder.parent) else ()
@@ -107,7 +107,7 @@ def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
 def compare_sweep(
     sweep: str, folders: Iterable[str], failures: Mapping[str, str], search: Search | None = None
 ) -> None:
-    """Compare the runs of a sweep that this machine can read; do nothing if there are none.
+    """Compare those runs of a sweep that this machine can read; do nothing if there are none.
 
     Args:
         sweep: Name of the sweep, as in run.json.
@@ -123,7 +123,7 @@ def compare_sweep(
 
 
 def _report_failures(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> Iterator[str]:
-    """Yield a sentence for every job that failed before it created a run; other failures are recorded in the runs."""
+    """Yield a sentence for every job that failed before it created a run directory."""
     errors = Counter(next(iter(str(run.run.get("error") or "").splitlines()), "") for run in runs)
     for job, why in failures.items():
         error = next((error for error, count in errors.items() if error and count and error in why), None)
@@ -142,13 +142,13 @@ def _write_comparison(comparison: Comparison, output: Path) -> None:
 
 
 def _hash_directories(runs: Sequence[RunFiles]) -> str:
-    """Return a hash of the run directories as eight hexadecimal digits."""
+    """Return an 8-digit hexadecimal hash of the run directories, to name their comparison."""
     names = "\n".join(sorted(str(run.directory.resolve()) for run in runs))
     return hashlib.sha256(names.encode()).hexdigest()[:8]
 
 
 def rewrite(config: ExperimentConfig) -> None:
-    """Write the report of an earlier run again, or compare several runs, for `mode=report`.
+    """Write the report of an earlier run once more, or compare several runs, for `mode=report`.
 
     Raises:
         CheckpointError: If there is no such run, its record is damaged, or its directory contains a link.

@@ -33,7 +33,7 @@ _TIMING_S = 4.0  # for evaluation, and again for training; a small run times one
 
 
 def show_grid(trainer: DepthTrainer) -> None:
-    """Print the depth of every cell of an example grid, if the task has grids."""
+    """Print an example grid with the depth of every cell, if the task has grids."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
         draw = draw_puzzle_text if grids[0][0]["kind"] == PUZZLE else draw_grid_text
@@ -84,14 +84,14 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
 
 
 def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
-    """Upload the model of a run to the Hugging Face hub, and print its address."""
+    """Upload the run's model to the Hugging Face hub, and print its address."""
     if address := push(run.directory / MODEL, repository, f"{config.name}, run {run.directory.name}"):
         run.update(pushed_to=address)
         say(f"model: {address}")
 
 
 def draw_results(run: Run, tracker: Tracker, step: int) -> None:
-    """Record the verdict on a run's adaptive depth, draw its figures, and send them to the trackers."""
+    """Record the verdict on adaptive depth, draw the figures of the run, and send them to the trackers."""
     if verdict := judge(run.directory):
         run.update(verdict=to_json(verdict))
     track_figures(run.directory, tracker, step)

@@ -1,4 +1,4 @@
-"""Rivals, which are fixed-depth baselines of equal compute: their training and comparison with the adaptive run.
+"""Equal-compute baselines of fixed depth ("rivals"): training, and comparison with the adaptive run.
 
 `rival_of=<run>` starts an ordinary run, which can be resumed, reported and swept. Its depth follows from the compute of
 the adaptive run. It adds a row to rivals.json and to the report of the adaptive run.
@@ -34,7 +34,7 @@ SUFFIX = "_rival"
 def train_rival(
     config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
 ) -> dict[str, float]:
-    """Train a fixed-depth baseline of equal compute for a run, compare both, and return the baseline's metrics."""
+    """Train an equal-compute baseline of fixed depth, compare it with the run, and return its metrics."""
     rival, directory = build_rival_config(config)
     metrics, run = train(rival)
     if is_main_process():
@@ -44,7 +44,7 @@ def train_rival(
 
 
 def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
-    """Return the configuration of a fixed-depth baseline, and the directory of the adaptive run.
+    """Return the configuration of an equal-compute baseline of fixed depth, and the adaptive run's directory.
 
     The rival has the smallest depth whose compute is at least that of the adaptive run.
 
@@ -78,7 +78,7 @@ def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path
 
 
 def compare_rival(directory: Path, rival: Path) -> None:
-    """Compare a finished baseline with the adaptive run in `directory`, record the comparison, and print it."""
+    """Compare a finished baseline with the adaptive run in `directory`; record and print the comparison."""
     adaptive, fixed = read_run(directory), read_run(rival)
     earlier = adaptive.of(RIVALS).get("rows", [])
     other_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
@@ -93,7 +93,7 @@ def compare_rival(directory: Path, rival: Path) -> None:
 
 
 def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
-    """Yield lines about the adaptive run, such as its depth by difficulty, for the comparison with a baseline."""
+    """Yield lines on the adaptive run, such as its depth by difficulty, for the printed comparison."""
     for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
         yield draw_grid_text(grids[0])
     if table := format_rival_difficulty(adaptive.halting, rival.halting):
@@ -103,7 +103,7 @@ def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return the row of a network in rivals.json: type, depth, compute, and metrics on every evaluation set."""
+    """Return a network's row for rivals.json: type, depth, compute, and metrics on every evaluation set."""
     record, halting = files.run, files.halting
     updates, cost = halting["classes"]["all"], halting["cost"]
     metrics: Mapping[str, Any] = record.get("final_metrics") or {}

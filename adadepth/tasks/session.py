@@ -1,4 +1,4 @@
-"""Session of a run, which all tasks use: opens the run, trains or evaluates a model, and writes the report."""
+"""Session of a run, shared by all tasks: creates the run directory, trains or evaluates, and writes the report."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from adadepth.training.trainer import DepthTrainer
 
 @dataclass
 class Session:
-    """Session that trains or evaluates a model in a run directory.
+    """Session of one run, which trains or evaluates a model in a run directory.
 
     `run` and the fields after it are set when the session is open.
 
@@ -138,7 +138,7 @@ class Session:
             return metrics
 
     def with_extensions(self) -> Self:
-        """Return a copy of the session with all training extensions of data, family and settings."""
+        """Return a copy of the session with the training extensions of data, family and settings."""
         extensions = (*self.extensions, *build_extensions(self.config, self.args, self.model, self.data))
 
         def complete(examples: Any) -> Any:
@@ -151,7 +151,7 @@ class Session:
 
     @contextmanager
     def open(self, directory: Path, checkpoint: Path | None = None) -> Iterator[None]:
-        """Open run, trackers and trainer for the block, and write the report at its end, even after an error.
+        """Open run, trackers and trainer for the `with` block, and write the report at its end, even after an error.
 
         Args:
             directory: Run directory.
@@ -251,7 +251,7 @@ class Session:
 
     @contextmanager
     def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
-        """Run an action on the main process when the block ends; after an error, ignore OSError of the action."""
+        """Run an action on the main process at the end of the `with` block; after an error, ignore its OSError."""
         try:
             yield
         except BaseException:

@@ -1,4 +1,4 @@
-"""Look-up of stored models and runs, restarts by a launcher, and checks of stored models."""
+"""Finding and checking of stored models and runs, and restarts by a launcher."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from adadepth.training.tracking import METRICS_FILE, read_metrics
 
 
 def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> None:
-    """Refuse a tokenizer with more vocabulary entries than the model has embeddings.
+    """Raise an error if a tokenizer has more vocabulary entries than the model has embeddings.
 
     Args:
         config: Experiment, which names the tokenizer.
@@ -47,7 +47,7 @@ def check_vocabulary(config: ExperimentConfig, model: Any, tokenizer: Any) -> No
 
 
 def resume_after_restart(config: ExperimentConfig, args: TrainingArguments) -> ExperimentConfig:
-    """Return the configuration with `resume` set, if a launcher has restarted an unfinished training run.
+    """Set `resume` in the configuration, if a launcher (such as Slurm) has restarted an unfinished training run.
 
     A run without a checkpoint starts again from the beginning.
     """
@@ -68,7 +68,7 @@ def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
 
 
 def find_earlier_run(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
-    """Return the run that an earlier start of this launch has finished, or None if there is none."""
+    """Return the run that finished before the launcher restarted this command, or None."""
 
     def find_run() -> Path | None:
         run = find_run_of_launch(config)
@@ -102,7 +102,7 @@ def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
 
 
 def find_resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:
-    """Return the newest complete checkpoint of a run, or None; print the names of newer, damaged checkpoints.
+    """Return the newest complete checkpoint of a run, or None; print newer checkpoints that are damaged.
 
     Raises:
         CheckpointError: If all checkpoints are damaged, or if the log is damaged.
@@ -167,7 +167,7 @@ def resolve_model_path(config: ExperimentConfig) -> str:
 
 
 def _select_checked_files(folder: Path, written: Record) -> Record:
-    """Return the files of a model that must match their record.
+    """Return the model files whose checksums must match their record.
 
     The model card is excluded, because users may edit it and older versions rewrote it on resume. A missing tokenizer
     is also excluded, because the configuration may name another one. If it does not, loading the tokenizer reports the
@@ -181,7 +181,7 @@ def _select_checked_files(folder: Path, written: Record) -> Record:
 
 
 def check_weights(model: Any, path: str) -> None:
-    """Refuse a model that was loaded from `path` if a weight is not finite.
+    """Raise an error if a weight of the model loaded from `path` is not finite.
 
     Raises:
         CheckpointError: If a weight is not finite; the message names it.
@@ -191,18 +191,18 @@ def check_weights(model: Any, path: str) -> None:
 
 
 def choose_checkpoint_tokenizer(config: ExperimentConfig, path: str) -> TokenizerConfig:
-    """Return the tokenizer settings of the checkpoint at `path`, unless the configuration names another tokenizer."""
+    """Return the tokenizer settings of the checkpoint at `path`, unless the configuration sets a tokenizer."""
     sources = (None, config.model.pretrained, getattr(config.model, "base_model", None))
     return TokenizerConfig(path=path) if config.tokenizer.path in sources else config.tokenizer
 
 
 def list_overridden_model_settings() -> list[str]:
-    """Return the `model.*` settings given on the command line, which override those of a checkpoint."""
+    """Return the `model.*` settings on the command line, which override those of a checkpoint."""
     return [key.removeprefix("model.") for key in list_overridden_keys() if key.startswith("model.")]
 
 
 def describe_changed_depth(model: Any, path: str) -> dict[str, int]:
-    """Return the field `trained_steps` if the model is evaluated with another depth than the one stored at `path`.
+    """Return the field `trained_steps`, if the model is evaluated at another depth than the stored one.
 
     Otherwise the result is empty.
     """

@@ -56,7 +56,7 @@ class ConsoleCallback(TrainerCallback):
         self._begun, self._first = time.monotonic(), None
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Record when the first step ended, because it includes compilation and start-up."""
+        """Record when the first step ended, as the start for estimating the speed of later steps."""
         if self._first is None:
             self._first = state.global_step, time.monotonic()
 

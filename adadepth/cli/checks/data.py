@@ -1,4 +1,4 @@
-"""Checks of the settings of the data set and the tokenizer, made before any data are read. `Kind.checks` names them."""
+"""Checks of the settings of data set and tokenizer, before any data are read."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -42,7 +42,7 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
-    """Run the checks that belong to the dataset type, and the check of the tokenizer settings."""
+    """Check the settings of the data set, as its type requires, and those of the tokenizer."""
     for check in get_kind(config.dataset).checks:
         yield from call_by_path(check, config.dataset, config=config)
     yield from check_tokenizer(config)
@@ -60,7 +60,7 @@ def check_text(dataset: TextConfig) -> Iterator[str]:
 
 
 def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]:
-    """Check that a data set of local files has a path, and that a data set from another source has none."""
+    """Check that `dataset.path` is set if, and only if, the data are local files."""
     if dataset.source is Source.local and not dataset.path:
         yield f"dataset.path: dataset.source=local needs {needed}"
     if dataset.source is not Source.local and dataset.path is not None:
@@ -68,14 +68,14 @@ def _check_path(dataset: TextConfig | TableConfig, needed: str) -> Iterator[str]
 
 
 def _check_local_path(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that the path of an additional text, such as a test text, is set only if the data are local files."""
+    """Check that the path of an additional text, such as a test text, is set only for local data."""
     if getattr(dataset, key) and dataset.source is not Source.local:
         path = "" if dataset.path else " dataset.path=PATH"
         yield f"dataset.{key}={getattr(dataset, key)}: only used with dataset.source=local{path}"
 
 
 def _check_extra_hub(dataset: TextConfig, key: str) -> Iterator[str]:
-    """Check that no data set on the hub is named if the text comes from the package.
+    """Check that no hub data set is set if the text comes from the package.
 
     Local files may have them, because they may replace the hub entries of a configuration.
     """
@@ -114,7 +114,7 @@ def check_stream(dataset: StreamConfig) -> Iterator[str]:
 
 
 def check_causal(dataset: CausalConfig) -> Iterator[str]:
-    """Check that a document separator is set for a text that is read line by line."""
+    """Check that `dataset.document_separator` is set for a text that is read line by line."""
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
@@ -137,7 +137,7 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_table(dataset: TableConfig) -> Iterator[str]:
-    """Check the settings that name the source of a table and the share of its rows that is held out for evaluation."""
+    """Check the settings for the source of a table, and for the share of its rows to hold out."""
     yield from _check_table_source(dataset)
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
@@ -183,12 +183,12 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
 
 
 def check_local(dataset: TableConfig) -> Iterator[str]:
-    """Check that `dataset.path` is set for a dataset type that exists only as local files."""
+    """Check that `dataset.path` is set for a dataset type that only local files can have."""
     yield from _check_path(dataset, "a folder or a file")
 
 
 def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
-    """Check that the settings choose one of the probing tasks of SentEval."""
+    """Check that the settings name a probing task of SentEval."""
     if not dataset.task:
         yield "dataset.task: required by dataset=senteval, e.g. past_present for past_present.txt in dataset.path"
 
@@ -261,7 +261,7 @@ def check_addition(dataset: AdditionConfig) -> Iterator[str]:
 
 
 def _check_larger_sizes(key: str, values: list[int], trained: str, low: int, high: int) -> Iterator[str]:
-    """Check that the larger sizes for evaluation exceed the trained size, fit into the field, and occur only once."""
+    """Check that the evaluation sizes exceed the trained size, fit into the field, and do not repeat."""
     wrong = [value for value in values if not low < value <= high]
     if wrong or len(set(values)) < len(values):
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"

@@ -48,7 +48,7 @@ _WITH_SETS = ("halting", "cost")
 
 
 def check_optimised(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the run can log the metric that the setting `optimise` names.
+    """Check that the run will log the metric that the setting `optimise` names.
 
     Metrics of an evaluation are checked together with the data.
     """
@@ -65,14 +65,14 @@ def check_optimised(config: ExperimentConfig) -> Iterator[str]:
 
 
 def may_be_logged(name: str) -> bool:
-    """Return whether some run of adadepth could log a metric of this name."""
+    """Return whether any kind of run could log a metric of this name."""
     prefix, _, rest = name.partition("/")
     some_set = "(.+/)?" if prefix in _WITH_SETS else ""
     return any(re.fullmatch(some_set + _fill_name(re.escape(metric), _PATTERNS), rest) for metric in NAMES[prefix])
 
 
 def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> str | None:
-    """Return the reason why a run with these settings does not log a metric, or None if the run logs it."""
+    """Return why a run with these settings does not log a metric, or None if it does."""
     if prefix == "search" and family(config.model.name).search is None:
         return f"model={config.model.name} has no architectures to search"
     if config.task is Task.architecture_search and prefix != "search":
@@ -91,7 +91,7 @@ def _fill_name(name: str, values: dict[str, str]) -> str:
 
 
 def check_prediction(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the model family has a head for the labels of the data, and check settings of the problem type."""
+    """Check that the model family can predict the labels of the data set, and check related settings."""
     dataset, model = config.dataset, family(config.model.name)
     problem = get_problem(dataset)
     if problem is None:
@@ -122,7 +122,7 @@ def _check_head(model: Family, dataset: DatasetConfig, predicted: PredictionSpec
 
 
 def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
-    """Check that the model family has a token classifier, and that the classifier can read the generated data."""
+    """Check that the model family can classify tokens, and that it can read the generated data."""
     able = [name for name in list_families_with_head("tagging") if families()[name].own_symbols]
     if get_kind(dataset).own_symbols and model.name not in able:
         yield f"model={model.name}: dataset={dataset.name} labels symbols of its own; use {join_alternatives(able)}"

@@ -16,7 +16,7 @@ _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
 
 
 def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
-    """Run the checks of the model family, and refuse groups of settings that the family does not read."""
+    """Check the settings of the model family, and that no settings are given that the family ignores."""
     model = family(config.model.name)
     for group in _GROUPS:
         if group not in model.reads and getattr(config, group) != OPTIONAL_GROUPS[group]():
@@ -34,7 +34,7 @@ _MAX_BLOCKS, _MAX_UPDATES, _MAX_SIZE = 4096, 2**15, 2**31 - 1
 
 
 def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
-    """Refuse model sizes that no machine can hold, because building a model with so many blocks would never end."""
+    """Raise an error for model sizes so large that building the model would never end."""
     model = config.model
     for name in get_field_specs(type(model)):
         value, most = getattr(model, name), _MAX_BLOCKS if name in _BLOCKS else _MAX_SIZE
@@ -48,7 +48,7 @@ def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings of the second training stage, which trains only the halting head of a trained model."""
+    """Check the settings of the second training stage, which trains only the halting head."""
     halting, model = config.halting, config.model
     if "halting" not in family(model.name).reads:
         return
@@ -63,7 +63,7 @@ def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the target, the unit and the schedule of a depth budget are possible for the model."""
+    """Check that target, unit and schedule of the depth budget are possible for the model."""
     budget, able = config.budget, family(config.model.name).budget
     if budget.targets:
         yield from _check_targets(config)
@@ -96,7 +96,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_fit_after_training(config: ExperimentConfig) -> Iterator[str]:
-    """Check the budget settings of a model whose depth is fitted to the target after training instead of during it."""
+    """Check the depth-budget settings of a model whose depth is fitted to the target after training."""
     if not config.trainer.halting_statistics:
         yield f"budget.target={config.budget.target:g}: needs trainer.halting_statistics=true"
     for key in ("grow", "grow_from", "hold", "ramp", "gain"):
@@ -106,7 +106,7 @@ def _check_fit_after_training(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_targets(config: ExperimentConfig) -> Iterator[str]:
-    """Check the list of target depths to which an evaluation fits a checkpoint."""
+    """Check the target depths at which an evaluation compares a checkpoint."""
     prefix, units = f"budget.targets={config.budget.targets}", family(config.model.name).budget.fitted
     if config.mode is not Mode.evaluate:
         yield f"{prefix}: only used with {format_mode(Mode.evaluate, config)}; in training, set budget.target"
@@ -136,7 +136,7 @@ def _check_range(key: str, target: float, config: ExperimentConfig) -> Iterator[
 
 
 def _check_growth(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a growing depth is set only for a model family that can be trained at any number of updates."""
+    """Check that a growing depth is set only if the model family can be trained at any depth."""
     budget, model, most = config.budget, family(config.model.name), get_max_updates(config)
     if not model.budget.grows:
         able = [name for name, spec in families().items() if spec.budget.grows]

@@ -84,7 +84,7 @@ def _check_plateau(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_selection(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the direction of the metric is right, so that the run selects its best model and not its worst.
+    """Check that the direction of the selection metric is right, so that the best model is kept, not the worst.
 
     A resumed run keeps its settings and is not checked.
     """
