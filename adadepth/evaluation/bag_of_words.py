@@ -23,7 +23,7 @@ Scores = dict[str, dict[str, float]]
 
 
 def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
-    """Return a description of a bag-of-words baseline, and its metrics on every evaluation set.
+    """Train a bag-of-words baseline, and return its description and its metrics on every evaluation set.
 
     The result is None if there is no baseline for the data.
 
@@ -70,7 +70,7 @@ def _linear_model(problem: str) -> Any:
 
 
 def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
-    """Return the labels of the given rows of a data set.
+    """Return the labels of selected rows of a data set.
 
     They are values (rows,) float64, class numbers (rows,) int64, or, with several labels per row, 0 or 1 for every
     class, (rows, C) int64.
@@ -121,6 +121,6 @@ def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
 
 
 def _words(examples: TaggingExamples, index: int) -> list[tuple[int, ...]]:
-    """Return the words of a sentence, each as a tuple of its token ids."""
+    """Return the words of a tokenised sentence, each as a tuple of token ids."""
     pieces, starts = examples.store.pieces(int(examples.rows[index]))
     return [tuple(part.tolist()) for part in np.split(pieces, starts[1:])]

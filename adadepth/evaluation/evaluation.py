@@ -21,18 +21,18 @@ from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 
 
 class TaskDepthReporter(Scorer):
-    """Report builder for models with one depth per task. Its report describes layers instead of tokens or sequences."""
+    """Reporter for models with one depth per task: layer weights instead of depths of tokens or sequences."""
 
     def __init__(self, model: DepthModel) -> None:
         self._model = model
         self._reads_cached_states = False
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Note whether the base model's states come from the cache on disk; this evaluation collects no examples."""
+        """Record whether the base model's hidden states come from the cache on disk."""
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the distribution over layers, the parameter counts of head and base, and the source of the states."""
+        """Return the learned layer weights, the parameter counts of head and base, and the origin of the states."""
         if "layers" in statistics and isinstance(self._model, MixesLayers):
             statistics["layers"] |= {
                 "added_parameters": self._model.added_parameters(),
@@ -44,19 +44,19 @@ class TaskDepthReporter(Scorer):
 
 
 class LossAccumulator:
-    """Accumulator of mean losses over prediction targets, which do not depend on batch size or world size."""
+    """Accumulator of mean losses per prediction target, independent of batch size and world size."""
 
     def __init__(self) -> None:
         self._sums: dict[str, Tensor] = {}  # (2,) float64 by part: sum of losses, number of targets
 
     def add(self, parts: Mapping[str, Tensor], counts: Mapping[str, Tensor]) -> None:
-        """Add the loss parts of a batch, each weighted by the number of targets over which it was averaged."""
+        """Add the loss terms of a batch, each weighted by its number of targets."""
         for name, part in parts.items():
             added = torch.stack([part.double() * counts[name], counts[name].double()])
             self._sums[name] = self._sums.get(name, torch.zeros_like(added)) + added
 
     def merge(self) -> None:
-        """Sum the losses over all processes. Every process must call it, also one without examples."""
+        """Sum the losses over all processes. Every process must call it, even without examples."""
         total: dict[str, Tensor] = {}
         for parts in gather_from_processes({name: sums.cpu() for name, sums in self._sums.items()}):
             for name, sums in parts.items():
@@ -64,7 +64,7 @@ class LossAccumulator:
         self._sums = total
 
     def means(self) -> dict[str, float]:
-        """Return the mean `<part>_loss` of every loss part that has a target."""
+        """Return the mean `<part>_loss` of every loss term that has targets."""
         totals = {name: sums.tolist() for name, sums in self._sums.items()}
         return {f"{name}_loss": total / count for name, (total, count) in totals.items() if count}
 
@@ -81,7 +81,7 @@ class UnitStatistics(HaltingStatistics):
         )
 
     def summary(self) -> dict[str, Any]:
-        """Return the content of the file `halting.json`, including advice if depth does not adapt."""
+        """Return the content of `halting.json`, including advice if depth does not adapt."""
         summary = super().summary()
         if self.advice and "warning" in summary["adaptation"]:
             half = max(1, round(summary["max_depth"] / 2))
@@ -90,7 +90,7 @@ class UnitStatistics(HaltingStatistics):
 
 
 class ArchitectureStatistics:
-    """Accumulator of the operation that an architecture search chose for each block, and of the compute per token."""
+    """Accumulator of the searched operation of each block, and of the compute per token."""
 
     def __init__(self, model: DepthModel, device: torch.device) -> None:
         self._model = model
@@ -98,7 +98,7 @@ class ArchitectureStatistics:
         self._sums = torch.zeros(len(Work._fields) + 1, dtype=torch.float64, device=device)  # work, tokens
 
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
-        """Add the compute and the number of tokens of a batch, and store which operations the blocks have."""
+        """Add the compute and the token count of a batch, and record the operations of the blocks."""
         tokens = trace.executed.tokens
         assert trace.operations is not None
         assert tokens is not None
@@ -107,11 +107,11 @@ class ArchitectureStatistics:
         self._sums += torch.stack([*work, tokens.sum()]).double()
 
     def tensors(self) -> Sequence[Tensor]:
-        """Return the accumulated sums as tensors, which the caller sums over processes in place."""
+        """Return the accumulated sums as tensors, which the caller all-reduces over processes."""
         return [self._sums]
 
     def summary(self) -> dict[str, Any]:
-        """Return the description of the architecture (see `describe_architecture`) and the compute of a token."""
+        """Return statistics of the architecture (see `describe_architecture`), and the compute per token."""
         temperature = self._model.temperature if isinstance(self._model, LearnsGates) else None
         described = describe_architecture(self._operations, temperature)
         *work, tokens = self._sums.tolist()
@@ -127,7 +127,7 @@ Statistics = UnitStatistics | ArchitectureStatistics
 
 
 def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: int, device: torch.device) -> Statistics:
-    """Build the accumulator of depth statistics that fits the depth unit of a model, e.g. tokens or an architecture."""
+    """Build the accumulator of depth statistics for what has a depth in a model, e.g. tokens or an architecture."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
     statistics = UnitStatistics(model.max_updates, classes, device, difficulties)
@@ -137,7 +137,7 @@ def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: in
 
 
 class Evaluation:
-    """Evaluation of a model on one data set, which turns batches into metrics and a report.
+    """Evaluation of a model on one data set: accumulates batches, and returns metrics and a report.
 
     Args:
         model: Evaluated model.
@@ -172,11 +172,11 @@ class Evaluation:
             self._options["output_hidden_states"] = True
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the keyword arguments that the model's forward pass needs in addition to the tensors of a batch."""
+        """Return the arguments that the model's forward pass needs besides the tensors of a batch."""
         return {**self._options, **self.scorer.options(batch)}
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch and the model's outputs to the scorer, the losses and the depth statistics."""
+        """Add a batch with the model's outputs to losses, task metrics and depth statistics."""
         self.scorer.record(batch, outputs)
         if outputs.loss_parts is not None:  # sentences without targets have no loss
             self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
@@ -197,15 +197,15 @@ class Evaluation:
         all_reduce_sum([] if self._words is None else self._words.tensors())
 
     def losses(self) -> dict[str, float]:
-        """Return the mean of every loss part over the whole data set, by name."""
+        """Return the mean of every loss term over the data set, by name."""
         return self._losses.means()
 
     def metrics(self) -> dict[str, float]:
-        """Return the scalar metrics of the evaluation by name, among them `loss`."""
+        """Return the scalar metrics by name, among them `loss`."""
         return self.scorer.metrics(self.losses())
 
     def report(self) -> EvaluationReport | None:
-        """Return the depth statistics and the scorer's results, or None if no report is wanted."""
+        """Return depth statistics and task results for the report, or None if none is wanted."""
         if not self.wants_statistics:
             return None
         words = {} if self._words is None else {"words": self._words.summary()}

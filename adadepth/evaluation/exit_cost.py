@@ -1,4 +1,4 @@
-"""Compute that recorded examples or tokens need if each of them exits after a given step.
+"""Compute of recorded examples or tokens under any exit steps, in multiply-accumulates.
 
 Shape legend: M units (tokens or sequences), S sequences, T tokens.
 """
@@ -53,7 +53,7 @@ class ExitCost:
 
 
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return a depth trace of sequences with given exit steps (M,), as if each were executed alone, without padding."""
+    """Build the depth trace of sequences that exit at given steps (M,), each executed alone without padding."""
     lengths = records.lengths
     return DepthTrace(
         unit="sequence",
@@ -65,7 +65,7 @@ def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
 
 
 def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return a depth trace of tokens for sequences whose tokens all exit at the sequence's exit step, (M,)."""
+    """Build the depth trace of tokens that all exit at the exit step of their sequence, (M,)."""
     valid = torch.arange(int(records.lengths.max())) < records.lengths.unsqueeze(1)
     return DepthTrace(
         unit="token",
@@ -77,7 +77,7 @@ def _trace_tokens_together(records: StepRecords, exit_steps: Tensor) -> DepthTra
 
 
 def _trace_tokens(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
-    """Return a depth trace of recorded tokens, (M,), with one row for each sequence, (S, longest sequence)."""
+    """Build the depth trace of recorded tokens, (M,), arranged by sequence, (S, longest sequence)."""
     _, rows, counts = get_sequence_numbers(records.index).unique_consecutive(return_inverse=True, return_counts=True)
     first = counts.cumsum(0) - counts
     columns = torch.arange(len(rows)) - first[rows]

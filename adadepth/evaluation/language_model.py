@@ -1,4 +1,4 @@
-"""Evaluation of language models with recurrent memory and of supernets: likelihood per token, word and character."""
+"""Evaluation of language models with memory, and of supernets: likelihood per token, word and character."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LARGEST_EXPONENT = 700.0  # exp of more does not fit a float
 
 @dataclass(frozen=True)
 class SampledPaths(Dataset):
-    """Data set repeated for every sampled path through a supernet. Its field `path` is the number of the path."""
+    """Data set repeated once for each sampled path of a supernet, whose number is in the field `path`."""
 
     streams: StreamBatches
     paths: int
@@ -37,7 +37,7 @@ class SampledPaths(Dataset):
 
 @dataclass(eq=False)
 class LanguageScorer(Scorer):
-    """Scorer that sums a language model's losses over streams of text and carries its memory from batch to batch.
+    """Scorer that sums a language model's losses over text streams, and passes its memory from batch to batch.
 
     Attributes:
         model: Evaluated language model.
@@ -66,7 +66,7 @@ class LanguageScorer(Scorer):
         self._batches = empty.new_zeros(2)  # sum of the perplexities of batches, number of batches
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the recurrent memory, the context length and the supernet's gates as arguments of the forward pass."""
+        """Return recurrent memory, context length and supernet gates as arguments of the forward pass."""
         if batch["is_start"]:
             self._memory = None
             self._sums = torch.cat([self._sums, self._sums.new_zeros(1, 2)])
@@ -80,7 +80,7 @@ class LanguageScorer(Scorer):
         return {"memory": self._memory, "context": self.context, **gates}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add a batch's losses to the sums of this pass, and store the recurrent memory for the next batch."""
+        """Add the losses of a batch, and store the recurrent memory for the next batch."""
         self._memory = outputs.memory
         losses = outputs.token_losses.double()
         self._sums[-1] += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
@@ -111,7 +111,7 @@ class LanguageScorer(Scorer):
         return metrics
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the architecture, its compute, and the finite metrics of all evaluations so far.
+        """Return the report: the architecture, its compute, and the metrics of all evaluations so far.
 
         The perplexity of a large loss may be infinite, which JSON cannot store. The field `missing` then has the
         reason.
@@ -125,7 +125,7 @@ class LanguageScorer(Scorer):
 
 
 def likelihood(total: float, tokens: float, words: float, characters: float) -> dict[str, float]:
-    """Convert a sum of cross-entropies in nats to loss, perplexities and bits per character (see `LanguageScorer`)."""
+    """Convert summed cross-entropies in nats to mean loss, perplexities and bits per character."""
     loss = total / tokens
     return {
         "loss": loss,
@@ -137,5 +137,5 @@ def likelihood(total: float, tokens: float, words: float, characters: float) -> 
 
 
 def _exponential(value: float) -> float:
-    """Return exp(value), or infinity if it exceeds the range of a float."""
+    """Return exp(value), or infinity if it overflows."""
     return math.exp(value) if value < _LARGEST_EXPONENT else math.inf

@@ -17,7 +17,7 @@ from adadepth.metrics.unit_classes import CHOICE_CLASSES, classify_choice_tokens
 
 
 class ChoiceScorer(RecordingScorer):
-    """Scorer of multiple choice: how often the right choice is predicted, and the depth of the tokens of all choices.
+    """Scorer of multiple choice: accuracy of the chosen ending, and depth of the tokens of all choices.
 
     Traces have one row per choice, (B·C, T).
     """
@@ -32,7 +32,7 @@ class ChoiceScorer(RecordingScorer):
         self._recorder.add(flat, SimpleNamespace(logits=outputs.logits, trace=whole))
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the depth attributes of tokens, in the classes context, endings, right choice and predicted choice."""
+        """Return attributes of tokens for depth statistics, in classes such as context and right choice."""
         masks = classify_choice_tokens(
             outputs.logits,
             batch["labels"],
@@ -43,7 +43,7 @@ class ChoiceScorer(RecordingScorer):
         return Units(masks)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add every choice of a batch's examples to the example sentences of the report, as a separate sequence."""
+        """Add every choice of a batch as a separate example sentence for the report."""
         choices = batch["input_ids"].shape[1]
         numbers = batch["index"][:, None] * choices + torch.arange(choices, device=batch["index"].device)
         rows = {name: batch[name].flatten(0, 1) for name in ("input_ids", "attention_mask")}

@@ -1,4 +1,4 @@
-"""Evaluation of causal language models on packed blocks: likelihood at each token's exit step and after every step.
+"""Evaluation of causal language models on packed blocks: likelihood at the exit step and after every step.
 
 Shape legend: B rows, T positions, P predicted tokens, N steps.
 """
@@ -21,7 +21,7 @@ from adadepth.runtime.distributed import all_reduce_sum
 
 
 class BlockScorer(Scorer):
-    """Scorer that sums losses at the exit steps and after every step of a language model, and collects examples.
+    """Scorer that sums a language model's losses at the exit step and after every step.
 
     Args:
         model: Evaluated model. If it has `exit_signals`, all steps are run, and its output has `step_losses` (P, N).
@@ -40,11 +40,11 @@ class BlockScorer(Scorer):
         self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return forward arguments that run all steps and compute losses in chunks, to save memory for logits."""
+        """Return arguments with which the forward pass runs all steps, and computes losses in chunks to save memory."""
         return {"logits_to_keep": 1, **({"run_all_steps": True} if self._by_step else {})}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Add the losses of a batch to the sums of this evaluation."""
+        """Add the losses of a batch."""
         losses = outputs.token_losses.double()
         self._sums += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
         if self._by_step:
@@ -57,7 +57,7 @@ class BlockScorer(Scorer):
         all_reduce_sum([self._sums, self._step_sums, self._exits])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return the likelihood metrics at the exit steps (see `likelihood`) and `lm_loss_step_n` after every step n.
+        """Return likelihood metrics at the exit steps, and the loss `lm_loss_step_n` after every step n.
 
         Only the likelihood counts, not the other parts of the loss. If only a part of the text is evaluated, it is
         assumed to have as many words and characters per token as the whole text.
@@ -71,20 +71,20 @@ class BlockScorer(Scorer):
         return (self._step_sums / self._sums[1]).tolist() if self._by_step else []
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the depth attributes of tokens, each with the loss of the prediction at its position."""
+        """Return attributes of tokens for depth statistics, with the loss of the prediction at each position."""
         predicting = _mask_predicting(batch)
         losses = torch.full(predicting.shape, math.nan, device=predicting.device)
         losses = losses.masked_scatter(predicting, outputs.token_losses.float())
         return Units({"all": torch.ones_like(outputs.trace.valid)}, losses)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add blocks of text to the report's examples, with the depth and the prediction loss of every token."""
+        """Add blocks of text as example sentences for the report, with depth and loss of every token."""
         assert units.losses is not None
         following = torch.nn.functional.pad(batch["labels"][:, 1:], (0, 1), value=0).clamp(min=0)
         self._sentences.update({**batch, "labels": following}, outputs.trace, units.losses, following)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with the depth of tokens, example blocks, and the loss and cost after every step."""
+        """Return the report: depth of tokens, example blocks, and loss and cost after every step."""
         return EvaluationReport(statistics, self._sentences.sentences(), exits=self._summarise_steps())
 
     def _summarise_steps(self) -> dict[str, Any] | None:
@@ -118,7 +118,7 @@ class BlockScorer(Scorer):
 
 
 def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:
-    """Return the mask of the positions at which the model predicts a token, boolean (B, T).
+    """Return the mask of positions that predict a next token, boolean (B, T).
 
     These are the positions just before a label.
     """

@@ -1,4 +1,4 @@
-"""Predictions for all examples of a data set: merging over processes, and conversion to rows of result files."""
+"""Predictions for the examples of a data set: merged over processes, and converted to rows of result files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 def make_exit_kwargs(model: DepthModel) -> dict[str, Any]:
-    """Return forward arguments with a seeded random generator, so that sampled exits are equal in every evaluation."""
+    """Return forward arguments with a seeded generator, so that sampled exits are the same in every evaluation."""
     return {"generator": torch.Generator().manual_seed(0)} if model.exit_signals else {}
 
 
@@ -30,7 +30,7 @@ _Row = dict[str, Any]
 
 
 def build_example_rows(records: StepRecords, labels: Sequence[str], problem: Problem = "classification") -> list[_Row]:
-    """Return one row of results for each example, in the order of example ids.
+    """Build a row of results for each example, in the order of example numbers.
 
     Args:
         records: Records of a data set.
@@ -82,7 +82,7 @@ def probabilities(logits: Tensor) -> list[Any]:
 
 
 def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]:
-    """Return results for the words of every sentence in a batch, as lists over the words that were not truncated.
+    """Return the predictions for the words of every sentence in a batch, without truncated words.
 
     Args:
         outputs: Output with `logits` (B, T, C) and `trace`, and, if tokens exit, `unit_slots` and `exit_steps` (K,).
@@ -105,6 +105,6 @@ def build_word_columns(outputs: Any, firsts: Sequence[np.ndarray]) -> list[_Row]
 
 
 def build_word_row(number: int, labels: list[str], predicted: list[str], columns: Mapping[str, list[Any]]) -> _Row:
-    """Return the result row of a sentence, with lists over its words that hold None for truncated words."""
+    """Build the result row of a sentence: lists over its words, with None for truncated ones."""
     padded = {name: [*values, *[None] * (len(labels) - len(values))] for name, values in columns.items()}
     return {"id": number, "label": labels, "prediction": predicted, **padded}

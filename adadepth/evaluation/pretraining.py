@@ -62,19 +62,19 @@ class PretrainingScorer(Scorer):
         return super().metrics({**losses, "mlm_loss": at_exit}) | by_step
 
     def quality(self) -> dict[str, float]:
-        """Return the metrics `mlm_accuracy` and `sop_accuracy`; a metric without prediction targets is left out."""
+        """Return the metrics `mlm_accuracy` and `sop_accuracy`, if they have targets."""
         words, all_words, orders, all_orders = self._sums.tolist()
         counts = {"mlm_accuracy": (words, all_words), "sop_accuracy": (orders, all_orders)}
         return {name: right / count for name, (right, count) in counts.items() if count}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the depth attributes of tokens by class, with the losses of the predicted tokens."""
+        """Return attributes of tokens for depth statistics, with the losses of predicted tokens."""
         masked = batch["labels"] >= 0
         losses = torch.full(masked.shape, math.nan, device=masked.device).masked_scatter(masked, outputs.token_losses)
         return Units(classify_tokens(batch, self._tokenizer), losses)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add sentences with the words that the model predicted to the examples of the report."""
+        """Add sentences with the model's predictions for masked words to the examples of the report."""
         assert units.losses is not None
         labels = batch["labels"]
         predictions = labels.masked_scatter(labels >= 0, outputs.prediction_logits.argmax(dim=-1))
@@ -92,7 +92,7 @@ def _count_right(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def classify_tokens(batch: Mapping[str, Tensor], tokenizer: Any) -> dict[str, Tensor]:
-    """Return the class of every token of a batch for depth statistics; see `token_classes`."""
+    """Return the classes of the tokens of a batch for depth statistics; see `token_classes`."""
     return token_classes(
         batch, cls_id=tokenizer.cls_token_id, sep_id=tokenizer.sep_token_id, mask_id=tokenizer.mask_token_id
     )

@@ -21,7 +21,7 @@ from adadepth.runtime.distributed import gather_from_processes
 
 
 class AnswerPrediction(NamedTuple):
-    """Predicted answer to a question, found in one or more windows of its context.
+    """Predicted answer to a question over the windows of its context that were read so far.
 
     Attributes:
         score: Score of the best span, the sum of its start and end logits, or -inf if there is no span.
@@ -40,7 +40,7 @@ class AnswerPrediction(NamedTuple):
     tokens: float
 
     def merge(self, other: AnswerPrediction) -> AnswerPrediction:
-        """Merge the predicted answers of two sets of windows. If their scores are equal, the earlier span wins."""
+        """Merge the predicted answers of two sets of windows: the higher score wins, then the earlier span."""
         best = min(self, other, key=lambda answer: (-answer.score, answer.first))
         return best._replace(
             null=min(self.null, other.null), updates=self.updates + other.updates, tokens=self.tokens + other.tokens
@@ -48,7 +48,7 @@ class AnswerPrediction(NamedTuple):
 
 
 class QuestionScorer(LabelledScorer):
-    """Scorer that selects the best answer span of every question over all windows of its context.
+    """Scorer that selects the best answer span of each question over all windows of its context.
 
     Args:
         data: Data of the task.
@@ -92,7 +92,7 @@ class QuestionScorer(LabelledScorer):
             self._add(question, answer)
 
     def quality(self) -> dict[str, float]:
-        """Return the metrics exact match and F1 over all questions of the data set."""
+        """Return exact match and F1 over all questions."""
         questions = sorted(self._answers)
         answers = [self.examples.text(question).answers for question in questions]
         return score_answers(self.data.metrics, [self.answer(question) for question in questions], answers)
@@ -125,7 +125,7 @@ class QuestionScorer(LabelledScorer):
         }
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the depth attributes of tokens, in the classes question, context and answer."""
+        """Return attributes of tokens for depth statistics, in the classes question, context and answer."""
         masks = classify_span_tokens(
             (outputs.start_logits, outputs.end_logits),
             (batch["start_positions"], batch["end_positions"]),
@@ -140,6 +140,6 @@ class QuestionScorer(LabelledScorer):
         self.show_texts(batch, outputs.trace)
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return a report with depth by token class, example windows, and the predicted answers by question id."""
+        """Return the report: depth by token class, example windows, and predicted answers by question id."""
         predictions = {self.examples.text(number).id: self.answer(number) for number in self._answers}
         return replace(super().report(statistics), predictions=predictions)

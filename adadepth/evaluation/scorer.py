@@ -1,4 +1,4 @@
-"""Base class of scorers, which compute a task's metrics, classes of tokens or sequences, and examples for reports.
+"""Base class of scorers, the task-specific part of an evaluation: metrics, depth classes and examples for reports.
 
 Shape legend: U is the shape of the units in a trace's `updates`: (B, T) for tokens, (B,) for sequences or tasks.
 """
@@ -16,7 +16,7 @@ from transformers import PreTrainedTokenizerBase
 
 @dataclass(frozen=True)
 class EvaluationReport:
-    """Results of an evaluation in addition to its scalar metrics.
+    """Results of an evaluation besides its scalar metrics.
 
     Attributes:
         statistics: Content of halting.json.
@@ -37,7 +37,7 @@ class EvaluationReport:
 
 @dataclass(frozen=True)
 class Units:
-    """Attributes of the units (tokens, sequences or tasks) of a batch besides depth; see `HaltingStatistics.update`.
+    """Attributes of a batch's tokens, sequences or tasks for depth statistics; see `HaltingStatistics.update`.
 
     Each tensor has the shape (U).
 
@@ -75,11 +75,11 @@ class Scorer:
     tags: tuple[str, ...] = ()
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the keyword arguments that the model's forward pass needs in addition to the tensors of a batch."""
+        """Return the arguments that the model's forward pass needs besides the tensors of a batch."""
         return {}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the model's predictions for a batch, from which the metrics are computed at the end."""
+        """Record the model's predictions for a batch."""
 
     def merge(self) -> None:
         """Merge the recorded predictions of all processes. Every process must call it."""
@@ -93,20 +93,20 @@ class Scorer:
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the attributes of a batch's tokens, sequences or tasks for the depth statistics."""
+        """Return attributes of a batch's tokens, sequences or tasks for depth statistics."""
         return Units({"all": torch.ones_like(outputs.trace.valid)})
 
     def find_word_starts(self, batch: Mapping[str, Tensor]) -> Tensor | None:
-        """Return the mask of the first tokens of words, boolean, (B, T), or None if the tokenizer decides."""
+        """Return a mask of first tokens of words, boolean (B, T), or None if the tokenizer marks them."""
         return None
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
-        """Add some of a batch to the examples of the report."""
+        """Add examples of a batch to the samples that the report displays."""
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
         """Return the report of the evaluation, which includes the depth statistics."""
         return EvaluationReport(statistics)
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row of results for each example of the data set; see `adadepth.evaluation.predictions`."""
+        """Return a row of results for each example of the data set; see `adadepth.evaluation.predictions`."""
         return []

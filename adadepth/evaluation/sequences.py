@@ -59,7 +59,7 @@ class LabelledScorer(Scorer):
 
 
 class RecordingScorer(LabelledScorer):
-    """Base class of scorers that record the prediction for every example, for metrics over the whole data set."""
+    """Base class of scorers that record all predictions, for metrics over the whole data set."""
 
     def __init__(self, data: LabelledData) -> None:
         super().__init__(data)
@@ -103,13 +103,13 @@ class SequenceScorer(RecordingScorer):
         self._grids = GridSampler(self._token, data.labels, data.picture or "cells")
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
-        """Record the logits of every example, and also those after every step if the model returns them."""
+        """Record the logits of each example, and those after every step if the model returns them."""
         self._recorder.add(batch, outputs)
         if not self._prior_facts:
             self._prior_facts = self._model.prior_facts(outputs)
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the depth attributes of sequences, classified by label, correctness, length and difficulty.
+        """Return attributes of sequences for depth statistics: label, correctness, length and difficulty.
 
         If tokens halt, they are also grouped by token class.
         """
@@ -126,7 +126,7 @@ class SequenceScorer(RecordingScorer):
         return Units(masks, losses, self._compute_rightness(trace, outputs.logits, labels), difficulty)
 
     def unit_losses(self, trace: DepthTrace, logits: Tensor, labels: Tensor) -> Tensor | None:
-        """Return the loss of every sequence or token in the trace, or None if the trace has parts of an example."""
+        """Return the loss of each sequence or token with a depth, or None if depths are of parts of an example."""
         return None if trace.unit == "token" else compute_example_losses(logits, labels, self.data.problem)
 
     def _compute_rightness(self, trace: DepthTrace, logits: Tensor, labels: Tensor | None) -> Tensor | None:
@@ -173,7 +173,7 @@ class SequenceScorer(RecordingScorer):
 
 
 def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
-    """Return the classes for depth statistics of a data set: labels, quartiles of length, and levels of difficulty."""
+    """Build the classes for depth statistics of a data set: labels, quartiles of length, and difficulty."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])
     has_unlabelled = data.problem == "tagging" and any((example["labels"] < 0).any() for example in examples)

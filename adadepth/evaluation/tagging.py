@@ -25,7 +25,7 @@ _OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of spe
 
 
 class TaggingScorer(SequenceScorer):
-    """Scorer of models that predict a tag for every word. Its metrics include words that were truncated.
+    """Scorer of taggers. Its metrics include words that were truncated.
 
     Args:
         model: Evaluated model.
@@ -77,7 +77,7 @@ class TaggingScorer(SequenceScorer):
         return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return one row of results for each sentence, with lists over its words.
+        """Return a row of results for each sentence, with lists over its words.
 
         The id is the number of the row in the data.
         """
@@ -104,5 +104,5 @@ class TaggingScorer(SequenceScorer):
 
 
 def _join_processes(values: dict[int, _Value]) -> dict[int, _Value]:
-    """Merge values of all processes, which are given by sentence number, into one mapping."""
+    """Merge mappings by sentence number from all processes to one."""
     return {number: value for part in gather_from_processes(values) for number, value in part.items()}

@@ -1,4 +1,4 @@
-"""Records of the predictions of next or masked words at a random sample of positions in a text.
+"""Recording of predictions at a random sample of positions in a text, for next or masked words.
 
 Logits over the whole vocabulary are too large to record every position.
 
@@ -24,7 +24,7 @@ NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
 def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
-    """Draw a random sample of positions in a text, at which predictions are recorded, sorted, int64.
+    """Draw a random, sorted sample of text positions at which to record predictions, int64.
 
     A position is encoded as the number of its block times `POSITIONS` plus the position in the block.
 
@@ -44,7 +44,7 @@ def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
 
 
 def sample_masked_positions(examples: Sequence[Mapping[str, Any]], logits_per_position: int) -> tuple[Tensor, int]:
-    """Draw a random sample of the masked words of a text, as `sample_positions` does, and count all of them.
+    """Draw a random sample of a text's masked words, and count all of them.
 
     Args:
         examples: Examples with `labels` (T,), which are negative where no word is to be predicted.
@@ -57,7 +57,7 @@ def sample_masked_positions(examples: Sequence[Mapping[str, Any]], logits_per_po
 
 
 def _draw_numbers(total: int, logits_per_position: int) -> Any:
-    """Draw as many of the numbers below `total` as `NUMBERS` allows, sorted, int64."""
+    """Draw a sorted random sample of the numbers below `total`, at most `NUMBERS` of them, int64."""
     count = min(total, max(1, NUMBERS // logits_per_position))
     generator = random_generator(EVALUATION_SEED, Purpose.RECORDS, FIXED_EPOCH, 0)
     return np.sort(generator.choice(total, count, replace=False))
@@ -66,7 +66,7 @@ def _draw_numbers(total: int, logits_per_position: int) -> Any:
 def text_columns(
     batch: Mapping[str, Tensor], outputs: Any, positions: Tensor, *, predicts_next: bool = True
 ) -> dict[str, Tensor]:
-    """Return the recorded values at those positions of a batch that are in `positions` and predict a token.
+    """Return what is recorded at the sampled positions of a batch that predict a token, by column name.
 
     Args:
         batch: Batch with `index` (B,), and `attention_mask` and `labels` (B, T).
@@ -101,7 +101,7 @@ def text_columns(
 def text_records(
     passes: Iterable[tuple[Mapping[str, Tensor], Any]], positions: Tensor, *, predicts_next: bool = True
 ) -> StepRecords:
-    """Return the records at the sampled positions, merged over all processes.
+    """Return the records at all sampled positions, merged over processes.
 
     Args:
         passes: Batches of this process with the outputs of all steps.

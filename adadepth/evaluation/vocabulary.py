@@ -33,7 +33,7 @@ class VocabularyDepths:
         self._depths = WordDepths(len(pieces), device, len(scorer.tags))
 
     def add(self, batch: Mapping[str, Tensor], updates: Tensor) -> None:
-        """Add the depths of a batch's tokens, (B, T), to the sums of their vocabulary entries."""
+        """Add the depths of the tokens in a batch, (B, T), to the sums of their vocabulary entries."""
         self._depths.add(self._words(batch, updates), updates)
 
     def _words(self, batch: Mapping[str, Tensor], updates: Tensor) -> Words:
@@ -50,20 +50,20 @@ class VocabularyDepths:
         return Words(pieces, starts, counted, selected, batch["labels"] if self._scorer.tags else None)
 
     def tensors(self) -> list[Tensor]:
-        """Return the accumulated sums as tensors, which the caller sums over processes."""
+        """Return the accumulated sums as tensors, which the caller all-reduces over processes."""
         return self._depths.tensors()
 
     def summary(self) -> dict[str, Any]:
-        """Return the summary of `WordDepths`, with token ids decoded to text."""
+        """Return mean depths of words and tags as in `WordDepths`, with token ids decoded to text."""
         return self._depths.summary(self._text, self._scorer.tags)
 
     def _text(self, piece: int) -> str:
-        """Return the text of a token id, or its vocabulary entry if the id alone is not text."""
+        """Decode a token id to text, or return its vocabulary entry if it is no text by itself."""
         text = str(self._tokenizer.decode([piece])).strip()
         return text if text and "\ufffd" not in text else str(self._tokenizer.convert_ids_to_tokens(piece))
 
 
 def vocabulary_depths(scorer: Scorer, unit: str, device: torch.device) -> VocabularyDepths | None:
-    """Return an accumulator of depth per word, or None if tokens are not text or have no depth of their own."""
+    """Build the accumulator of depth per word, or return None if tokens are not text or have no depth."""
     tokenizer = scorer.word_tokenizer
     return VocabularyDepths(scorer, tokenizer, device) if tokenizer is not None and unit == "token" else None

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: writing, deletion of old ones, and checks. Incomplete checkpoints are ignored.
+"""Checkpoints of a run: writing, verification, and deletion of old ones. Incomplete checkpoints are ignored.
 
 The manifest of a checkpoint lists its files and is written last; see `adadepth.runtime.files`. While a checkpoint is
 being written, its manifest lists no files. A folder without a manifest was written by an older version. The newest
@@ -34,7 +34,7 @@ _PARTS = (
 
 
 class _File(TypedDict):
-    """Size and checksum of a file in a checkpoint. Manifests of older versions have a SHA-256."""
+    """Size and checksum of a file in a checkpoint, as its manifest records them."""
 
     bytes: Count
     crc32: NotRequired[Count]
@@ -42,7 +42,7 @@ class _File(TypedDict):
 
 
 class _Manifest(TypedDict):
-    """Files of a checkpoint, or None while it is being written."""
+    """Manifest of a checkpoint: its files with checksums, or None while it is being written."""
 
     files: dict[str, _File] | None
 
@@ -109,7 +109,7 @@ def list_complete_checkpoints(directory: Path) -> list[Path]:
 
 
 def describe_last_checkpoint(directory: Path) -> str:
-    """Return a phrase that names the newest complete checkpoint, for the error message of a diverged run."""
+    """Name the newest complete checkpoint in a phrase, for the error message of a diverged run."""
     newest = next((path for path in reversed(checkpoints(directory)) if find_checkpoint_error(path) is None), None)
     return "no checkpoint has been saved yet" if newest is None else f"the last complete checkpoint is {newest}"
 
@@ -119,7 +119,7 @@ def describe_last_checkpoint(directory: Path) -> str:
 
 @contextmanager
 def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None]:
-    """Delete the checkpoint that the block writes if the disk becomes full.
+    """Delete the checkpoint that is written in the `with` block if the disk becomes full.
 
     Args:
         checkpoint: Folder of a checkpoint that is begun but not yet sealed.
@@ -150,7 +150,7 @@ def seal_checkpoint(checkpoint: Path) -> None:
 
 
 def rotate(directory: Path, limit: int | None, keep: set[Path]) -> None:
-    """Delete the oldest checkpoints of a run beyond a limit on their number.
+    """Delete the oldest checkpoints of a run beyond the configured number.
 
     Args:
         directory: Folder of the checkpoints.
@@ -173,7 +173,7 @@ def remove_incomplete(directory: Path) -> None:
 
 
 def _delete(checkpoint: Path) -> None:
-    """Delete a checkpoint after marking it as incomplete, in case the process is killed meanwhile."""
+    """Mark a checkpoint as incomplete, then delete it, so that a kill in between leaves no damaged checkpoint."""
     if checkpoint.is_symlink():
         checkpoint.unlink()
     elif checkpoint.is_dir():
@@ -190,7 +190,7 @@ def _write_manifest(checkpoint: Path, files: Record | None) -> None:
 
 
 def find_checkpoint_error(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint, or None if it is complete and undamaged.
+    """Return what is wrong with a checkpoint, or None if it is complete and its checksums match.
 
     The text continues a sentence that names the checkpoint.
     """
@@ -208,7 +208,7 @@ def find_checkpoint_error(checkpoint: Path) -> str | None:
 
 
 def _find_missing_part(checkpoint: Path) -> str | None:
-    """Return what is wrong with a checkpoint without a manifest, or None.
+    """Return which file a checkpoint without manifest lacks, or None if it is complete.
 
     The trainer state is the last file of such a checkpoint.
     """

@@ -24,17 +24,17 @@ _CHOICES: list[str] = []
 
 
 def note_choices(lines: Iterable[str]) -> None:
-    """Store the lines that describe automatic settings, and forget those of an earlier run of this process."""
+    """Store the lines that explain automatic settings to the user, replacing those of an earlier run."""
     _CHOICES[:] = lines
 
 
 def get_choices() -> list[str]:
-    """Return the lines that `note_choices` has stored."""
+    """Return the stored lines that explain automatic settings; see `note_choices`."""
     return list(_CHOICES)
 
 
 def program() -> list[str]:
-    """Return the words that start this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
+    """Return the command words that start this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
     path = Path(sys.argv[0])
     if path.name == "run.py":
         return ["python", str(path)]
@@ -45,7 +45,7 @@ def program() -> list[str]:
 
 
 def format_command() -> str:
-    """Return the command that repeats this run.
+    """Format the command that repeats this run.
 
     For a job of a sweep, it repeats only that job.
     """
@@ -56,7 +56,7 @@ def format_command() -> str:
 
 
 def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
-    """Return the words of a command that uses the best checkpoint of a run.
+    """Build a command, as words, that uses the best checkpoint of a run.
 
     The command must be started in the same working directory.
 
@@ -76,7 +76,7 @@ def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *ov
 
 
 def build_training_command(*overrides: str) -> list[str] | None:
-    """Return the words of the current training command with other overrides, or None if there is no command.
+    """Build the current training command with other overrides, as words, or None if it is unknown.
 
     Args:
         overrides: Overrides that replace those of the same keys. The command starts a new run.
@@ -89,12 +89,12 @@ def build_training_command(*overrides: str) -> list[str] | None:
 
 
 def is_given(key: str) -> bool:
-    """Return whether the command line sets a key or an option of a group."""
+    """Return whether the command line sets a key, or an option of a configuration group."""
     return key in list_overridden_keys()
 
 
 def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
-    """Return the groups and keys that the command line sets, in its order.
+    """Return the configuration groups and keys that the command line sets, in order.
 
     Args:
         composed: Composed configuration with the node of Hydra; without it, Hydra's record of this job is read.
@@ -107,7 +107,7 @@ def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
 
 
 def format_resume_command(run: Path) -> str:
-    """Return the command that resumes a training run from the same working directory.
+    """Format the command that resumes a training run from the same working directory.
 
     It needs no other settings, because the run directory contains them.
 
@@ -118,7 +118,7 @@ def format_resume_command(run: Path) -> str:
 
 
 def _read_overrides(hydra: Any = None) -> list[str]:
-    """Return the overrides of a job, with references to the environment left unresolved."""
+    """Return the command-line overrides of a run, with references to environment variables unresolved."""
     overrides: Any = OmegaConf.to_container((hydra or HydraConfig.get()).overrides.task, resolve=False)
     return list(map(str, overrides))
 
@@ -132,7 +132,7 @@ def _get_key(override: str) -> str:
 
 
 def _start_command(name: str) -> list[str]:
-    """Return the start of a command: program, user's configuration folder if any, and configuration name."""
+    """Return the first words of a command: program, user's configuration folder, and configuration name."""
     sources = HydraConfig.get().runtime.config_sources if HydraConfig.initialized() else []
     folders = [source.path for source in sources if source.provider == "command-line"]
     return [*program(), *(word for folder in folders for word in ("--config-dir", folder)), "--config-name", name]

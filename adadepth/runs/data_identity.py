@@ -1,4 +1,4 @@
-"""Identity of a model's training data, which is stored in its configuration and compared with later data."""
+"""Identity of a model's training data, stored in the model's configuration and compared with the data of later runs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAMPLE = (
 
 @dataclass(frozen=True)
 class DataIdentity:
-    """Identity of the data on which a model was trained. Its classes are stored separately, in `id2label`.
+    """Identity of the data on which a model was trained, such as the data set's name and a hash of the tokenizer.
 
     Attributes:
         dataset: Name of the data set.
@@ -68,7 +68,7 @@ class DataIdentity:
 
     @classmethod
     def from_config(cls, key: str, path: str, config: PreTrainedConfig) -> DataIdentity | None:
-        """Return the identity that is stored in a model's configuration, or None if there is none.
+        """Read the identity of the training data from a model's configuration, or return None if it has none.
 
         Args:
             key: Setting that names the model, for messages.
@@ -90,12 +90,12 @@ class DataIdentity:
         return cls(**{name: value for name, value in stored.items() if name in fields})
 
     def write_to(self, config: PreTrainedConfig) -> None:
-        """Store this identity in a model's configuration, with which it is saved."""
+        """Store this identity in a model's configuration, so that it is saved with the model."""
         setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:
-    """Return which stored field of an identity has a value of a wrong type, or None if all types are right."""
+    """Return which field of a stored data identity has a value of a wrong type, or None."""
     texts, digests = stored.get("columns", ()), stored.get("sources", {})
     length = stored.get("sequence_length")
     is_length = length is None or (isinstance(length, int) and not isinstance(length, bool) and length > 0)
@@ -123,7 +123,7 @@ def get_text_length(dataset: DatasetConfig) -> int | None:
 
 
 def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
-    """Return a digest of a tokenizer: its vocabulary, its special tokens, and how it splits a sample text.
+    """Return a hash of a tokenizer: its vocabulary, its special tokens, and how it splits a sample text.
 
     Equal tokenizers have equal digests, even if their classes or files differ. Padding, truncation and the special
     tokens that are added around texts are not part of the digest.
@@ -138,7 +138,7 @@ def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
 
 @cache
 def _digest_in_folder(folder: Path) -> str | None:
-    """Return the digest of the tokenizer in a folder, or None if the folder has no readable tokenizer."""
+    """Return the hash of the tokenizer in a folder, or None if there is no readable tokenizer."""
     if not (folder / TOKENIZER_FILE).is_file():
         return None
     try:
@@ -149,7 +149,7 @@ def _digest_in_folder(folder: Path) -> str | None:
 
 
 def expected_tokenizer(key: str, path: str, config: PreTrainedConfig) -> str | None:
-    """Return the digest of the tokenizer with which a model was trained, or None if it is unknown.
+    """Return the hash of the tokenizer with which a model was trained, or None if it is unknown.
 
     If the configuration of the model stores no digest, the tokenizer in the folder of the weights is used.
     """

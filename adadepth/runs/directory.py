@@ -63,14 +63,14 @@ _SHARDING = frozenset({"trainer.fsdp", "trainer.fsdp_config"})
 
 @dataclass
 class Run:
-    """Run that is in progress: its directory and the record that is written to ``run.json``."""
+    """Run in progress: its directory, and the record that is written to ``run.json``."""
 
     directory: Path
     is_main: bool = True
     record: dict[str, Any] = field(default_factory=dict)
 
     def update(self, **fields: Any) -> None:
-        """Set fields of the run's record, e.g. ``update(final_metrics=..., ...)``, and write ``run.json``."""
+        """Set fields of the run's record, and write ``run.json``."""
         self.record |= redact_record(fields)
         if self.is_main:
             write_jsonable(self.directory / RECORD, self.record)
@@ -118,7 +118,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
 
 @contextmanager
 def _remove_without_record(directory: Path) -> Iterator[None]:
-    """Remove the directory of a run if the disk is too full to write its record."""
+    """Delete a new run directory if the disk is too full to write its record."""
     try:
         yield
     except DiskFullError:
@@ -141,7 +141,7 @@ def run_directory(config: ExperimentConfig) -> Path:
 
 
 def find_run_of_launch(config: ExperimentConfig) -> Path | None:
-    """Return the newest run with these settings that an earlier start by the same launcher made, or None."""
+    """Return the newest run with these settings that this launcher job started before a restart, or None."""
     names, expected_hash = set(list_restartable_launches()), hash_result_settings(config)
     if config.resume is not None or not names:
         return None
@@ -154,7 +154,7 @@ def find_run_of_launch(config: ExperimentConfig) -> Path | None:
 
 
 def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Path:
-    """Return the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names.
+    """Find the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names, e.g. `latest`.
 
     Args:
         value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``.
@@ -192,14 +192,14 @@ def _has_trained(run: Path) -> bool:
 
 
 def _list_runs_and_evaluations(parent: Path) -> list[Path]:
-    """Return the runs in a folder, and the evaluations inside these runs, oldest first."""
+    """Return the runs in a folder and the evaluations inside them, oldest first."""
     records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{_EVALUATIONS}/*/{RECORD}")]
     second = len("2026-11-22_14-15-16")  # of a name; an evaluation that started in the second of its run is newer
     return sorted((path.parent for path in records), key=lambda run: (run.name[:second], len(run.parts), run.name))
 
 
 def model_path(config: ExperimentConfig) -> str:
-    """Return the path of the model that `checkpoint` names.
+    """Find the model folder that `checkpoint` names, which may be a run, a checkpoint or a model.
 
     It is the best model of a run or of a demo, another folder, or a hub id.
 
@@ -220,7 +220,7 @@ def model_path(config: ExperimentConfig) -> str:
 
 
 def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
-    """Return the directory of the run that wrote `checkpoint`.
+    """Find the directory of the run that wrote `checkpoint`.
 
     The result is None if no run wrote it or if it does not exist.
     """
@@ -237,7 +237,7 @@ def run_of_checkpoint(config: ExperimentConfig) -> Path | None:
 
 
 def read_record(directory: Path) -> dict[str, Any]:
-    """Return the record ``run.json`` of a run, or an empty record if there is none.
+    """Read the record ``run.json`` of a run; return an empty record if there is none.
 
     Raises:
         CheckpointError: If it is damaged.
@@ -253,7 +253,7 @@ def read_record(directory: Path) -> dict[str, Any]:
 
 
 def read_settings(directory: Path) -> Any:
-    """Return the settings of a run from its ``config.yaml``, as Hydra wrote them.
+    """Read the settings of a run from its ``config.yaml``.
 
     Raises:
         CheckpointError: If the file is missing or damaged.
@@ -276,7 +276,7 @@ def write_jsonable(path: Path, value: Any) -> None:
 
 
 def jsonable(value: Any) -> Any:
-    """Convert a value to strict JSON: numbers that are not finite become ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    """Convert a value to strict JSON, with ``"nan"``, ``"inf"`` or ``"-inf"`` for numbers that are not finite."""
     if isinstance(value, Mapping):
         return {str(key): jsonable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -287,7 +287,7 @@ def jsonable(value: Any) -> Any:
 
 
 def _new_directory(config: ExperimentConfig) -> Path:
-    """Create the directory ``<parent>/<date>_<time>_<hash>-<fraction>`` and return its path.
+    """Create a run directory named ``<date>_<time>_<hash>-<fraction>``, and return its path.
 
     The fraction of the second is written in hexadecimal digits.
 
@@ -325,7 +325,7 @@ def _find_parent(config: ExperimentConfig) -> Path:
 
 
 def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the settings of a run as plain values, for ``config.yaml`` and for trackers.
+    """Convert the settings of a run to plain values, for ``config.yaml`` and for trackers.
 
     Groups that the model family never reads are omitted if they have their default values.
     """
@@ -338,7 +338,7 @@ def get_plain_settings(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def _to_yaml_values(value: Any) -> Any:
-    """Convert settings to YAML values; members of enumerations become their names."""
+    """Convert settings to YAML values, with enumeration members as their names."""
     if isinstance(value, Mapping):
         return {_to_yaml_values(name): _to_yaml_values(child) for name, child in value.items()}
     if isinstance(value, list | tuple):
@@ -347,7 +347,7 @@ def _to_yaml_values(value: Any) -> Any:
 
 
 def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[str]:
-    """Return one line for every changed setting that has already influenced the training of a resumed run."""
+    """Return a line for every changed setting that a resumed run must not change any more."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = (
         flat(select_result_settings(stored)),
@@ -371,7 +371,7 @@ def read_run_world_size(directory: Path) -> int:
 
 
 def _check_step_size(earlier: Mapping[str, Any], now: Mapping[str, Any], old_processes: int) -> Iterator[str]:
-    """Yield an error line if the new world size changes the number of examples per optimiser step.
+    """Yield an error line if the new world size changes the examples per optimiser step.
 
     The line suggests settings that keep the number.
     """
@@ -392,7 +392,7 @@ def _format_processes(number: int) -> str:
 
 
 def _find_length_dependence(config: ExperimentConfig) -> str | None:
-    """Return the setting that makes early training steps depend on the total number of steps, or None."""
+    """Return a setting through which early optimiser steps depend on the length of training, or None."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"
     if 0 < config.trainer.warmup_steps < 1:
@@ -403,14 +403,14 @@ def _find_length_dependence(config: ExperimentConfig) -> str | None:
 
 
 def flat(node: Any, prefix: str = "") -> dict[str, Any]:
-    """Flatten nested dictionaries into one, with keys joined by dots."""
+    """Flatten nested dictionaries, with keys joined by dots."""
     if not isinstance(node, dict) or not node:
         return {prefix[:-1]: node}
     return {key: value for name, child in node.items() for key, value in flat(child, f"{prefix}{name}.").items()}
 
 
 def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the initial record of a run that starts.
+    """Return the first content of ``run.json`` when a run starts.
 
     A resumed run keeps the time of its first start.
     """
@@ -442,7 +442,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
 
 
 def collect_environment() -> dict[str, Any]:
-    """Return the environment of a run: package `versions`, `git_commit` of the project, and `hardware`."""
+    """Return the environment of a run for its record: package versions, git commit and hardware."""
     return {
         "versions": _collect_versions(),
         "git_commit": _find_git_commit(),
@@ -451,7 +451,7 @@ def collect_environment() -> dict[str, Any]:
 
 
 def _select_settings(config: ExperimentConfig) -> dict[str, Any]:
-    """Return, for every group, the settings that determine weight shapes or differ from their defaults."""
+    """Return the settings of every group that determine weight shapes or differ from their defaults."""
     groups = {name: select_notable_settings(getattr(config, name)) for name in ("model", *OPTIONAL_GROUPS)}
     return {name: with_references(group, name) for name, group in groups.items() if group}
 

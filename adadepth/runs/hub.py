@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 def open_repository(config: ExperimentConfig) -> str | None:
-    """Create or find the hub repository of the model, and return its id, or None if no upload is configured.
+    """Create or find the hub repository for the model before training, and return its id; None without an upload.
 
     This is done before training, so that a wrong login does not waste hours.
 

@@ -1,4 +1,4 @@
-"""Settings that a command inherits from the run that it resumes or evaluates."""
+"""Inheritance of settings: a command that resumes or evaluates a run uses the run's settings."""
 
 import copy
 import dataclasses
@@ -38,7 +38,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
-    """Return a configuration with the groups of settings that it inherits from the run that wrote `checkpoint`.
+    """Return a configuration whose model and data settings come from the run that wrote `checkpoint`.
 
     Groups and keys that the command line sets keep their values.
 
@@ -65,7 +65,7 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
 
 
 def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
-    """Return a line that lists the groups that `merge_run_settings` inherits, or None if it inherits none."""
+    """Return a line on which groups of settings come from the checkpoint's run, or None if there are none."""
     if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
         return None
     exceptions = [f"{group}.{key}" for group in groups for key in _select_keys(group, overridden)]
@@ -93,7 +93,7 @@ def _find_run(composed: Any) -> Path | None:
 
 
 def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
-    """Return the names of the groups of settings that are inherited from a run.
+    """Return the groups of settings that a command takes from an earlier run.
 
     The model is inherited only if it was chosen automatically from the run's data.
     """
@@ -108,7 +108,7 @@ def _find_group_schema(group: str, run: Path, values: Any) -> type:
 
 
 def _select_keys(group: str, overridden: Set[str]) -> list[str]:
-    """Return those keys of a group that the command line sets."""
+    """Return the keys of a configuration group that the command line sets."""
     return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
 
 
@@ -125,7 +125,7 @@ def find_data_schema(run: Path, keys: Set[str]) -> type:
 
 
 def _find_saved_tokenizer(composed: Any) -> str | None:
-    """Return the folder of the checkpoint if a tokenizer was saved with it, else None."""
+    """Return the checkpoint's folder if a tokenizer was saved in it, else None."""
     model = model_path(composed)
     return model if any(Path(model, name).is_file() for name in _TOKENIZER_FILES) else None
 
@@ -134,7 +134,7 @@ _NOT_MERGED = ("hydra", "resume", "output_dir")  # keys that locate the run, or 
 
 
 def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> ExperimentConfig:
-    """Return the settings of the run that `config.resume` names, with the overrides of the command line.
+    """Load the settings of the run that `config.resume` names, and apply the command line's overrides to them.
 
     `run_directory` later refuses changes that are not allowed for a resumed run, once the data have completed the
     settings.
@@ -168,7 +168,7 @@ def load_resumed_config(config: ExperimentConfig, composed: DictConfig, overridd
 
 
 def describe_resumption(config: ExperimentConfig, composed: DictConfig, overridden: Set[str]) -> str | None:
-    """Return a line that states where the settings of a resumed run come from, or None if no run is resumed."""
+    """Return a line on where the settings of a resumed run come from, or None if no run is resumed."""
     if config.resume is None:
         return None
     return f"settings as in {config.resume}" + _format_exceptions(_list_overrides(composed, overridden))
@@ -194,7 +194,7 @@ def _to_experiment(settings: Any) -> ExperimentConfig:
 
 
 def _load_settings(run: Path, key: str) -> Any:
-    """Load the settings file of a run, and fill in settings that are newer than the file from the schema."""
+    """Load the settings file of a run, and fill in keys that are newer than the file with defaults."""
     stored = read_settings(run)
     if (name := stored.model.name) not in families():
         raise CheckpointError(f"{key}={run}: model.name={name}: this model family is not installed")
@@ -215,7 +215,7 @@ def _load_settings(run: Path, key: str) -> Any:
 
 
 def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]:
-    """Yield the keys and groups that the command line sets, directly or through an option such as `debug=default`."""
+    """Yield the keys and groups that the command line sets, including those set by options such as `debug=default`."""
     fields = {field.name for field in dataclasses.fields(experiment_schema())}
     for key in sorted(overridden, key=lambda key: (key.count("."), key)):  # a group first, then single values of it
         root = key.partition(".")[0].partition("/")[0]
@@ -228,7 +228,7 @@ def _list_overrides(composed: DictConfig, overridden: Set[str]) -> Iterator[str]
 
 
 def _list_keys_of_option(composed: DictConfig, group: str) -> Iterator[str]:
-    """Yield the keys that are set by an option for the whole run, such as `debug=default`."""
+    """Yield the keys that a whole-run option, such as `debug=default`, sets."""
     hydra = composed.hydra if "hydra" in composed else HydraConfig.get()
     for source in hydra.runtime.config_sources:
         file = Path(source.path, group, f"{hydra.runtime.choices.get(group)}.yaml")
@@ -241,7 +241,7 @@ def _list_keys_of_option(composed: DictConfig, group: str) -> Iterator[str]:
 
 
 def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
-    """Refuse to resume a finished run unless the command line changes its limits.
+    """Raise an error on resuming a finished run, unless the command line extends its training.
 
     Args:
         run: Run directory.

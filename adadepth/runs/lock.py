@@ -1,4 +1,4 @@
-"""Lock of a run directory, held by one process; the operating system releases it whenever the process ends."""
+"""Lock of a run directory, which only one process may write to. The system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORKER_TIMEOUT_S = 10.0  # loader workers inherit their process's lock, and not
 
 
 class _Owner(TypedDict):
-    """Process and host that hold a lock."""
+    """Process and host that hold a lock, as written in the lock file."""
 
     pid: int | str
     host: int | str
@@ -29,7 +29,7 @@ class _Owner(TypedDict):
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Hold the lock of a directory; the lock file names the process and the host.
+    """Lock a directory within the `with` block; the lock file names the process and the host.
 
     Raises:
         CheckpointError: If the lock file is a link or a folder, or if a live process holds the lock. A process on
@@ -59,13 +59,13 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def release_remote_lock(directory: Path) -> None:
-    """Remove a lock that was held on another host by a process that is known to be dead."""
+    """Delete the lock of a process on another host that is known to be dead."""
     if _read_owner(directory / LOCK).get("host", socket.gethostname()) != socket.gethostname():
         (directory / LOCK).unlink(missing_ok=True)
 
 
 def _read_owner(path: Path) -> dict[str, Any]:
-    """Return the process and host in a lock file, or an empty mapping if the file is damaged."""
+    """Read the process and host from a lock file; return an empty mapping if it is damaged."""
     try:
         owner: dict[str, Any] = read_json(path, _Owner)
     except CheckpointError:

@@ -1,4 +1,4 @@
-"""Model card of a saved model: family, results, depth, training data, and how to load it."""
+"""Model card that is saved with a model: family, results, depth, training data, and how to load it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
 def _list_results(
     config: ExperimentConfig, record: Mapping[str, Any], task: str, first_set: str
 ) -> Iterator[EvalResult]:
-    """Yield the metrics of every evaluation set as rows of the model card.
+    """Yield a model-card row for every metric on every evaluation set.
 
     `eval/` is the first set, which selected the model.
     """
@@ -123,13 +123,13 @@ def _list_results(
 
 
 def _is_model_cost(key: str, value: Any) -> bool:
-    """Return whether a metric measures the model's own cost, not how its evaluation was executed."""
+    """Return whether a metric measures the cost of the model itself, not of the way it was evaluated."""
     is_execution = key.startswith(("cost/executed_", "cost/dense_"))
     return key.startswith("cost/") and not is_execution and isinstance(value, int | float)
 
 
 def _select_settings(config: ExperimentConfig) -> dict[str, str]:
-    """Return the settings that distinguish this training run, by the keys of its command line."""
+    """Return the settings that distinguish this training run, by configuration key."""
     groups = {name: getattr(config, name) for name in ("model", "dataset", "tokenizer", "trainer", "budget")}
     return {
         f"{group}.{name}": str(redact_record(with_references(value, f"{group}.{name}")))
@@ -154,7 +154,7 @@ def _is_hub_name(name: str | None) -> TypeGuard[str]:
 
 @cache
 def _read_citation() -> dict[str, Any]:
-    """Return the citation of this package, from CITATION.cff in the repository or in the installed wheel."""
+    """Return the citation of this package from its file CITATION.cff."""
     paths = (Path(__file__).resolve().parents[1] / _CITATION, _ROOT / _CITATION)
     citation: dict[str, Any] = parse_yaml(next(filter(Path.is_file, paths)).read_text(encoding="utf-8"))
     return citation
@@ -168,7 +168,7 @@ def _format_paper(reference: Mapping[str, Any]) -> str:
 
 
 def _escape_markup(text: object) -> str:
-    """Return a name or value from the user as one line of plain text, without Markdown markup or table separators."""
+    """Convert a user's text to one line without Markdown markup or table separators."""
     return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
 
 

@@ -1,1 +1,1 @@
-"""Environment of a run: files, console, processes, signals, timing, and access to models and data."""
+"""Services for runs: files, console, processes, signals, timing, and access to models and data."""

@@ -37,7 +37,7 @@ def visible(text: str) -> str:
 
 
 def say(text: str) -> None:
-    """Print lines for the user through the logger, with control characters escaped."""
+    """Print lines for the user via the logger, with control characters escaped."""
     _logger().info(visible(text))
 
 
@@ -55,7 +55,7 @@ def _logger() -> logging.Logger:
 
 
 class _Handler(logging.Handler):
-    """Log handler that writes above progress bars with rich in a terminal, and plain lines elsewhere."""
+    """Log handler that prints above progress bars with rich in a terminal, and plain lines elsewhere."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print a log record on the console.
@@ -86,7 +86,7 @@ def _console() -> Console:
 
 
 def discard_terminal_output() -> None:
-    """Discard further output to a terminal that has closed, because every write to it would fail."""
+    """Send further output to the null device after the terminal has closed, because writes to it would fail."""
     for number in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode):
@@ -94,7 +94,7 @@ def discard_terminal_output() -> None:
 
 
 def _discard(number: int) -> None:
-    """Redirect a file descriptor to the null device, so that writes to it succeed and are lost."""
+    """Redirect a file descriptor to the null device."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, number)
     os.close(null)
@@ -102,7 +102,7 @@ def _discard(number: int) -> None:
 
 @contextmanager
 def progress(what: str, total: float | None, *, of: str = "it", shown: bool = True) -> Iterator[Advance]:
-    """Show progress and remaining time, and yield a function to call with each amount of completed work.
+    """Show a progress bar with the remaining time, and yield a function that advances it.
 
     Args:
         what: Name of the task, shown to the user.
@@ -129,7 +129,7 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
 
 
 def minutes(seconds: float) -> str:
-    """Format a duration given in seconds as text, such as `1:05:09` or `5:09`."""
+    """Format seconds as hours, minutes and seconds, such as `1:05:09` or `5:09`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""Small trained models that are part of the package; settings name them as `demo:NAME`.
+"""Small trained demo models in the package, which settings name as `demo:NAME`.
 
 A demo is the directory of a finished run, reduced to the files that evaluations, predictions and the demo page read.
 Demos are read-only; `make demos` trains them.
@@ -43,5 +43,5 @@ def is_demo(run: Path) -> bool:
 
 
 def format_run(run: Path) -> str:
-    """Return the value of `checkpoint` that names a run: `demo:NAME`, or the path of its directory."""
+    """Return how `checkpoint=` names a run: as `demo:NAME`, or by the path of its directory."""
     return DEMO_PREFIX + run.name if is_demo(run) else str(run)

@@ -41,7 +41,7 @@ def get_world_size() -> int:
 
 
 def reinit_process_group(backend: str | None, timeout_seconds: int) -> None:
-    """Initialise the process group after a restart by torchrun, under a new store prefix.
+    """Initialise the process group after a restart by torchrun, under a new key prefix of the store.
 
     torchrun keeps one store for all restarts, which still contains the addresses of dead processes. A process that
     reads such an address before the new one is written cannot connect.
@@ -65,7 +65,7 @@ def reinit_process_group(backend: str | None, timeout_seconds: int) -> None:
 
 
 def check_launcher() -> None:
-    """Raise an error if only some of a launcher's environment variables are set.
+    """Raise an error if a launcher's environment variables (such as RANK) are set incompletely.
 
     With them the run would wait for processes that never start.
 
@@ -77,7 +77,7 @@ def check_launcher() -> None:
 
 
 def _check_launcher_variables() -> str | None:
-    """Return which environment variable of a launcher is set without the others, or None.
+    """Return which launcher variable is set without the others, or None.
 
     The result is None if all variables are set, or if none is needed.
     """
@@ -91,7 +91,7 @@ def _check_launcher_variables() -> str | None:
 
 
 def stop_when_launcher_exits() -> None:
-    """Make this process stop with a checkpoint when its launcher exits.
+    """Watch the launcher, and stop this process with a checkpoint when it exits.
 
     Otherwise the processes of a killed launcher would keep running on devices that the next run assumes to be free.
     """
@@ -100,7 +100,7 @@ def stop_when_launcher_exits() -> None:
 
 
 def stop_when_parent_exits(parent: int) -> None:
-    """Start a thread that sends SIGTERM to this process when its parent process, with the id `parent`, exits."""
+    """Start a thread that sends this process SIGTERM when the process with the id `parent` exits."""
     threading.Thread(target=_watch, args=(parent,), name="parent", daemon=True).start()
 
 
@@ -130,7 +130,7 @@ _T = TypeVar("_T")
 
 
 def run_main_process_first(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process first, and then on the others, which can read the cache that it has filled."""
+    """Run `work` on the main process, then on the others, which can read the cache filled by the first."""
     if args.world_size == 1:
         return work()
     result, failure = _attempt(work) if args.process_index == 0 else (None, None)
@@ -139,7 +139,7 @@ def run_main_process_first(args: TrainingArguments, work: Callable[[], _T]) -> _
 
 
 def decide(args: TrainingArguments, work: Callable[[], _T]) -> _T:
-    """Run `work` on the main process and broadcast its result."""
+    """Run `work` on the main process only, and broadcast its result to all processes."""
     from accelerate.utils import broadcast_object_list
 
     if args.world_size == 1:
@@ -168,7 +168,7 @@ def _attempt(work: Callable[[], _T]) -> tuple[_T | None, UserError | None]:
 
 
 def _raise_everywhere(failure: UserError | None) -> None:
-    """Raise the main process's error in every process, because the others would otherwise wait for it."""
+    """Raise an error of the main process in every process, because the others would wait for it forever."""
     from accelerate.utils import broadcast_object_list
 
     shared = [None if failure is None else (type(failure), str(failure))]
@@ -188,7 +188,7 @@ def all_reduce_sum(tensors: Iterable[Tensor]) -> None:
 
 
 def gather_from_processes(value: _T) -> list[_T]:
-    """Gather a value from every process; every process receives the list, ordered by rank."""
+    """Gather a value from every process to all processes, as a list in order of rank."""
     import torch.distributed as dist
     from accelerate.utils import gather_object
 
@@ -207,7 +207,7 @@ _NO_MEMORY = "can't allocate memory"  # in messages of torch
 
 
 def set_malloc_thresholds() -> None:
-    """Raise the thresholds at which glibc returns freed memory to the system; do nothing without glibc.
+    """Set glibc's thresholds for returning freed memory to the system; do nothing without glibc.
 
     A training step frees its tensors, and the next step allocates as many bytes. If the memory was returned to the
     system, every page of it costs a page fault, which takes up to a few percent of the training time.

@@ -1,4 +1,4 @@
-"""Unexpected failures: the activity during which they occurred, and a file with the traceback."""
+"""Unexpected errors: a traceback in a file, and what the program was doing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACTIVITY, _RUN, _OUTPUT = "adadepth_activity", "adadepth_run", "adadepth_output
 
 @contextmanager
 def activity(words: str, output: Path | None = None) -> Iterator[None]:
-    """Add the name of an activity to any error that the block raises, for the error message.
+    """Name the activity of the `with` block in any error that it raises, for the error message.
 
     If blocks are nested, the innermost name is kept.
 
@@ -37,7 +37,7 @@ def activity(words: str, output: Path | None = None) -> Iterator[None]:
 
 
 def attach_run(error: BaseException, folder: Path) -> None:
-    """Add the directory of the run to an error, for the error message."""
+    """Attach the run directory to an error, for the error message."""
     _set_attribute(error, _RUN, str(folder))
 
 
@@ -47,7 +47,7 @@ def _set_attribute(error: BaseException, name: str, value: str) -> None:
 
 
 def format_failure(error: BaseException, redact: Callable[[str], str] = str) -> str:
-    """Write the traceback of a failure to a file, and return a line that names the failure and the file.
+    """Write the traceback of an error to a file, and return a line with the error and the file.
 
     Args:
         error: Failure, possibly of another process.

@@ -1,4 +1,4 @@
-"""Files: atomic writes, records of the files in a folder, and errors of a full disk."""
+"""Atomic writing of files, checksums of folders, and errors of a full disk."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _MESSAGES = (*_REMEDIES, "iostream error", "PytorchStreamWriter failed writing",
 
 
 class DiskFullError(UserError):
-    """Error for a file that cannot be written because the disk is full."""
+    """A file cannot be written because the disk is full."""
 
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Convert an error of a full disk within the block to `DiskFullError`.
+    """Convert the error of a full disk within the `with` block to a `DiskFullError`.
 
     Args:
         folder: Folder to name in the message if the error names no file.
@@ -62,7 +62,7 @@ def format_full_disk_error(error: BaseException, folder: Path | None = None) -> 
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error reports a full disk or quota; the errors that caused it are not examined."""
+    """Return whether this error itself reports a full disk or quota."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _FULL_DISK_ERRORS
     return any(message in str(error) for message in _MESSAGES)
@@ -82,7 +82,7 @@ def _format_line(error: BaseException, folder: Path | None) -> str:
 
 
 def format_free_space(folder: Path) -> str:
-    """Return a text with the free disk space at a folder, or at its nearest existing parent."""
+    """Format the free disk space at a folder, or at its nearest existing parent."""
     existing = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
     return f"{shutil.disk_usage(existing).free / 2**20:,.1f} MiB are free"
 
@@ -95,14 +95,14 @@ _WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders i
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Write a UTF-8 file atomically: after a kill or on a full disk, the earlier version remains."""
+    """Write a UTF-8 file atomically: if writing fails, the earlier version remains."""
     with open_atomic(path) as file:
         file.write(text)
 
 
 @contextmanager
 def open_atomic(path: Path) -> Iterator[TextIO]:
-    """Open a UTF-8 file for writing, which replaces `path` when the block ends.
+    """Open a UTF-8 file for writing that replaces `path` only when the `with` block ends without error.
 
     Errors name `path`, not the temporary file.
     """
@@ -119,7 +119,7 @@ def open_atomic(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def replace_atomically(path: Path) -> Iterator[Path]:
-    """Yield a temporary path; what is written there replaces `path` when the block ends.
+    """Yield a temporary path; the file written there replaces `path` when the `with` block ends.
 
     Temporary files that killed processes have left are removed.
     """
@@ -144,7 +144,7 @@ def _remove_stale(folder: Path) -> None:
 
 
 def is_dead_process(process: int) -> bool:
-    """Return whether no process on this machine has this process id."""
+    """Return whether this machine has no process with this id any more."""
     try:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
@@ -155,7 +155,7 @@ def is_dead_process(process: int) -> bool:
 
 
 def refuse_links(directory: Path) -> None:
-    """Refuse a run directory that contains links, because writing through them would change files elsewhere.
+    """Raise an error for a run directory with symbolic links, through which a run would change files elsewhere.
 
     Raises:
         CheckpointError: If there is a link, which the message names.
@@ -170,7 +170,7 @@ def refuse_links(directory: Path) -> None:
 
 
 def remove_temporary_files(directory: Path, excluded: str) -> None:
-    """Remove the temporary files of a killed process from a directory tree.
+    """Delete the temporary files that a killed process left in a directory tree.
 
     Args:
         directory: Directory that no other process is using.
@@ -200,7 +200,7 @@ def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, 
 
 
 def damage(folder: Path, record: Record) -> str | None:
-    """Return which file of a folder is missing or differs from its record, or None if all files are intact.
+    """Return which file of a folder is missing or does not match its recorded checksum, or None.
 
     Raises:
         LookupError, TypeError, AttributeError: If the record is malformed.

@@ -30,7 +30,7 @@ def read_processor_name() -> str:
 
 
 def collect_hardware() -> dict[str, Any]:
-    """Return the field `hardware` of run.json.
+    """Return a description of the hardware for the field `hardware` of run.json.
 
     It includes threads and GPUs only if torch is imported.
     """
@@ -47,14 +47,14 @@ def collect_hardware() -> dict[str, Any]:
 
 
 def name_device(device: torch.device) -> str:
-    """Return the name of the GPU, or of the processor for any other device."""
+    """Return the name of the GPU or, for other devices, of the processor."""
     import torch
 
     return torch.cuda.get_device_name(device) if device.type == "cuda" else read_processor_name()
 
 
 def describe_machine(device: torch.device) -> str:
-    """Describe the conditions of a measured time: device, torch version, and, on a CPU, the number of threads."""
+    """Describe the machine on which a time was measured: device, torch version, and CPU threads."""
     import torch
 
     threads = torch.get_num_threads()

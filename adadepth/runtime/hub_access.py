@@ -1,4 +1,4 @@
-"""Access to models and data: paths, the Hugging Face hub, remote code, and log messages of transformers."""
+"""Access to models and data sets: paths, the Hugging Face hub, and remote code."""
 
 from __future__ import annotations
 
@@ -92,12 +92,12 @@ _ALLOWED = {"is": False}
 
 
 def allow_remote_code(is_allowed: bool) -> None:
-    """Set whether this process may run code from model repositories."""
+    """Set whether this process may execute code from model repositories."""
     _ALLOWED["is"] = is_allowed
 
 
 def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
-    """Load a model without remote code; if that fails and remote code is allowed, load it with remote code.
+    """Load a model without remote code or, if that fails and remote code is allowed, with it.
 
     Args:
         path: Folder or hub id, for messages.
@@ -119,13 +119,13 @@ def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
 
 
 def log_remote_code(path: str) -> None:
-    """Print from which repository remote code is about to run."""
+    """Print the repository whose remote code is about to be executed."""
     print(f"running code of {path}: runtime.trust_remote_code=true", file=sys.stderr, flush=True)
 
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Limit the log messages of transformers to errors within the block."""
+    """Suppress log messages of transformers below errors within the `with` block."""
     from transformers.utils import logging
 
     verbosity = logging.get_verbosity()

@@ -1,4 +1,4 @@
-"""Reading of JSON files with validation against a type: `TypedDict`, `dict[str, ...]`, `list[...]`, `{field: type}`.
+"""Reading of JSON files, validated against a type such as a `TypedDict`, `dict[str, ...]` or `list[...]`.
 
 If a file does not match, the error names the file and the field. Fields that the type does not name are allowed, so
 that a newer version may add some.
@@ -29,7 +29,7 @@ _LARGEST = 2**63
 
 
 def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
-    """Read and validate a JSON file.
+    """Read a JSON file and validate it against a type.
 
     Args:
         path: File, or a link to it.
@@ -48,7 +48,7 @@ def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
 
 
 def read_json_lines(path: Path, kind: Any) -> list[Any]:
-    """Read and validate a file of JSON lines; ignore a last line that is incomplete because of a kill.
+    """Read and validate a JSON-lines file; ignore an incomplete last line, which a kill can leave.
 
     Raises:
         CheckpointError: If a line does not match; the message names file, line and field.
@@ -63,7 +63,7 @@ def read_json_lines(path: Path, kind: Any) -> list[Any]:
 
 
 def read_regular_file(path: Path) -> bytes:
-    """Return the text of a regular file; refuse a pipe or a device, because reading from it may never end.
+    """Read the text of a regular file; raise an error for a pipe or device, which may never end.
 
     Raises:
         CheckpointError: If the path is missing, is not a regular file or cannot be read.
@@ -77,7 +77,7 @@ def read_regular_file(path: Path) -> bytes:
 
 
 def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
-    """Parse and validate JSON; see `read_json`.
+    """Parse JSON text and validate it against a type.
 
     Raises:
         ValueError: If the JSON does not match; the message names the field.
@@ -94,7 +94,7 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
 
 
 def find_type_problem(value: Any, kind: Any, name: str = "") -> str | None:
-    """Return what field of a value does not match its type, or None if all match.
+    """Return which field of a value does not match its type, or None if all match.
 
     Args:
         value: Parsed JSON.
@@ -149,7 +149,7 @@ def _check_mapping(value: Any, kind: Any, name: str) -> str | None:
 
 @cache
 def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
-    """Return the types of the fields of a `TypedDict`, and the names of its required fields.
+    """Return the field types of a `TypedDict`, and the names of its required fields.
 
     `__required_keys__` is not used, because it does not resolve annotations that are strings.
     """
@@ -161,7 +161,7 @@ def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
 
 
 def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | None:
-    """Return the first mismatch of the children of a mapping or list with their types; those of keys come first.
+    """Return the first type mismatch among the keys and values of a mapping or list, or None.
 
     Each child is a tuple of key or index, value and type.
     """
@@ -171,7 +171,7 @@ def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | No
 
 
 def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    """Return the first mismatch of a list that has one type per member."""
+    """Return the first type mismatch in a list with one type per position, or None."""
     if not isinstance(value, list) or len(value) != len(kinds):
         return _format_problem(name, f"a list of {len(kinds)}", value)
     return _check_children([(number, *pair) for number, pair in enumerate(zip(value, kinds, strict=True))], name)
@@ -188,7 +188,7 @@ def _check_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
 
 
 def _check_untyped(value: Any, name: str) -> str | None:
-    """Return the first problem of a value without a type: an unpaired surrogate in a text, or a non-finite number."""
+    """Return the first problem in a value of any type: an unpaired surrogate, or a number that is not finite."""
     if isinstance(value, dict):
         return _check_children([(key, child, Any) for key, child in value.items()], name)
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Launchers that may restart a run: torchrun after a process has died, and Slurm after a requeue."""
+"""Launchers that restart runs: torchrun after a process has died, and Slurm after a requeue."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _START_FIELD = 19  # index of the start time of a process after its name, in /pr
 
 
 def launches() -> list[str]:
-    """Return the identifiers of the torchrun or Slurm launches to which this process belongs."""
+    """Return identifiers of the torchrun or Slurm launches to which this process belongs."""
     numbered = (f"{kind} {os.environ[number]}" for kind, (number, _) in _VARIABLES.items() if _is_set(number))
     return [*numbered, *_name_parent()]
 
 
 def list_restartable_launches() -> list[str]:
-    """Return the identifiers of the launches that may have started this run before.
+    """Return identifiers of the launches that may already have started this run before.
 
     The number of a job does not suffice, because a user may choose it and use it twice.
     """
@@ -39,7 +39,7 @@ def _is_set(number: str) -> bool:
 
 
 def _name_parent() -> list[str]:
-    """Return an identifier of the parent process, from its id and start time, if the parent is a launcher."""
+    """Return an identifier of the parent process if it is a launcher, from its id and start time."""
     if not any(name in os.environ for name in _PARENTS):
         return []
     parent = os.getppid()

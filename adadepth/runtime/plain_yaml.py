@@ -1,4 +1,4 @@
-"""Parser for YAML files that contain plain values only."""
+"""Parser of YAML files with plain values only."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def parse_yaml(text: str) -> Any:
-    """Parse YAML of plain values, with the much faster C parser if PyYAML has it.
+    """Parse YAML with plain values, using PyYAML's faster C parser if it is available.
 
     Raises:
         yaml.YAMLError: If the text is not YAML, or has values that are not plain.

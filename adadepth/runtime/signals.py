@@ -1,4 +1,4 @@
-"""Handling of signals that stop a run, and immediate exit after a signal during start-up.
+"""Signal handling: stop signals during a run, and immediate exit during start-up.
 
 The exit must be immediate because composition loses the exception of a signal handler. A `finally:` of OmegaConf reads
 a variable that the interrupted statement would have set, and so raises another error. Hydra also drops any error while
@@ -24,17 +24,17 @@ _replaced_handlers: dict[int, Any] = {}  # handlers that `exit_at_once_on_signal
 
 
 def list_termination_signals() -> list[signal.Signals]:
-    """Return the signals that terminate this run, except for those that `nohup` or a script ignores."""
+    """Return the signals that terminate this run, without those that `nohup` or a script disables."""
     return [number for number in _TERMINATION if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 def list_stop_signals() -> list[signal.Signals]:
-    """Return the signals after which training writes a checkpoint and stops, including warnings of schedulers."""
+    """Return the signals on which training writes a checkpoint and stops, including a scheduler's warnings."""
     return [*list_termination_signals(), *_WARNINGS]
 
 
 def may_repeat(number: int) -> bool:
-    """Return whether the system or a scheduler may send the same signal twice.
+    """Return whether a scheduler or the system may send this signal twice.
 
     A repeated signal is then not a request by the user to stop at once.
     """
@@ -49,7 +49,7 @@ def forward_signal(number: int) -> None:
 
 @contextmanager
 def convert_signals_to_exits() -> Iterator[None]:
-    """Convert SIGTERM and SIGHUP to SystemExit within the block, so that open files and trackers are closed."""
+    """Convert SIGTERM and SIGHUP to SystemExit within the `with` block, so that files and trackers are closed."""
     previous: dict[int, Any] = {
         number: signal.signal(number, _raise_exit) for number in list_termination_signals() if number != signal.SIGINT
     }
@@ -68,7 +68,7 @@ def _raise_exit(number: int, frame: FrameType | None) -> NoReturn:
 
 @contextmanager
 def exit_at_once_on_signals() -> Iterator[None]:
-    """Exit at once after a signal within the block, when nothing is open yet.
+    """Exit immediately on a signal within the `with` block, before any file is open.
 
     Blocks of `restore_signal_handlers` are excepted.
     """
@@ -82,7 +82,7 @@ def exit_at_once_on_signals() -> Iterator[None]:
 
 @contextmanager
 def restore_signal_handlers() -> Iterator[None]:
-    """Restore the usual signal handlers for a block inside `exit_at_once_on_signals`; elsewhere do nothing."""
+    """Restore the normal signal handlers for a block inside `exit_at_once_on_signals`."""
     _set_handlers(_replaced_handlers)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Timing of several functions in alternation, with medians, because the speed of a machine drifts."""
+"""Timing of several functions in alternation, by medians, because a machine's speed drifts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def time_interleaved(
     device: torch.device,
     after: Callable[[], None] = lambda: None,
 ) -> dict[Name, dict[str, float]]:
-    """Time several functions in alternation, each once per round.
+    """Time several functions in alternation, each once per round, and return their times.
 
     Args:
         calls: Functions to time, by name.
