@@ -57,8 +57,8 @@ test: $(READY) ## Run the quick tests
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-slow: model-tests ## Run the slow tests
-	$(BIN)/python -m pytest -m "slow and not gpu" $(ARGS)
-	$(if $(ARGS),,$(BIN)/python -m pytest tests/property --hypothesis-profile thorough)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ARGS)
+	$(if $(ARGS),,$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/property --hypothesis-profile thorough)
 
 test-next: ## Run the quick tests with the newest transformers and torch, in .venv-next: ARGS="--pre --only transformers"
 	@$(PYTHON) .ci/next.py --workers $(WORKERS) $(ARGS)

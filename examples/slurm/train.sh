@@ -22,8 +22,9 @@ queue_again() {
 }
 trap queue_again USR1
 
+# Jobs that share a node meet at ports of their own.
 srun torchrun --nnodes "$SLURM_NNODES" --nproc_per_node "$SLURM_GPUS_ON_NODE" --max_restarts 3 \
-    --rdzv_backend c10d --rdzv_endpoint "$(hostname):29500" --rdzv_id "$SLURM_JOB_ID" \
+    --rdzv_backend c10d --rdzv_endpoint "$(hostname):$((20000 + SLURM_JOB_ID % 10000))" --rdzv_id "$SLURM_JOB_ID" \
     adadepth/run.py "$@" &
 training=$!
 wait "$training"

@@ -8,7 +8,6 @@ import pytest
 
 from tests.advice_support import next_commands
 from tests.cli.support import Command
-from tests.marks_support import mostly_slow
 
 ROOTS = ("act_tiny", "act_hops", "ponder_tiny", "adalayers_tiny", "loop_hops", "loop_tiny", "trm_tiny", "par_tiny")
 QUESTIONS = (
@@ -27,21 +26,25 @@ def last_screen(out: str) -> list[str]:
     return lines[begin:]
 
 
-@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "ponder_tiny"))
-def test_it_fits_a_terminal(root: str, command: Command) -> None:
-    result = command("--config-name", root, "debug=default").checked()
-    screen = last_screen(result.out)
+def check_screen(out: str) -> None:
+    """Check the size of the last screen, and what it ends with."""
+    screen = last_screen(out)
     assert len(screen) <= 24, screen
     assert max(map(len, screen)) <= 80, screen
     assert screen.index("") <= 8, "the verdict"
     assert sum(line.startswith("report: ") for line in screen) == 1
-    assert len(next_commands(result.out)) == 3
+    assert len(next_commands(out)) == 3
+
+
+def test_it_fits_a_terminal(command: Command) -> None:
+    check_screen(command("--config-name", "ponder_tiny", "debug=default").checked().out)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("root", ROOTS)
-def test_every_next_command_runs_as_it_is_printed(root: str, command: Command) -> None:
-    out = command("--config-name", root, "debug=default").out
+def test_it_fits_and_every_next_command_runs_as_it_is_printed(root: str, command: Command) -> None:
+    out = command("--config-name", root, "debug=default").checked().out
+    check_screen(out)
     for words in next_commands(out):
         assert words[:2] == ["python", "adadepth/run.py"]
         result = command(*words[2:])

@@ -62,7 +62,7 @@ VALUES = st.recursive(
 SHAPES: tuple[Any, ...] = (
     None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
     ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
-    ["a"] * 3000, [[[[[[1]]]]]],
+    ["a"] * 600, [[[[[[1]]]]]],
 )  # fmt: skip
 
 

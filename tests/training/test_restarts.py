@@ -21,7 +21,8 @@ from tests.training.processes_support import ROOT
 from tests.training.whole_runs import launch
 
 SCRIPT = ROOT / "examples" / "slurm" / "train.sh"
-LONG_ENOUGH = ("trainer.max_steps=400", "trainer.save_steps=4", "trainer.logging_steps=1")
+LONG_ENOUGH = ("trainer.max_steps=160", "trainer.save_steps=4", "trainer.logging_steps=1")
+LONGER = ("trainer.max_steps=400", "trainer.save_steps=1000")  # without checkpoints a step is quicker
 COMMON = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.eval_strategy=no", "trainer.eval_on_start=false",
     "trainer.load_best_model_at_end=false", "trainer.save_strategy=steps", "trainer.save_total_limit=2", *LONG_ENOUGH,
@@ -36,7 +37,7 @@ FAMILIES = {
         "dataset.max_evaluation_examples=16",
         "trainer.ema_decay=0.5",
     ),
-    "par": ("par_network", "trainer.max_steps=200", "model.architecture=sf-s", "dataset.evaluation_length=null"),
+    "par": ("par_network", "model.architecture=sf-s", "dataset.evaluation_length=null"),
     "looped": ("loop_tiny", "trainer.max_steps=100"),
 }
 SHARDED = {"whole": "trainer.fsdp=false", "sharded": "trainer.fsdp=true"}
@@ -115,13 +116,14 @@ def program(folder: Path, name: str, text: str) -> None:
 @pytest.mark.parametrize("sharding", SHARDED)
 def test_slurms_warning_saves_and_queues_the_job_again_and_it_goes_on(sharding: str, tmp_path: Path) -> None:
     """The example's script, with Slurm's commands replaced by ones that write down what they are asked."""
-    further = ("trainer.save_steps=1000", SHARDED[sharding])
+    further = (*LONGER, SHARDED[sharding])
     launch([*command("act", tmp_path / "whole"), *further], 2)
     commands = tmp_path / "bin"
     program(commands, "srun", 'exec "$@"')
     program(commands, "scontrol", f'echo "$@" >> {tmp_path / "asked"}')
     program(commands, "hostname", "echo 127.0.0.1")
-    job = {"SLURM_JOB_ID": "77", "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
+    number = str(77 + list(SHARDED).index(sharding))
+    job = {"SLURM_JOB_ID": number, "SLURM_NNODES": "1", "SLURM_GPUS_ON_NODE": "2", "OMP_NUM_THREADS": "1"}
     path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     given = ["bash", str(SCRIPT), *command("act", tmp_path / "job"), *further]
 
@@ -132,7 +134,7 @@ def test_slurms_warning_saves_and_queues_the_job_again_and_it_goes_on(sharding: 
     until(lambda: any("train/loss" in log.read_text() for log in (tmp_path / "job").rglob("metrics.jsonl")), first)
     first.send_signal(signal.SIGUSR1)
     assert first.wait(LIMIT_S) == 0
-    assert (tmp_path / "asked").read_text() == "requeue 77\n"
+    assert (tmp_path / "asked").read_text() == f"requeue {number}\n"
     run = only_run(tmp_path / "job")
     assert read_record(run)["status"] == "interrupted"
     assert start(SLURM_RESTART_COUNT="1").wait(LIMIT_S) == 0
@@ -142,11 +144,10 @@ def test_slurms_warning_saves_and_queues_the_job_again_and_it_goes_on(sharding: 
 @pytest.mark.slow
 def test_submitits_warning_saves_and_its_next_start_goes_on(tmp_path: Path) -> None:
     """A sweep's job under submitit's local executor, which is warned by SIGUSR2 as one of Slurm is."""
-    never = "trainer.save_steps=1000"
-    launch([*command("act", tmp_path / "whole"), never])
+    launch([*command("act", tmp_path / "whole"), *LONGER])
     sweep = [f"hydra.sweep.dir={tmp_path / 'job' / 'sweep'}", "hydra/launcher=submitit_local"]
     started = subprocess.Popen(
-        [sys.executable, "adadepth/run.py", "-m", *command("act", tmp_path / "job"), never, "seed=0", *sweep],
+        [sys.executable, "adadepth/run.py", "-m", *command("act", tmp_path / "job"), *LONGER, "seed=0", *sweep],
         cwd=ROOT,
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
     )

@@ -96,7 +96,7 @@ def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
 
 
 @pytest.mark.slow  # the whole commands of the quickest configurations
-@pytest.mark.parametrize("name", ["adalayers_tiny", "ponder_tiny", "ponder_parity"])
+@pytest.mark.parametrize("name", ["act_addition", "ponder_hops", "adalayers_tiny"])
 def test_the_quickest_commands_answer_both_questions(script: ModuleType, name: str, tmp_path: Path) -> None:
     assert script.run_cell(tmp_path, name, 0, 1) is None, (tmp_path / f"{name}.0.log").read_text()
     (row,) = script.summarise(tmp_path, [name], [0])
