@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.early_exit.layers import RunningTexts
@@ -127,7 +128,14 @@ class WordModel(EarlyExitModel):
         return run, output
 
     def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
-        """Run all layers; the rule decides afterwards."""
+        """Run all layers; the rule decides afterwards.
+
+        Raises:
+            ConfigError: If a program of `torch.export` has a rule whose predictions exist for a part of the tokens.
+        """
+        if torch.compiler.is_exporting() and not isinstance(rule, Fixed):
+            allowed = f"a fixed exit in torch.export, such as fixed:{self.max_updates}"
+            raise ConfigError(f"exit_rule={rule.label}: must be {allowed}")
         states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
         gates = None if self.gate is None else torch.stack([self.gate(read) for read in states], dim=2)
         if isinstance(rule, Fixed):

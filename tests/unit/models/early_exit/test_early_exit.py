@@ -349,3 +349,11 @@ def test_a_folder_of_a_plain_network_is_refused_with_the_function_that_adds_exit
 def test_weights_of_zero_are_refused() -> None:
     with pytest.raises(ConfigError, match="exit_weights=layerskip: must be another one"):
         EarlyExitConfig(exit_weights="layerskip", num_hidden_layers=1)
+
+
+def test_words_are_exported_with_a_fixed_exit_only() -> None:
+    model = small(exit_rule="margin:0.5")
+    with pytest.raises(
+        ConfigError, match=r"exit_rule=margin:0.5: must be a fixed exit in torch.export, such as fixed:4"
+    ):
+        torch.export.export(model, (), {"input_ids": IDS})
