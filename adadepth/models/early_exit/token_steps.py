@@ -10,13 +10,16 @@ An earlier token has therefore always run as many layers as a later one, and eac
 all tokens before it. With `frozen`, each new token is a unit, and a layer gets the keys and values of tokens that have
 exited from their states at the exit.
 
+A layer runs for a rectangle of texts and tokens. Texts that wait for similar numbers of tokens therefore share a
+rectangle, and the others have one of their own (`group_texts`).
+
 Shape legend: B texts, W waiting tokens, T new tokens, R texts with running tokens and r columns of the fullest, M
 tokens in the cache, D width, L layers, N exits, K units.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +30,9 @@ from adadepth.models.early_exit.layers import RunningTexts, run_layer
 from adadepth.models.early_exit.modeling import EarlyExitModel
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
 
+# Tokens that a layer computes in about the time that it takes to read its weights, which every rectangle does again.
+_TOKENS_PER_READ = {"cpu": 16, "cuda": 256}
+
 
 class _NextStep(NamedTuple):
     """Tokens of the next step: those that run, and those whose keys and values come from frozen states, if any.
@@ -35,8 +41,8 @@ class _NextStep(NamedTuple):
     """
 
     runs: Tensor
-    moved: _Part | None
-    stored: _Part | None
+    moved: list[_Part]
+    stored: list[_Part]
     counts: tuple[int, int, int]
 
 
@@ -128,25 +134,56 @@ class TokenStepper:
 
     def _prepare_step(self, runs: Tensor, frozen: Tensor) -> _NextStep:
         """Select the tokens that run and those with frozen states, (B, W + T), and count what they compute."""
-        moved = _Part(self, runs) if bool(runs.any()) else None
-        queries, pairs = (0, 0) if moved is None else moved.count()
-        stored, number = None, int(frozen.sum())
-        if number:
-            stored = _Part(self, frozen)
-        return _NextStep(runs, moved, stored, (queries, queries + number, pairs))
+        moved, stored = self._make_parts(runs), self._make_parts(frozen)
+        counts = [part.count() for part in moved]
+        queries, pairs = sum(queries for queries, _ in counts), sum(pairs for _, pairs in counts)
+        return _NextStep(runs, moved, stored, (queries, queries + int(frozen.sum()), pairs))
+
+    def _make_parts(self, tokens: Tensor) -> list[_Part]:
+        """Return the tokens of a mask, (B, W + T), in the rectangles of `group_texts`."""
+        parts = []
+        for texts in group_texts(tokens.sum(dim=1).tolist(), _TOKENS_PER_READ.get(self.device.type, 256)):
+            chosen = torch.zeros_like(tokens[:, :1])
+            chosen[texts] = True
+            parts.append(_Part(self, tokens & chosen))
+        return parts
 
     def _run_step(self) -> None:
         """Run the layers until the next exit, and count what they compute."""
         exits, step = [0, *self._model.config.exits], self._plan()
         for number in range(exits[self._step], exits[self._step + 1]):
-            if step.stored is not None:
-                step.stored.store(number)
-            if step.moved is not None:
-                step.moved.run(number)
-        if step.moved is not None:
-            self.states = step.moved.put(self.states)
+            for part in step.stored:
+                part.store(number)
+            for part in step.moved:
+                part.run(number)
+        for part in step.moved:
+            self.states = part.put(self.states)
         self.counts.append(step.counts)
         self._step, self._next = self._step + 1, None
+
+
+def group_texts(counts: Sequence[int], overhead: int) -> list[list[int]]:
+    """Group texts so that their rectangles, and an overhead for each, have the fewest tokens in total.
+
+    A group of R texts whose largest count is r has R r + `overhead` tokens. In the order of their counts, the groups of
+    an optimum are contiguous; it is found by dynamic programming over the first texts of this order.
+
+    Args:
+        counts: Number of tokens of each text. Texts without tokens are in no group.
+        overhead: Cost of a group, in tokens.
+    """
+    order = sorted((number for number, count in enumerate(counts) if count), key=lambda number: counts[number])
+    costs, starts = [0], [0]  # least cost of the first texts, and where their last group starts
+    for end in range(1, len(order) + 1):
+        widest = counts[order[end - 1]]
+        cost, start = min((costs[start] + (end - start) * widest + overhead, start) for start in range(end))
+        costs.append(cost)
+        starts.append(start)
+    groups, end = [], len(order)
+    while end:
+        groups.append(sorted(order[starts[end] : end]))
+        end = starts[end]
+    return groups
 
 
 class _Part:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from transformers import DynamicCache
 
 from adadepth.errors import ConfigError
+from adadepth.models.early_exit import token_steps
 from adadepth.models.early_exit.cache import ExitCache
+from adadepth.models.early_exit.token_steps import group_texts
 from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, LAYERS, near, small
 
 RULE = "margin:0.1"
@@ -52,6 +57,44 @@ def test_waiting_tokens_change_no_prediction(base: str) -> None:
         logits, exits, _ = decode(model, "deferred", parts)
         assert torch.equal(exits, whole.exit_steps)
         near(logits[LEFT.bool()], whole.logits[LEFT.bool()])
+
+
+def list_partitions(texts: list[int]) -> Iterator[list[list[int]]]:
+    """All ways to split texts into groups."""
+    if not texts:
+        yield []
+        return
+    first, *others = texts
+    for partition in list_partitions(others):
+        yield [[first], *partition]
+        for number, group in enumerate(partition):
+            yield [*partition[:number], [first, *group], *partition[number + 1 :]]
+
+
+@given(st.lists(st.integers(0, 30), max_size=6), st.integers(0, 20))
+def test_groups_of_texts_have_the_least_cost_of_all_partitions(counts: list[int], overhead: int) -> None:
+    def cost(groups: list[list[int]]) -> int:
+        return sum(len(group) * max(counts[text] for text in group) + overhead for group in groups)
+
+    texts = [number for number, count in enumerate(counts) if count]
+    groups = group_texts(counts, overhead)
+    assert sorted(text for group in groups for text in group) == texts
+    assert cost(groups) == min(cost(partition) for partition in list_partitions(texts))
+
+
+@pytest.mark.parametrize("policy", ["frozen", "deferred"])
+def test_rectangles_of_similar_texts_change_no_prediction(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, computed, results = with_diverse_exits(), [0], []
+    model.register_forward_hook(lambda _, __, out: computed.append(int(out.trace.execution.computed.queries.sum())))
+    for overhead in (0, 1000):
+        monkeypatch.setattr(token_steps, "_TOKENS_PER_READ", {"cpu": overhead})
+        logits, exits, _ = decode(model, policy, (4, 1, 1, 3))
+        results.append((logits[LEFT.bool()], exits, sum(computed)))
+        computed.clear()
+    separate, together = results
+    near(separate[0], together[0])
+    assert torch.equal(separate[1], together[1])
+    assert separate[2] < together[2]
 
 
 def run_frozen(model: Any, ids: Tensor, rule: str) -> tuple[Tensor, Tensor]:
