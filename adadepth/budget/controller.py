@@ -32,7 +32,7 @@ _SMALLEST = 1e-3
 
 
 def smooth_depth(survival: Tensor, ran: Tensor | None = None, exponent: float = EXPONENT) -> Tensor:
-    """Return a differentiable approximation of each unit's number of updates, sum_n s_n^a, float32, (...).
+    """Return a differentiable approximation of the number of updates per token, sum_n s_n^a, float32, (...).
 
     Args:
         survival: Survivals s_n, the share of a unit that continues after step n, (..., N). They are 1 - h_n for ACT,
@@ -111,7 +111,7 @@ class BudgetSchedule:
         return self.full + (self.target - self.full) * falling / self.ramp
 
     def compute_forced_depth(self, progress: float) -> int | None:
-        """Return the depth forced on all units in the growth phase, in updates, or None after that phase."""
+        """Return the depth forced on all tokens in the growth phase, in updates, or None after that phase."""
         if progress >= self.grow:
             return None
         return round(self.grow_from + (self.max_updates - self.grow_from) * (progress / self.grow) ** 2)

@@ -113,7 +113,7 @@ class HaltingRule(ABC):
 
 @dataclass(frozen=True)
 class Act(HaltingRule):
-    """Halting rule of adaptive computation time, q_n = p_n (Graves 2016, arXiv 1603.08983)."""
+    """Halting rule of ACT, whose halting mass q_n is the probability p_n (Graves 2016, arXiv 1603.08983)."""
 
     name = "act"
 

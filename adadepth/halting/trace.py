@@ -74,7 +74,7 @@ class Execution:
 @register_trace_part
 @dataclass(frozen=True)
 class Halting:
-    """Halting probabilities and ACT remainders of a batch, float32.
+    """Halting probabilities and ACT remainders of the tokens or sequences of a batch, float32.
 
     Attributes:
         probabilities: Halting probability of each iteration, (*updates.shape, N). It is 0 after a unit has halted.
@@ -103,7 +103,7 @@ class Operations:
 @register_trace_part
 @dataclass(frozen=True)
 class DepthTrace:
-    """Record of the number of block updates that each unit of a batch (token, sequence or task) received.
+    """Record of the number of block updates that each token, sequence or task of a batch received.
 
     Attributes:
         unit: Unit that halts: a token, a sequence, a task or a whole architecture.
@@ -132,7 +132,7 @@ class DepthTrace:
 
     @property
     def iterations_run(self) -> Tensor:
-        """Boolean mask of the iterations each unit ran, (*updates.shape, N). If `ran` is None, N is `max_updates`."""
+        """Boolean mask of the iterations each unit ran, (*updates.shape, N). Without `ran`, N is `max_updates`."""
         if self.ran is not None:
             return self.ran
         return self.updates.round().unsqueeze(-1) > torch.arange(self.max_updates, device=self.updates.device)

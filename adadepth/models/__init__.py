@@ -1,4 +1,4 @@
-"""Model families, one folder each. Public names are imported when they are first used.
+"""Model families, one folder each. Public names are imported lazily, at their first use.
 
 The first use registers all families with the Auto classes of transformers. `adadepth.models.registry` finds the
 families without importing torch.
@@ -18,7 +18,7 @@ _SHARED = {
 
 @cache
 def public_names() -> Mapping[str, str]:
-    """Return the import path `"module:name"` of every public name, such as models and configurations.
+    """Return the import path `"module:name"` of every public model and configuration class.
 
     If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """

@@ -1,4 +1,4 @@
-"""Registration of the families with the Auto classes of transformers, from their descriptors."""
+"""Registration of all model families with the Auto classes of transformers."""
 
 from functools import cache
 from typing import Any
@@ -10,7 +10,7 @@ from adadepth.models.registry import Family, families, load
 
 @cache
 def register_auto_classes() -> None:
-    """Register the configurations, models and tokenizers of all families once, except transformers' own."""
+    """Register the configurations, models and tokenizers of all families with transformers' Auto classes, once."""
     for family in families().values():
         if not family.config.startswith("transformers:"):
             _register(family)
@@ -29,7 +29,7 @@ def _register(family: Family) -> None:
 
 
 def _make_reader(published: str, config: Any) -> Any:
-    """Make a configuration class for a published model type that converts its configurations to those of a family."""
+    """Create a configuration class that converts the configurations of a published model type to those of a family."""
 
     def from_dict(cls: type, config_dict: dict[str, Any], **kwargs: Any) -> Any:
         return config.from_dict(config_dict, **kwargs)

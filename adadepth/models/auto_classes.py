@@ -1,4 +1,4 @@
-"""Lazy registration of the families with the Auto classes of transformers, so that `import adadepth` is cheap.
+"""Lazy registration of model families with transformers' Auto classes, which keeps `import adadepth` fast.
 
 Registration imports the families and torch, so it waits until a configuration or a tokenizer is first requested. Every
 `from_pretrained` of an Auto class and every pipeline begins with such a request.
@@ -23,7 +23,7 @@ _HOOKED = {
 
 
 def register_lazily() -> None:
-    """Register the families before an Auto class loads a model, whether adadepth or transformers is imported first."""
+    """Register model families just before an Auto class first loads a model, in either import order of the packages."""
     for name in _HOOKED:
         if name in sys.modules:
             _hook_methods(sys.modules[name])
@@ -32,7 +32,7 @@ def register_lazily() -> None:
 
 
 class _ImportHook(MetaPathFinder):
-    """Import hook that wraps methods of given modules when they are imported. Other finders locate the modules."""
+    """Import hook that wraps methods of the given modules as soon as they are imported."""
 
     def __init__(self, names: set[str]) -> None:
         self._names = names
@@ -61,7 +61,7 @@ def _hook_methods(module: ModuleType) -> None:
 
 
 def _register_before(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method so that it registers the families before it runs."""
+    """Wrap a method so that it registers all model families before it runs."""
 
     @wraps(method)
     def register_and_call(*args: Any, **options: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Construction of models from settings: with fresh weights, pretrained weights, or the checkpoint of a run."""
+"""Construction of models from settings, with new weights, pretrained weights, or the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ register_auto_classes()
 
 
 def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTrainedModel:
-    """Build the pretraining model that the settings describe, with fresh or pretrained weights.
+    """Build a family's pretraining model from settings, with new or pretrained weights.
 
     Args:
         settings: Group `model`. If `pretrained` is set, the weights are loaded from it. Everything that does not change
@@ -42,19 +42,19 @@ def build_pretraining_model(settings: ModelConfig, vocab_size: int) -> PreTraine
 
 
 def pretraining_class(settings: ModelConfig) -> type[PreTrainedModel]:
-    """Return the class of a family's model for pretraining."""
+    """Return a model family's class for pretraining."""
     return family(settings.name).head("pretraining")
 
 
 def classifier_class(settings: ModelConfig, problem: Problem) -> type[PreTrainedModel]:
-    """Return the class of a family's model for a kind of task; see `LabelledData.problem`."""
+    """Return a model family's class for a kind of labelled task, such as classification or tagging."""
     return family(settings.name).head(PREDICTED[problem].head)
 
 
 def build_classifier(
     settings: ModelConfig, vocab_size: int | None, fields: Mapping[str, Any], problem: Problem = "classification"
 ) -> PreTrainedModel:
-    """Build the model for a labelled task that the settings describe; see `build_pretraining_model`.
+    """Build a model for a labelled task from settings, with new or pretrained weights.
 
     The task is classification, regression, tagging, question answering or multiple choice.
 
@@ -83,7 +83,7 @@ def build_classifier(
 def build_language_model(
     settings: ModelConfig, vocab_size: int, gates: Mapping[str, Any] | None = None
 ) -> PreTrainedModel:
-    """Build a supernet, or the network of one architecture; see `build_pretraining_model`.
+    """Build a language model from settings: a fixed architecture, or a supernet for architecture search.
 
     Args:
         settings: Group `model`.
@@ -98,13 +98,13 @@ def build_language_model(
 
 
 def load_language_model(path: str, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedModel:
-    """Load a supernet or a fixed network, whichever the checkpoint contains; see `load_model`."""
+    """Load a language model from a checkpoint, either a fixed architecture or a supernet."""
     config = read_config("checkpoint", path)
     return load_model(path, language_model_class(settings, config), settings, overrides, config=config)
 
 
 def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrainedConfig) -> type[PreTrainedModel]:
-    """Return the class of a language model, or of the supernet that searches for its architecture.
+    """Return the class of a language model, or that of a supernet if no architecture is given.
 
     Args:
         settings: Settings of the model's family.
@@ -115,7 +115,7 @@ def language_model_class(settings: ModelConfig, described: ModelConfig | PreTrai
 
 
 def check_on_meta_device(settings: ModelConfig, head: str) -> None:
-    """Check a family's model as `check_model` does, on the meta device, before data are prepared.
+    """Validate the properties of a family's model on the meta device, before any data are prepared.
 
     The check uses the default vocabulary and classes of the configuration. A model that needs other values, or is built
     around another model (`Family.build`), is checked when it is built.
@@ -141,7 +141,7 @@ def check_on_meta_device(settings: ModelConfig, head: str) -> None:
 
 @contextmanager
 def _prefix_setting(key: str) -> Iterator[None]:
-    """Prefix errors within the block with the name of the setting that caused them."""
+    """Prefix errors raised within the `with` block with the name of the setting that caused them."""
     try:
         yield
     except ConfigError as error:
@@ -172,14 +172,16 @@ def _build(
 
 @contextmanager
 def _name_unknown_setting(settings: ModelConfig) -> Iterator[None]:
-    """Add the name of the setting to errors about an unknown name or a missing package within the block."""
+    """Make errors about unknown names or missing packages within the `with` block name the setting."""
     try:
         yield
     except (ImportError, KeyError) as error:
         values = {name: str(getattr(settings, name)) for name in get_field_specs(type(settings))}
         name = next((name for name, value in values.items() if (value,) == error.args), None)
         if name is None and isinstance(error, KeyError):
-            raise ConfigError(f"model={settings.name}: it cannot be built, because {error} is missing") from error
+            raise ConfigError(
+                f"model={settings.name}: the model cannot be built, because {error} is missing"
+            ) from error
         name = name or "attn_implementation"
         raise ConfigError(f"model.{name}={values.get(name)}: {get_first_line(error)}") from error
 
@@ -191,7 +193,7 @@ def _build_config(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedConfig:
-    """Build the configuration from the settings and the fields from the data.
+    """Build a model's configuration from its settings and from fields that depend on the data.
 
     Settings that are None come from the source.
     """
@@ -206,10 +208,10 @@ def _build_config(
         if values["vocab_size"] < vocab_size:
             is_set = from_settings["vocab_size"]
             owner = "model.vocab_size" if is_set else f"model.pretrained={settings.pretrained}: vocab_size"
-            raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} pieces")
+            raise ConfigError(f"{owner}={values['vocab_size']}: the tokenizer has {vocab_size} tokens")
         if from_settings["vocab_size"] is None and values["vocab_size"] != vocab_size:
             raise ConfigError(
-                f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} pieces, the tokenizer "
+                f"model.pretrained={settings.pretrained}: it has {values['vocab_size']} tokens, the tokenizer "
                 f"{vocab_size}; give its tokenizer with tokenizer.path, or set "
                 f"model.vocab_size={values['vocab_size']}"
             )
@@ -227,12 +229,12 @@ def _check_source(
     values: Mapping[str, Any],
     fields: Mapping[str, Any],
 ) -> None:
-    """Check that a model with these settings and data can start from the family and sizes of the pretrained weights."""
+    """Check that pretrained weights have the family and sizes that the settings and the data require."""
     path, fixed = settings.pretrained, _list_shape_fields(config_class, settings)
     allowed = sorted({settings.name, *family(settings.name).starts_from})
     if source.model_type not in allowed:
         raise CheckpointError(
-            f"model.pretrained={path}: holds {source.model_type}, but {join_alternatives(allowed)} is needed"
+            f"model.pretrained={path}: contains a {source.model_type} model, but {join_alternatives(allowed)} is needed"
         )
     required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
     required |= {f"the data need {name}": (name, fields[name]) for name in fixed if name in fields}
@@ -246,7 +248,7 @@ def _check_source(
 
 
 def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:
-    """Return the fields that determine the shapes of weights. A configuration of transformers does not declare them."""
+    """Return the configuration fields that determine weight shapes, which transformers' classes do not declare."""
     return list(dict.fromkeys([*shapes(type(settings)), *shapes(config_class)]))
 
 
@@ -271,7 +273,7 @@ def load_model(
     config: PreTrainedConfig | None = None,
     only_encoder: bool = False,
 ) -> PreTrainedModel:
-    """Load the model of a checkpoint with its stored settings, except for those that the user overrides.
+    """Load a model from a checkpoint with its stored settings, except those that the user overrides.
 
     Args:
         path: Folder or hub id.
@@ -290,7 +292,9 @@ def load_model(
     if expected and config.model_type != expected:
         specs = [spec for spec in families().values() if load(spec.config).model_type == config.model_type]
         advice = f"; add model={specs[0].option or specs[0].name}" if specs else ""
-        raise CheckpointError(f"checkpoint={path}: holds a model of type {config.model_type}, not {expected}{advice}")
+        raise CheckpointError(
+            f"checkpoint={path}: contains a model of type {config.model_type}, not {expected}{advice}"
+        )
     fixed, in_model = _list_shape_fields(type(config), settings), _list_model_settings(settings)
     attention: dict[str, str] = {}
     for name in overrides:
@@ -315,12 +319,12 @@ def load_model(
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:
-    """Load the encoder of a checkpoint, a `DepthModel` without a head; see `load_model`.
+    """Load the encoder of a checkpoint without a task head.
 
     Raises:
         ConfigError: If the family has no encoder class.
     """
     encoder = family(settings.name).encoder
     if encoder is None:
-        raise ConfigError(f"model={settings.name}: does not return the states after its updates")
+        raise ConfigError(f"model={settings.name}: does not return its hidden states after every update")
     return load_model(path, load(encoder), settings, overrides, only_encoder=True)

@@ -1,4 +1,4 @@
-"""Interface between models and the rest of the package: a base class of every model, and optional mixins.
+"""Interface between models and the rest of the package: the base class of every model, and optional mixins.
 
 Training, evaluation, statistics, compute counts and budgets use models through these classes only. Members that every
 family must define are marked `required`. Optional members have a default or belong to a mixin. Callers test for a mixin
@@ -26,13 +26,13 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 def required(method: _Method) -> _Method:
-    """Mark a method or the getter of a property as one that every subclass must define."""
+    """Mark a method or property that every subclass must define."""
     method.is_required = True  # type: ignore[attr-defined]
     return method
 
 
 class DepthModel(StrictLoading):
-    """Base class of every model with a head. A model lists it before `PreTrainedModel` among its bases.
+    """Base class of every model with a task head; it must precede `PreTrainedModel` among the bases.
 
     The forward pass takes `num_targets`, the counts that normalise the loss parts; see `combine_terms`. A value is a
     class attribute or a property.
@@ -64,40 +64,40 @@ class DepthModel(StrictLoading):
     @property
     @required
     def depth_unit(self) -> DepthUnit:
-        """Unit that has a depth: token, sequence, task or architecture. It is the `unit` of all traces of the model."""
+        """Kind of unit that has its own depth: token, sequence, task or architecture."""
         raise NotImplementedError
 
     @property
     @required
     def max_updates(self) -> int:
-        """Maximum number of updates of a unit, an integer of at least 1. It is the `max_updates` of all traces."""
+        """Maximum number of block updates that a token or sequence can receive, an integer of at least 1."""
         raise NotImplementedError
 
     @property
     @required
     def longest_sequence(self) -> int | None:
-        """Maximum number of tokens of a sequence, or None if there is no limit."""
+        """Maximum number of tokens in a sequence, or None if there is no limit."""
         raise NotImplementedError
 
     @property
     @required
     def vocabulary_size(self) -> int | None:
-        """Number of tokens that have an embedding, or None if the model reads no tokens."""
+        """Number of tokens in the embedding table, or None if the model reads no tokens."""
         raise NotImplementedError
 
     @required
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of targets in a batch for each part of the loss, which the trainer uses as its divisor."""
         raise NotImplementedError
 
     @required
     def price(self, trace: DepthTrace) -> Work:
-        """Count the multiply-accumulates of a traced batch and return them as a `Work`."""
+        """Return the multiply-accumulates (MACs) of a batch, computed from its depth trace."""
         raise NotImplementedError
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals that exit rules can read: `logits`, `halting`, `correctness`, `states`.
+        """Signals that the model provides to exit rules: `logits`, `halting`, `correctness`, `states`.
 
         The set is empty if the model predicts only after its last update. If there are signals, the forward pass takes
         `exit_rule`, `run_all_steps` and, for stochastic rules, a `generator`. When all steps run, the output has
@@ -109,11 +109,11 @@ class DepthModel(StrictLoading):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one prediction for one unit; 0 if `price` counts the predictions of all steps."""
+        """MACs of one prediction for one token or sequence, or 0 if `price` counts the predictions of all steps."""
         return 0.0
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
-        """Compute the multiply-accumulates of computing a signal after one update, unless `price` counts them.
+        """Return the MACs of computing an exit rule's input signal once, unless `price` already counts them.
 
         Args:
             signal: One of `exit_signals`.
@@ -126,7 +126,7 @@ class DepthModel(StrictLoading):
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Execution modes that `config.execution` can select: `dense`, and `ragged` if supported.
+        """Allowed values of `config.execution`: `dense`, and `ragged` if halted tokens can be skipped.
 
         All modes give the same results.
         """
@@ -134,11 +134,11 @@ class DepthModel(StrictLoading):
 
     @property
     def one_depth(self) -> int | None:
-        """Number of updates of every unit if the depth is currently fixed, or None if units halt."""
+        """Number of updates of every token or sequence if the depth is currently fixed, or None if they halt."""
         return None
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int] | None:
-        """Return a lower bound on how many values the forward pass stores for the backward pass, by part of the model.
+        """Return a lower bound on the number of activation values stored for the backward pass, by part of the model.
 
         Args:
             lengths: Number of tokens in every row.
@@ -150,36 +150,36 @@ class DepthModel(StrictLoading):
         return None
 
     def prior_facts(self, outputs: Any) -> dict[str, Any]:
-        """Return the prior as arguments of `summarise_steps`: `prior_pmf` (N,), `truncation`, `kl_direction`."""
+        """Return the prior over exit steps, as arguments of `summarise_steps`: `prior_pmf`, `truncation` and so on."""
         return {}
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the number of completed optimiser steps out of `total`, on which schedules of the model depend."""
+        """Set the number of completed optimiser steps out of `total`, for schedules inside the model."""
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return learning-rate multipliers by parameter name. Parameters that are not listed have the multiplier 1."""
+        """Return a learning-rate multiplier for each parameter name that needs one; the others use 1."""
         return {}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the names of the parameters that are trained without weight decay."""
+        """Return the names of the parameters to train without weight decay."""
         return set()
 
     def descending_by_sign(self) -> set[str]:
-        """Return the names of the parameters that are updated by the sign of their gradients; see `AdamAtan2`."""
+        """Return the names of the parameters to update by the sign of their gradients; see `AdamAtan2`."""
         return set()
 
     def take_classes(self, names: Sequence[str]) -> None:
-        """Set the classes of the head, in this order.
+        """Set the class names of the head, in this order.
 
         Raises:
             ConfigError: If the head was trained with other classes.
         """
 
     def take_padding(self, token: int | None) -> None:
-        """Set the padding id of the tokenizer, if the model needs it and has none."""
+        """Set the padding token id, if the model needs one and has none."""
 
     def train_halting_alone(self, slope: float, threshold: float) -> None:
-        """Train only the halting head, and freeze everything else; see `continuation_losses`.
+        """Freeze all parameters except the halting head, and train it with `continuation_losses`.
 
         Raises:
             ConfigError: If the model has no separate halting head.
@@ -190,20 +190,20 @@ class DepthModel(StrictLoading):
 
 
 class DepthKnob(DepthModel):
-    """Model with a depth that can be set after training, by bisection on one parameter or by its own `fit_depth`."""
+    """Mixin for models whose mean depth can be adjusted after training, usually by one threshold."""
 
     @property
     @required
     def depth_knob(self) -> str:
-        """Name of the parameter that sets the depth, as tables print it."""
+        """Name of the parameter that adjusts the depth, for tables."""
         raise NotImplementedError
 
     def set_depth_level(self, level: float) -> None:
-        """Set the depth parameter to a level in (0, 1). A higher level never makes units shallower."""
+        """Set the depth threshold to a level in (0, 1). A higher level never makes a token or sequence shallower."""
         raise NotImplementedError
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Set the depth parameter so that the measured depth is nearest to the target.
+        """Search for the depth threshold at which the measured depth is as close to the target as possible.
 
         `measure()` returns the depth of the model with the current value of the parameter.
         """
@@ -218,44 +218,44 @@ class DepthKnob(DepthModel):
 
 
 class HoldsBudget(DepthModel):
-    """Model that can be trained to a depth budget. The budget units of its family determine which methods it needs."""
+    """Mixin for models that can be trained to a target mean depth (a depth budget)."""
 
     @required
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of units in a batch that count towards the mean depth."""
+        """Return the number of units in a batch (tokens or sequences) over which the mean depth is taken."""
         raise NotImplementedError
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Return a differentiable depth in updates, summed over the units of the batch; see `adadepth.budget`."""
+        """Return a differentiable approximation of the depth in updates, summed over tokens or sequences."""
         raise NotImplementedError
 
     def expected_depth(self, outputs: Any) -> LossTerm:
-        """Compute the expected depth, summed over the units of the batch."""
+        """Return the expected depth under the halting distribution, summed over tokens or sequences."""
         raise NotImplementedError
 
     def latency(self) -> Tensor:
-        """Compute the latency of the current architecture in milliseconds, a scalar."""
+        """Return the latency of the current architecture in milliseconds, a scalar."""
         raise NotImplementedError
 
     @property
     def halting_bias(self) -> Tensor | None:
-        """Bias of all halting logits, or None if the model has none.
+        """Bias parameter of all halting logits, or None if the model has none.
 
         Shifting the bias corrects a trained model that missed its target. A lower bias never makes a unit shallower.
         """
         return None
 
     def limit_depth(self, depth: int) -> None:
-        """Limit the depth of all units in the following forward passes."""
+        """Limit the depth of all tokens or sequences to at most `depth` in later forward passes."""
         raise NotImplementedError
 
     def force_depth(self, depth: int | None) -> None:
-        """Force a number of updates for all units in the following forward passes, or let units halt if it is None."""
+        """Force `depth` updates per token or sequence in later forward passes, or let them halt again if None."""
         raise NotImplementedError
 
 
 class ReplaysHalting(DepthModel):
-    """Model with tokens that can halt by given halting masses.
+    """Mixin for models whose tokens can halt by given halting masses instead of predicted ones.
 
     The output has `halting_probabilities`, the masses applied.
 
@@ -267,7 +267,7 @@ class ReplaysHalting(DepthModel):
 
     @required
     def replay_halting(self, masses: Tensor | None) -> None:
-        """Use these halting masses, (B, T, N), in place of the halting head's from now on, or the head's again if None.
+        """Make tokens halt by given halting masses, (B, T, N), instead of the halting head, or by the head if None.
 
         A token halts at the update at which the sum of its masses reaches its threshold, or at update N at the latest.
         """
@@ -275,24 +275,24 @@ class ReplaysHalting(DepthModel):
 
 
 class ReadsCachedStates(DepthModel):
-    """Head on a base model with states that may be cached. The forward pass takes cached states as `states`."""
+    """Mixin for heads on a frozen base model, whose hidden states can be cached and passed as `states`."""
 
     @property
     @required
     def layer_states(self) -> tuple[int, ...]:
-        """Indices of all hidden states of the base that the head may read."""
+        """Indices of all hidden states of the base model that the head may read."""
         raise NotImplementedError
 
     @property
     @required
     def state_width(self) -> int:
-        """Width of a hidden state of the base."""
+        """Width of the base model's hidden states."""
         raise NotImplementedError
 
     @property
     @required
     def states_key(self) -> str:
-        """Part of the cache key of `base_states` that identifies the base.
+        """Text that identifies the base model in the cache key of its hidden states.
 
         Equal keys and equal inputs give equal states.
         """
@@ -300,42 +300,42 @@ class ReadsCachedStates(DepthModel):
 
     @required
     def states_to_read(self) -> tuple[int, ...]:
-        """Return the indices of the hidden states that the next forward pass reads."""
+        """Return the indices of the hidden states that the next forward pass needs."""
         raise NotImplementedError
 
     @required
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """Compute the wanted hidden states of the base by index, each (B, T, width), without gradients."""
+        """Compute hidden states of the base model by index, each (B, T, width), without gradients."""
         raise NotImplementedError
 
 
 class MixesLayers(DepthModel):
-    """Model with one distribution over the layers of a base model that all inputs share."""
+    """Mixin for models that average the layers of a base model with weights shared by all inputs."""
 
     @property
     @required
     def learns_distribution(self) -> bool:
-        """Whether training learns the distribution, instead of keeping it constant."""
+        """Whether training learns the layer weights, instead of keeping them constant."""
         raise NotImplementedError
 
     @required
     def layer_distribution(self) -> Tensor:
-        """Return the weight of every layer, (L,)."""
+        """Return the weight of every layer in the average, (L,)."""
         raise NotImplementedError
 
     @required
     def added_parameters(self) -> int:
-        """Count the parameters that do not belong to the base."""
+        """Return the number of parameters that do not belong to the base model."""
         raise NotImplementedError
 
     @required
     def base_parameters(self) -> int:
-        """Count the parameters of the base."""
+        """Return the number of parameters of the base model."""
         raise NotImplementedError
 
 
 class Remembers(DepthModel):
-    """Language model that carries states from one segment of a text to the next.
+    """Mixin for language models with recurrence: states of one text segment are the memory of the next.
 
     The forward pass takes `memory` and `context`. `memory` comes from the output of the previous segment, and is None
     at the start of a text.
@@ -343,7 +343,7 @@ class Remembers(DepthModel):
 
     @required
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Any:
-        """Build the attention context for evaluation. A length that is None is taken from the configuration.
+        """Build the attention context for evaluation: memory length and position clamping. None uses the configuration.
 
         The context has `memory_length`, the maximum number of positions of the memory.
         """
@@ -351,7 +351,7 @@ class Remembers(DepthModel):
 
 
 class LearnsGates(DepthModel):
-    """Supernet with gates that select the operation of every block and are trained together with the weights.
+    """Mixin for supernets (architecture search), whose gates select one operation per block and are trained.
 
     The forward pass takes `gates`: `soft`, `argmax`, `noisy`, or a path of operation numbers. The parameter `gates` is
     (N, K). Fixed networks are derived from the supernet. An architecture is a string with one letter per block. A
@@ -366,27 +366,27 @@ class LearnsGates(DepthModel):
 
     @required
     def gate_probabilities(self) -> Tensor:
-        """Compute the softmax of the gates, (N, K)."""
+        """Return the probability of every operation in every block, the softmax of the gates, (N, K)."""
         raise NotImplementedError
 
     @required
     def draw_noise(self, *key: int) -> Tensor:
-        """Draw and return the gate noise of the mode `noisy`, (N, K), with the given numbers as the seed."""
+        """Draw the random noise that is added to the gates in mode `noisy`, (N, K), seeded by the given numbers."""
         raise NotImplementedError
 
     @required
     def architecture(self) -> str:
-        """Return the most probable operation of every block."""
+        """Return the most probable operation of every block, as one letter per block."""
         raise NotImplementedError
 
     @required
     def sample_path(self, generator: Generator) -> list[int]:
-        """Sample the number of one operation per block from the gate probabilities, with a CPU generator."""
+        """Sample one operation index per block from the gate probabilities."""
         raise NotImplementedError
 
     @required
     def find_most_probable(self, target: float, tolerance: float) -> str:
-        """Return the most probable architecture with a latency within a relative tolerance of the target.
+        """Return the most probable architecture whose latency is within a relative tolerance of the target.
 
         If there is none, return the architecture with the nearest latency.
         """

@@ -47,7 +47,7 @@ _is_weightless: ContextVar[bool] = ContextVar("is_weightless", default=False)
 
 @contextmanager
 def skip_weight_loading() -> Iterator[None]:
-    """Build models within the block from their configurations, without reading or initialising weights."""
+    """Build models within the `with` block from their configurations alone, without reading or initialising weights."""
     token = _is_weightless.set(True)
     try:
         with no_init_weights():
@@ -57,12 +57,12 @@ def skip_weight_loading() -> Iterator[None]:
 
 
 def is_weightless() -> bool:
-    """Return whether models are built without weights at present; see `skip_weight_loading`."""
+    """Return whether models are currently built without weights, within `skip_weight_loading`."""
     return _is_weightless.get()
 
 
 def read_config(key: str, path: str) -> PreTrainedConfig:
-    """Read the configuration of a checkpoint and check its folder. Errors name the setting `key`.
+    """Read and check the configuration of a checkpoint. Errors name the setting `key`.
 
     Raises:
         CheckpointError: If there is no configuration, or a file of the folder cannot belong to a model.
@@ -78,13 +78,13 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
 
 
 def _extract_reason(error: Exception) -> str:
-    """Return the line of an error message that states the problem."""
+    """Return the line of a multi-line error message that states the problem."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[-1 if isinstance(error, StrictDataclassError) else 0].strip()
 
 
 def check_files(key: str, path: str) -> None:
-    """Refuse a folder with files that cannot belong to a model. Hub ids are not checked.
+    """Raise an error if a checkpoint folder contains unreadable or damaged files. Hub ids are not checked.
 
     Args:
         key: Setting of the path, for the message.
@@ -109,7 +109,7 @@ def check_files(key: str, path: str) -> None:
 
 
 def _check_file(file: Path) -> str | None:
-    """Return why a file or the target of its link cannot be read, or None if it can."""
+    """Return why a file, or the target of its link, cannot be read, or None if it can."""
     if not file.exists():
         return "is a broken link"
     return None if stat.S_ISREG(file.stat().st_mode) else "is not a regular file"
@@ -126,35 +126,34 @@ def _read_object(key: str, path: str, name: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{key}={path}: its {name} is not JSON ({get_first_line(error)})") from error
     if not isinstance(content, dict):
-        raise CheckpointError(f"{key}={path}: its {name} must hold an object, not {type(content).__name__}")
+        raise CheckpointError(f"{key}={path}: its {name} must contain a JSON object, not {type(content).__name__}")
     return content
 
 
 def _check_config(owner: str, config: Mapping[str, Any]) -> None:
-    """Check the type of a stored configuration. If this package wrote it, check that no size is missing.
+    """Check the model type of a stored configuration and, for this package's models, that no size is missing.
 
     In other configurations, missing sizes have their default value. So have fields that are newer than the file.
     """
     name, classes = config.get("model_type"), config.get("architectures") or []
     if not isinstance(name, str):
-        raise CheckpointError(f"{owner}: model_type={name!r} must be the name of a type of model")
+        raise CheckpointError(f"{owner}: model_type={name!r} must be the name of a model type")
     if not isinstance(classes, list) or not all(isinstance(item, str) for item in classes):
         raise CheckpointError(f"{owner}: architectures={classes!r} must be a list of names")
     if MODULE not in str(config.get("auto_map")):
         return
     if name not in families():
         raise CheckpointError(
-            f"{owner}: model_type={name!r}, which is unknown; it must be one of "
-            f"{', '.join(families())}{nearest(name, families())}"
+            f"{owner}: unknown model_type={name!r}; must be one of {', '.join(families())}{nearest(name, families())}"
         )
     fields = get_field_specs(load(families()[name].config)).items()
     sizes = [size for size, field in fields if field.shape and not field.later]
     if missing := [size for size in sizes if size not in config]:
-        raise CheckpointError(f"{owner}: lacks {', '.join(missing)}")
+        raise CheckpointError(f"{owner}: missing fields: {', '.join(missing)}")
 
 
 def _check_index(key: str, path: str, name: str, ending: str) -> None:
-    """Check that the files that an index lists exist in the folder and have the expected suffix."""
+    """Check that the files listed in a weight index exist in the folder and have the expected suffix."""
     weight_map = _read_object(key, path, name).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{key}={path}: its {name} has no weight_map from weights to files")
@@ -169,7 +168,7 @@ def _check_index(key: str, path: str, name: str, ending: str) -> None:
 
 @contextmanager
 def convert_loading_errors(key: str, path: str) -> Iterator[None]:
-    """Convert loading errors of libraries within the context to a one-line error that names the setting.
+    """Convert errors of libraries within the `with` block to a one-line error that names the setting.
 
     Raises:
         CheckpointError: In place of errors of libraries. A `UserError` and errors about missing packages or memory are
@@ -199,7 +198,7 @@ def load_with_weights(
     has: Collection[str] | None = None,
     **options: Any,
 ) -> PreTrainedModel:
-    """Load a model with the weights of a folder or hub id.
+    """Load a model with its weights from a folder or hub id.
 
     Args:
         key: Setting of the path.

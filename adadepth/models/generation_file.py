@@ -1,4 +1,4 @@
-"""Checks of the `generation_config.json` in a folder before a model reads it."""
+"""Validation of a checkpoint's `generation_config.json` before a model reads it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adadepth.errors import CheckpointError
 
 
 class _Allowed(NamedTuple):
-    """Allowed values of a field, as text and as a test."""
+    """Allowed values of a field, as text for messages and as a test function."""
 
     words: str
     test: Callable[[Any], bool]
@@ -55,7 +55,7 @@ _FIELDS: dict[str, _Allowed] = {
 
 
 def check_generation_file(origin: str, folder: Path) -> None:
-    """Refuse a `generation_config.json` that transformers would silently ignore or that would cause an error later.
+    """Raise an error if `generation_config.json` has values that transformers would ignore or fail on later.
 
     Args:
         origin: Path of the model with its setting, for the message.
@@ -73,7 +73,7 @@ def check_generation_file(origin: str, folder: Path) -> None:
     except (OSError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{owner} is not JSON ({str(error).splitlines()[0]})") from error
     if not isinstance(fields, dict):
-        raise CheckpointError(f"{owner} must hold an object, not {type(fields).__name__}")
+        raise CheckpointError(f"{owner} must contain a JSON object, not {type(fields).__name__}")
     for name, value in fields.items():
         allowed = _FIELDS.get(name)
         if value is not None and allowed is not None and not allowed.test(value):

@@ -1,4 +1,4 @@
-"""Required output fields of every kind of head, and their check on the first batch.
+"""Required output fields of every kind of model head, and their validation on the first batch.
 
 Shape legend: B rows, T tokens, C classes, P tokens with a label, V words or symbols, L cells.
 """
@@ -16,7 +16,7 @@ from adadepth.models.registry import families, load
 
 
 class Field(NamedTuple):
-    """Specification of an output tensor: its number of dimensions, and a description of its content.
+    """Required output tensor of a model head: number of dimensions and description.
 
     A field that is not `trained` may be missing in training, because only an evaluation reads it.
     """
@@ -44,7 +44,7 @@ OUTPUTS: dict[str, dict[str, Field]] = {
 
 
 def check_output(model: DepthModel, outputs: Any) -> None:
-    """Refuse a model output with missing or wrong fields.
+    """Raise an error if a model's output for the first batch has missing or wrong fields.
 
     Every output has `loss`, `loss_parts` and `trace`. `loss_parts` are scalars by name, normalised and weighted by
     `combine_terms`. `loss` is their sum, a scalar. `trace` is the `DepthTrace` of the batch.
@@ -70,13 +70,13 @@ def check_output(model: DepthModel, outputs: Any) -> None:
 
 
 def list_head_kinds(model: DepthModel) -> list[str]:
-    """Return the kinds of heads for which a family uses the model's class. The list is empty if no family uses it."""
+    """Return the kinds of tasks, such as classification, for which a family uses the class of a model."""
     heads = [(kind, load(path)) for spec in families().values() for kind, path in spec.heads.items()]
     return [kind for kind, head in heads if isinstance(model, head)]
 
 
 def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
-    """Return the errors in the fields that every output must have."""
+    """Return the errors in the output fields that every model must return: loss, loss parts and depth trace."""
     wrong = []
     loss, parts, trace = (getattr(outputs, name, None) for name in ("loss", "loss_parts", "trace"))
     if not isinstance(loss, Tensor) or loss.dim() != 0:
@@ -94,5 +94,5 @@ def _check_common_fields(model: DepthModel, outputs: Any) -> list[str]:
 
 
 def _describe(value: Any) -> str:
-    """Describe a value by its shape or type."""
+    """Describe a value by its shape or type, for error messages."""
     return f"of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"{type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Strict `from_pretrained` of every model: missing, unread and mismatched weights are errors.
+"""Strict `from_pretrained` for every model: missing, unused and mismatched weights are errors.
 
 `DepthModel` extends `StrictLoading`, so that Python and the command line refuse the same checkpoints with the same
 messages. There are four exceptions. The head for another task may be newly initialised, with a warning. The loading
@@ -39,7 +39,7 @@ _allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
 
 @contextmanager
 def name_setting(key: str, path: str) -> Iterator[None]:
-    """Name a setting in error messages about a path within the block."""
+    """Make error messages about a path within the `with` block name the setting that contains the path."""
     token = _setting.set((key, path))
     try:
         yield
@@ -48,17 +48,14 @@ def name_setting(key: str, path: str) -> Iterator[None]:
 
 
 def describe_place(path: Any) -> str:
-    """Return `KEY=PATH` for an error message, or the path if no setting is known for it."""
+    """Return `KEY=PATH` for an error message, or the path alone if no setting is known for it."""
     key, value = _setting.get()
     return f"{key}={path}" if key and value == str(path) else str(path)
 
 
 @contextmanager
 def allow_new_weights() -> Iterator[None]:
-    """Allow within the block that a checkpoint lacks weights of the model, which are then initialised.
-
-    Missing weights are newly initialised.
-    """
+    """Allow, within the `with` block, that a checkpoint lacks weights of the model, which are then initialised."""
     token = _allows_new.set(True)
     try:
         yield
@@ -67,11 +64,11 @@ def allow_new_weights() -> Iterator[None]:
 
 
 class StrictLoading:
-    """Mixin with a `from_pretrained` that refuses checkpoints that do not fit. It must precede `PreTrainedModel`."""
+    """Mixin whose `from_pretrained` rejects checkpoints that do not fit; it must precede `PreTrainedModel`."""
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint as transformers does, and refuse one that does not fit exactly.
+        """Load a checkpoint as transformers does, and raise an error unless its weights fit exactly.
 
         Args:
             pretrained_model_name_or_path: Folder or hub id, or None if `state_dict` is given.
@@ -115,7 +112,7 @@ class StrictLoading:
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Convert the checkpoint of a published model that uses other weight names; see `Family.published`.
+        """Load a published checkpoint whose weights have other names, and rename them; see `Family.published`.
 
         Args:
             path: Folder or hub id.
@@ -129,7 +126,7 @@ class StrictLoading:
 
 
 def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the configuration that is stored beside the weights, or an empty one if there is none."""
+    """Return the configuration stored next to the weights as a dictionary, or an empty one if there is none."""
     if path is None:
         return {}
     location = {name: options[name] for name in HUB_ARGUMENTS if name in options}
@@ -142,7 +139,7 @@ def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 def check_model_type(
     loaded_class: Any, origin: str, stored: Mapping[str, Any], *, starts: bool = False, advice: str = ""
 ) -> None:
-    """Refuse a configuration with a model type that a class does not read.
+    """Raise an error if a model class cannot load a configuration's model type.
 
     Args:
         loaded_class: Class of a model or of a configuration.
@@ -157,12 +154,12 @@ def check_model_type(
     allowed = list_readable_types(getattr(loaded_class, "config_class", None) or loaded_class, starts)
     kind = stored.get("model_type")
     if allowed and kind is not None and kind not in allowed:
-        problem = f"holds a model of type {kind}; {loaded_class.__name__} reads {join_alternatives(allowed)}"
+        problem = f"contains a model of type {kind}; {loaded_class.__name__} reads {join_alternatives(allowed)}"
         raise CheckpointError(f"{origin}: {problem}{advice}")
 
 
 def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
-    """Return the model types that a class reads. The list is empty if it reads all types."""
+    """Return the model types that a model class can load. The list is empty if it can load all types."""
     kind = getattr(config_class, "model_type", "")
     spec = find_family(kind) if kind else None
     if spec is None:
@@ -171,13 +168,13 @@ def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
 
 
 def find_family(model_type: str) -> Family | None:
-    """Return the family that defines a model type or reads published models of that type, or None."""
+    """Return the family that defines a model type or can load published models of that type, or None."""
     specs = families().values()
     return next((spec for spec in specs if model_type == spec.name or model_type in spec.published), None)
 
 
 def find_model_class(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
-    """Return the model class for a configuration, from this package or else from transformers, or None if unknown.
+    """Return the model class for a configuration, from this package or transformers, or None if unknown.
 
     A family loads a published model with its own head of the same kind, e.g. `LoopedForCausalLM` for an
     `OuroForCausalLM`.
@@ -202,7 +199,7 @@ def _list_classes(spec: Family) -> Iterable[str]:
 
 
 def build_without_memory(config: PreTrainedConfig) -> Any:
-    """Build the model of a configuration on the device `meta`, or return None if that is not possible."""
+    """Build a model on the meta device, without allocating weights, or return None if that fails."""
     model_class = find_model_class(config)
     if model_class is None:
         return None
@@ -214,7 +211,7 @@ def build_without_memory(config: PreTrainedConfig) -> Any:
 
 
 def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
-    """Return the names of all weights of a configuration's model. The set is empty if the model class is unknown."""
+    """Return the names of all weights of a configuration's model. The set is empty if its class is unknown."""
     model = build_without_memory(config)
     return frozenset(() if model is None else model.state_dict())
 
@@ -222,7 +219,7 @@ def list_weight_names(config: PreTrainedConfig) -> frozenset[str]:
 def split_report(
     model: Any, report: Mapping[str, Any], source: Collection[str] | None
 ) -> tuple[list[str], list[str], list[str]]:
-    """Split the loading report of transformers into missing weights, unread weights and new weights of the head.
+    """Split transformers' loading report into missing weights, unused weights and new weights of the head.
 
     Args:
         model: Loaded model.
@@ -240,14 +237,14 @@ def split_report(
 
 
 def _list_spellings(names: Collection[str], model: Any) -> set[str]:
-    """Return weight names as spelled in the model and in its base alone. Without names, return those of the base."""
+    """Return weight names with and without the prefix of the base model. Without names, return those of the base."""
     prefix = f"{model.base_model_prefix}."
     weights = names or [name for name in model.state_dict() if name.startswith(prefix)]
     return {spelling for name in weights for spelling in (name, prefix + name, name.removeprefix(prefix))}
 
 
 def refuse_mismatched(origin: str, report: Mapping[str, Any], advice: str = "") -> None:
-    """Refuse weights that the loading report of transformers lists with another shape.
+    """Raise an error if stored weights have a different shape than the model's.
 
     Raises:
         WeightShapeError: Names the first such weight.
@@ -260,7 +257,7 @@ def refuse_mismatched(origin: str, report: Mapping[str, Any], advice: str = "") 
 
 
 def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] = ()) -> None:
-    """Refuse a model with missing weights, because randomly initialised weights would be taken for trained ones.
+    """Raise an error if weights are missing, because random weights would be mistaken for trained ones.
 
     Args:
         origin: Path with its setting, for the message.
@@ -282,17 +279,19 @@ def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] =
 
 
 def refuse_unread(origin: str, model: Any, surplus: Collection[str]) -> None:
-    """Refuse unread weights, except in model types of transformers, because its older releases saved more weights.
+    """Raise an error if a checkpoint has unused weights, except in transformers' models; old releases saved more.
 
     Raises:
         CheckpointError: Names the first unread weight.
     """
     if surplus and not _is_of_transformers(model):
-        raise CheckpointError(f"{origin}: it has the weights {sorted(surplus)[0]!r}, which its model does not have")
+        raise CheckpointError(
+            f"{origin}: it contains the weights {sorted(surplus)[0]!r}, which its model does not have"
+        )
 
 
 def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
-    """Warn about weights that were initialised at random."""
+    """Warn about weights that are missing in the checkpoint and were initialised at random."""
     if names:
         logger.warning(
             "%s: randomly initialised, because the checkpoint lacks them: %s", origin, ", ".join(sorted(names))
@@ -300,14 +299,14 @@ def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
 
 
 def format_shape(shape: Iterable[int]) -> str:
-    """Format the shape of a weight as text."""
+    """Format the shape of a weight as text, such as 768 x 3072."""
     return f"({', '.join(map(str, shape))})"
 
 
 def _check_report(
     origin: str, model: Any, report: Mapping[str, Any], stored: Mapping[str, Any], ignores_shapes: bool
 ) -> None:
-    """Refuse weights that do not fit, and warn about new ones; see the docstring of the module."""
+    """Raise an error for weights that do not fit, and warn about newly initialised ones."""
     if not ignores_shapes:
         refuse_mismatched(
             origin, report, "" if _setting.get()[0] else "; ignore_mismatched_sizes=True initialises them randomly"
@@ -320,7 +319,7 @@ def _check_report(
 
 
 def _refuse_untied(origin: str, model: Any) -> None:
-    """Refuse stored weights that differ although the configuration ties them. transformers would not tie them."""
+    """Raise an error if stored weights differ although the configuration ties them; transformers would not tie them."""
     tied = {} if _is_of_transformers(model) else model.get_expanded_tied_weights_keys(all_submodels=True)
     for name, source in sorted(tied.items()):
         if name not in model.all_tied_weights_keys:
@@ -330,12 +329,12 @@ def _refuse_untied(origin: str, model: Any) -> None:
 
 
 def _is_of_transformers(model: Any) -> bool:
-    """Return whether the configuration class of a model belongs to transformers."""
+    """Return whether a model's configuration class is defined by transformers."""
     return type(model.config).__module__.startswith("transformers.")
 
 
 def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) -> None:
-    """Refuse integer values for floating-point weights, e.g. quantised weights without their scales."""
+    """Raise an error if stored weights are integers, such as quantised weights without their scales."""
     if getattr(model.config, "quantization_config", None) is not None:
         return
     weights = model.state_dict()
@@ -348,7 +347,7 @@ def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) 
 
 
 def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the name and stored dtype of every weight in the safetensors files of a folder."""
+    """Yield the name and dtype of every weight in the safetensors files of a folder."""
     folder = Path(str(path), options.get("subfolder") or "")
     for file in sorted(folder.glob("*.safetensors")) if path is not None else ():
         with safe_open(file, framework="pt") as weights:
@@ -357,7 +356,7 @@ def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozenset[str] | None:
-    """Return the names of all weights of a stored model with another head.
+    """Return the weight names of a stored model that has another task head.
 
     Return None if the head is the same or the class of the stored model is unknown.
     """
@@ -370,13 +369,13 @@ def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozen
 
 
 def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether a folder contains an adapter. transformers then loads its base model."""
+    """Return whether a folder contains an adapter (PEFT), whose base model transformers then loads."""
     return path is not None and Path(str(path), options.get("subfolder") or "", _ADAPTER).is_file()
 
 
 @contextmanager
 def _suppress_table() -> Iterator[None]:
-    """Suppress transformers' table of mismatched weights within the context. This module reports them in one line."""
+    """Silence transformers' table of mismatched weights within the `with` block; one line reports them instead."""
     library = logging.getLogger("transformers.modeling_utils")
 
     def is_wanted(record: logging.LogRecord) -> bool:

@@ -1,4 +1,4 @@
-"""Checks that a machine has enough memory to train a model, made before anything is allocated."""
+"""Checks that the machine has enough memory to train a model, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PARTS = {"weights": 4, "gradients": 4, "optimizer": 8}
 
 
 def check_size(model_class: Any, config: PreTrainedConfig) -> None:
-    """Refuse a model if training it needs more than the total memory even without activations.
+    """Raise an error if training the model needs more than the total memory, even without activations.
 
     The check builds the model on the device `meta`, which takes a few hundredths of a second.
 
@@ -38,7 +38,7 @@ def check_size(model_class: Any, config: PreTrainedConfig) -> None:
 
 
 def compute_training_bytes(model_class: Any, config: PreTrainedConfig) -> dict[str, int] | None:
-    """Compute the bytes that training needs, by part, or None if the model cannot be built on the device `meta`."""
+    """Return the bytes that training needs for weights, gradients and so on, by part, or None if unknown."""
     try:
         with torch.random.fork_rng(devices=[]), torch.device("meta"):
             parameters = list(model_class(config).parameters())
@@ -54,7 +54,7 @@ def _count_bytes(parameters: Sequence[Tensor]) -> dict[str, int]:
 
 
 def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool) -> None:
-    """Refuse a micro-batch that needs more than the total memory; see `compute_least_bytes` for the arguments.
+    """Raise an error if a micro-batch needs more than the total memory.
 
     A model without an estimate of its activations is not refused.
 
@@ -77,7 +77,7 @@ def check_batch(model: Any, lengths: Sequence[int], *, width: int, processes: in
 def compute_least_bytes(
     model: Any, lengths: Sequence[int], *, width: int, processes: int, recomputed: bool
 ) -> tuple[int, dict[str, int]]:
-    """Compute a lower bound on the bytes of an optimiser step, and its parts.
+    """Return a lower bound on the memory of one optimiser step in bytes, and its parts.
 
     Gradients take the place of activations, so only the larger of the two is counted. The activations of a partly
     frozen model are not counted, because frozen parts store none.
@@ -99,7 +99,7 @@ def compute_least_bytes(
 
 
 def free_memory(device: torch.device) -> tuple[int, int] | None:
-    """Return the free and total bytes of an accelerator or of this machine, or None if they are not reported."""
+    """Return the free and the total memory of an accelerator or this machine in bytes, or None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)
     try:
@@ -111,7 +111,7 @@ def free_memory(device: torch.device) -> tuple[int, int] | None:
 
 
 def total_memory() -> int:
-    """Return the total bytes of main and accelerator memory on all machines of a run, which may share one model."""
+    """Return the total main and accelerator memory of all machines of a run, in bytes."""
     machines = int(os.environ.get("WORLD_SIZE", "1")) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
     on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     devices = range(torch.cuda.device_count())

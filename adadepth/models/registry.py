@@ -38,7 +38,7 @@ _AUTO = {
 
 @dataclass(frozen=True)
 class Budgeting:
-    """Description of the depth budgets that a model family supports.
+    """Depth budgets that a model family supports: their units, and whether they hold in training or are fitted later.
 
     Attributes:
         trained: Units of depth (`BudgetUnit`) for which training can keep the mean depth at a target.
@@ -63,13 +63,13 @@ class Budgeting:
 
     @property
     def targets(self) -> tuple[BudgetUnit, ...]:
-        """Units in which `budget.target` can be given."""
+        """Units in which `budget.target` can be given, such as updates or MACs."""
         return self.fitted if self.fits_target else self.trained
 
 
 @dataclass(frozen=True)
 class Searching:
-    """Description of a model family's architecture search.
+    """Architecture search that a model family supports.
 
     Functions are given as `"module:function"`. Each takes the arguments of the function of `adadepth.models.par_xl`
     that is named below. A shape is the length, the number of memory positions and the batch size of a segment of text.
@@ -97,7 +97,7 @@ class Searching:
 
 @dataclass(frozen=True)
 class Family:
-    """Descriptor of a family. It names code as `"module:name"`, which is imported when needed.
+    """Descriptor of a model family. It refers to classes as `"module:name"`, which are imported when needed.
 
     Attributes:
         settings: Settings class, a subclass of `ModelConfig`. Its `name` is the name of the family in `model.name`.
@@ -192,43 +192,43 @@ class Family:
 
     @property
     def name(self) -> str:
-        """Name of the family in `model.name`."""
+        """Name of the family, as used in the setting `model.name`."""
         return self.settings.name
 
     @property
     def groups(self) -> frozenset[str]:
-        """Optional groups of a configuration (`OPTIONAL_GROUPS`) that the family reads."""
+        """Optional groups of settings (`OPTIONAL_GROUPS`) that the family uses."""
         holds_budget = self.budget.trained or self.budget.fitted
         return self.reads | {"budget"} if holds_budget else self.reads
 
     def reported_losses(self, settings: ModelConfig) -> tuple[str, ...]:
-        """Return the names of the losses that an evaluation of the family reports besides the task loss."""
+        """Return the names of the losses, besides the task loss, that an evaluation reports for this family."""
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
 
     def auto_classes(self) -> Mapping[str, str]:
-        """Return the class that each Auto class of transformers builds for this family, by Auto class."""
+        """Return the model class that each transformers Auto class builds for this family."""
         return {_AUTO[kind]: path for kind, path in self.heads.items() if kind in _AUTO} | dict(self.auto)
 
     def searches(self, described: object) -> bool:
-        """Return whether settings or a configuration give no architecture, so that supernet gates learn it."""
+        """Return whether the model is a supernet, because its settings or configuration give no architecture."""
         return self.search is not None and getattr(described, self.search.setting, "") is None
 
     def head(self, kind: str) -> Any:
-        """Import the class of the family's model for a kind of task.
+        """Import and return the family's model class for a kind of task, such as classification.
 
         Raises:
             ConfigError: If the family has no model for it.
         """
         if kind not in self.heads:
-            raise ConfigError(f"model={self.name}: has no model for {kind}; it supports {', '.join(self.heads)}")
+            raise ConfigError(f"model={self.name}: has no model for {kind}; it has models for {', '.join(self.heads)}")
         return load(self.heads[kind])
 
 
 @cache
 def families() -> Mapping[str, Family]:
-    """Return all families by name: folders of this package in alphabetical order, then those of installed packages.
+    """Return all model families by name: those of this package in alphabetical order, then those of plug-ins.
 
     Raises:
         ConfigError: If the family of an installed package is broken, or its name is taken.
@@ -242,7 +242,7 @@ def families() -> Mapping[str, Family]:
 
 
 def family(name: str) -> Family:
-    """Return the family with the given name.
+    """Return the descriptor of the model family with the given name.
 
     Raises:
         ConfigError: If there is no such family.
@@ -254,14 +254,14 @@ def family(name: str) -> Family:
 
 
 def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:
-    """Return how `budget.target` is met: `held` in training, `fitted` after training, or None without a target."""
+    """Return when `budget.target` is met: `held` (in training), `fitted` (after training), or None without a target."""
     if config.budget.target is None:
         return None
     return "fitted" if family(config.model.name).budget.fits_target else "held"
 
 
 def config_folders() -> list[Path]:
-    """Return the folders `configs` that contain YAML files of this and of installed packages.
+    """Return the folders `configs` with YAML files of this package and of installed plug-ins.
 
     A folder is beside the settings of families, kinds of data and modes, or beside the modules of sweepers and loggers.
     """
@@ -274,23 +274,23 @@ def config_folders() -> list[Path]:
 
 
 def list_families_with_head(kind: str) -> list[str]:
-    """Return the names of the families with a head for a kind of task."""
+    """Return the names of the families that have a model for a kind of task."""
     return [name for name, spec in families().items() if kind in spec.heads]
 
 
 def list_families_reading(group: str) -> list[str]:
-    """Return the names of the families that read an optional group of a configuration."""
+    """Return the names of the families that use an optional group of settings."""
     return [name for name, spec in families().items() if group in spec.reads]
 
 
 def join_alternatives(names: Iterable[str]) -> str:
-    """Join names as alternatives in a sentence: `a, b or c`."""
+    """Join names as alternatives in a sentence, such as `a, b or c`."""
     *first, last = names
     return f"{', '.join(first)} or {last}" if first else last
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
-    """Return why an object is not a descriptor of a family with that name, or None if it is one."""
+    """Return why an object is not a valid descriptor of a family with this name, or None if it is valid."""
     if not isinstance(descriptor, Family):
         return f"must be an adadepth.models.registry.Family, not {type(descriptor).__name__}"
     if not issubclass(descriptor.settings, ModelConfig):

@@ -1,4 +1,4 @@
-"""Validation of a family's classes against `adadepth.models.contract` before any data are prepared."""
+"""Validation of a model family's classes against the interface in `adadepth.models.contract`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PLACE = "adadepth.models.contract"
 
 
 class _Value(NamedTuple):
-    """Allowed values of a member: a description and a test."""
+    """Allowed values of a model attribute: a description and a test function."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -78,7 +78,7 @@ _BUDGETED = {
 
 
 def check_family(spec: Family) -> None:
-    """Refuse a family if one of its classes is not a `DepthModel` or has missing or wrong members.
+    """Raise an error if a class of a model family does not implement the required interface.
 
     Raises:
         ConfigError: Names the family, the class, and every wrong member with its specification, in one line.
@@ -95,7 +95,7 @@ def check_family(spec: Family) -> None:
 
 
 def check_model(model: Any, name: str) -> None:
-    """Refuse a model with properties that have invalid values.
+    """Raise an error if a built model has properties with invalid values.
 
     Raises:
         ConfigError: As in `check_family`.
@@ -107,7 +107,7 @@ def check_model(model: Any, name: str) -> None:
     for path, part in model.named_modules():
         if part is not model and getattr(part, "draws_alone", False):
             raise ConfigError(
-                f"model={name}: {type(model).__name__}: {path} must be a part, not the model "
+                f"model={name}: {type(model).__name__}: {path} must be an encoder part, not the model "
                 f"{type(part).__name__}, which initialises its weights before the heads exist"
             )
 
@@ -132,7 +132,7 @@ def _find_mistakes(head: type, spec: Family) -> Iterator[str]:
 
 
 def _check_members(head: type) -> Iterator[str]:
-    """Yield the members of the contract that a class lacks or defines as another kind of object."""
+    """Yield an error for each attribute of the model interface that a class lacks or defines wrongly."""
     if not issubclass(head, DepthModel):
         yield _NO_MODEL
         return
@@ -150,7 +150,7 @@ def _check_members(head: type) -> Iterator[str]:
 
 
 def _describe_member(name: str, required: Any) -> str:
-    """Describe a member by its kind and the first line of its docstring in the contract."""
+    """Describe a required attribute by its kind and the first line of its docstring, for error messages."""
     kind = _VALUES[name].words if name in _VALUES else "a property" if isinstance(required, property) else "a method"
     summary = (inspect.getdoc(required) or "").partition("\n")[0].rstrip(".")
     return f"it must be {kind}: {summary}"
@@ -163,7 +163,7 @@ def _check_value(name: str, value: Any) -> Iterator[str]:
 
 
 def _check_forward(head: Any, promises: Sequence[str | type[DepthModel]]) -> Iterator[str]:
-    """Yield the arguments that the forward pass of a model class lacks."""
+    """Yield an error for each required argument that a model's forward pass lacks."""
     if head.forward is nn.Module.forward:
         if DepthModel in promises:
             yield "forward is missing; it must be a method: from a batch to outputs, see adadepth.models.head_outputs"

@@ -210,9 +210,9 @@ def test_a_users_yaml_is_no_data(refused_yaml: Refusal) -> None:
 
 @pytest.mark.parametrize(("mode", "key", "name", "content", "message"), [
     ("evaluate", "checkpoint", "model.safetensors", b"\0", "its weights are damaged (Error while deserial"),
-    ("evaluate", "checkpoint", "config.json", b"[]", "its config.json must hold an object, not list"),
+    ("evaluate", "checkpoint", "config.json", b"[]", "its config.json must contain a JSON object, not list"),
     ("predict", "checkpoint", "config.json", None, "a folder without a model"),
-    ("train", "model.pretrained", "config.json", b"[]", "its config.json must hold an object, not list"),
+    ("train", "model.pretrained", "config.json", b"[]", "its config.json must contain a JSON object, not list"),
 ])  # fmt: skip
 def test_a_damaged_model_from_anywhere_is_one_line(
     mode: str, key: str, name: str, content: bytes | None, message: str, command: Command, tmp_path: Path,

@@ -77,13 +77,13 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     ("max_updates", "it must be a whole number of at least 1"),
     ("longest_sequence", "it must be a whole number of at least 1, or None"),
     ("vocabulary_size", "it must be a whole number of at least 1, or None"),
-    ("count_targets", "it must be a method: Return the count that divides each loss part"),
-    ("price", "it must be a method: Count the multiply-accumulates of a traced batch"),
+    ("count_targets", "it must be a method: Return the number of targets in a batch"),
+    ("price", "it must be a method: Return the multiply-accumulates (MACs) of a batch"),
     ("forward", "it must be a method: from a batch to outputs"),
     ("count_units", "it must be a method: Return the number of units in a batch"),
-    ("soft_depth", "it must be a method: Return a differentiable depth"),
-    ("set_depth_level", "it must be a method: Set the depth parameter to a level"),
-    ("depth_knob", "it must be a string: Name of the parameter that sets the depth"),
+    ("soft_depth", "it must be a method: Return a differentiable approximation of the depth"),
+    ("set_depth_level", "it must be a method: Set the depth threshold to a level"),
+    ("depth_knob", "it must be a string: Name of the parameter that adjusts the depth"),
 ]))  # fmt: skip
 def test_a_member_is_missing(
     member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
@@ -105,7 +105,7 @@ def test_a_member_is_missing(
     ("        return self.config.vocab_size", "        return 0",
      "vocabulary_size=0 must be a whole number of at least 1, or None"),
     ("SteppedAlbert", "SteppedAlbertModel",
-     "albert must be a part, not the model SteppedAlbertModel, which initialises its weights before"),
+     "albert must be an encoder part, not the model SteppedAlbertModel, which initialises its weights before"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "PreTrainedModel", "must extend adadepth.models.contract.DepthModel"),
     ("DepthKnob, HoldsBudget, PreTrainedModel", "DepthKnob, PreTrainedModel",
      "error: model=router: its budget needs a model that extends adadepth.models.contract.HoldsBudget"),

@@ -445,6 +445,6 @@ def test_a_checkpoint_of_another_family(tmp_path: Path) -> None:
     small_ponder().save_pretrained(tmp_path / "model")
     config = configured("act_cola", "mode=predict", f"checkpoint={tmp_path}/model", "text=a")
     with pytest.raises(
-        CheckpointError, match=r"holds a model of type ponder_albert, not albert_act; add model=ponder_albert_mini$"
+        CheckpointError, match=r"contains a model of type ponder_albert, not albert_act; add model=ponder_albert_mini$"
     ):
         tasks.run(config)

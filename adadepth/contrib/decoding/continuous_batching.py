@@ -311,7 +311,7 @@ class _ContinuousBatcher:
     def _update_batch(self, rows: list[int], staying: list[_Text], starting: Sequence[_Text]) -> None:
         """Remove finished tokens from the batch, and add the newest tokens of the given texts.
 
-        The rows are those of the staying texts.
+        `rows` are the batch rows of the texts that stay.
         """
         if len(rows) < len(self._state):
             index = torch.tensor(rows, dtype=torch.int64)

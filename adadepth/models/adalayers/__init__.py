@@ -1,1 +1,1 @@
-"""Adalayers: a small head on the states of a frozen transformer, weighted by a learned distribution over layers."""
+"""Adalayers: a small head on a frozen transformer that reads a learned weighted average of all its layers."""

@@ -1,4 +1,4 @@
-"""Base model of Adalayers: loading the encoder, streaming its hidden states, and the base class of heads on it.
+"""Frozen base model of Adalayers: loading of the encoder, streaming of its hidden states, and the base class of heads.
 
 Hidden states are not stored. Each state is passed to the head when the next block is about to read it. The forward pass
 ends as soon as the deepest requested state has been read. A model on a frozen base is saved without the base, and
@@ -42,7 +42,7 @@ _UNUSED_PARTS = ("pooler.", "decoder.")
 def load_base(
     path: str, revision: str | None = None, attention: str | None = None
 ) -> tuple[PreTrainedModel, PreTrainedConfig]:
-    """Load the encoder of a pretrained model in float32, and the configuration of the model.
+    """Load the encoder of a pretrained model in float32, and the model's configuration.
 
     Args:
         path: Folder, hub id or `package:NAME/FOLDER`.
@@ -79,7 +79,7 @@ def load_base(
 
 
 def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
-    """Return the part of a model that computes the hidden states, without decoder and pooler.
+    """Return the encoder of a model, the part that computes hidden states, without decoder and pooler.
 
     Raises:
         ConfigError: If its blocks cannot be found.
@@ -92,7 +92,7 @@ def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
 
 
 def weights_digest(base: nn.Module) -> str:
-    """Return the SHA-256 digest of a model's weights.
+    """Return the SHA-256 digest of all weights of a model.
 
     Names are not included, because they differ between transformers releases.
     """
@@ -104,7 +104,7 @@ def weights_digest(base: nn.Module) -> str:
 
 
 def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
-    """Return the N blocks of the base model in call order. ALBERT calls its groups several times.
+    """Return the N transformer blocks of a base model in the order in which they run.
 
     Raises:
         ConfigError: If the base has no list of N blocks.
@@ -115,11 +115,11 @@ def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
             len(module) == depth or _is_cut(module) or name.endswith("albert_layer_groups")
         ):
             return module
-    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks with readable states")
+    raise ConfigError(f"base_model: {type(base).__name__} has no list of {depth} blocks with readable hidden states")
 
 
 class _StopBlock(nn.Module):
-    """Placeholder for a removed block, with which the base model's loop over blocks still works."""
+    """Placeholder for a block removed from the base model, which raises an error if it is run."""
 
     def forward(self, *args: Any, **kwargs: Any) -> None:
         raise ConfigError("states: the base was truncated, but deeper states were requested")
@@ -130,7 +130,7 @@ def _is_cut(blocks: nn.ModuleList) -> bool:
 
 
 def cut_blocks(base: PreTrainedModel, depth: int) -> None:
-    """Remove all blocks of the base model after the first `depth`, unless blocks are shared."""
+    """Remove all blocks of the base model after the first `depth`, unless blocks share weights."""
     blocks = find_blocks(base)
     shared = len(blocks) < base.config.num_hidden_layers and not _is_cut(blocks)
     if not shared and depth < len(blocks) - _is_cut(blocks):
@@ -139,7 +139,7 @@ def cut_blocks(base: PreTrainedModel, depth: int) -> None:
 
 
 class _StopForward(Exception):
-    """Signal that ends the base model's forward pass once the deepest requested state has been read."""
+    """Exception that stops the base model's forward pass once the deepest requested state has been read."""
 
 
 def stream_states(
@@ -149,7 +149,7 @@ def stream_states(
     consume: Callable[[int, Tensor], None],
     trainable: bool = False,
 ) -> int:
-    """Run the base model as far as needed, and pass the requested hidden states to a function, shallowest first.
+    """Run the base model only as deep as needed, and pass each requested hidden state to a function.
 
     Args:
         base: Encoder; see `extract_encoder`.
@@ -194,7 +194,7 @@ _BASE_SETTINGS = ("base_model", "base_revision")
 def build_on_base(
     model_class: Any, settings: AdaLayersSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> PreTrainedModel:
-    """Build a new Adalayers head on the base model that the settings name.
+    """Build a new Adalayers head on the pretrained base model that the settings name.
 
     Args:
         model_class: Class of the model with the head.
@@ -218,12 +218,12 @@ def build_on_base(
         raise type(error)(f"model.{error}") from error
     pieces = model.config.base_config.vocab_size
     if vocab_size is not None and vocab_size > pieces:
-        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} pieces, the tokenizer {vocab_size}")
+        raise ConfigError(f"model.base_model={settings.base_model}: it has {pieces} tokens, the tokenizer {vocab_size}")
     return model
 
 
 class OnBaseModel(DepthModel, PreTrainedModel):
-    """Base class of heads on the encoder of another model, which is frozen unless it is configured to be trained.
+    """Base class of models that add a head to the encoder of another model, which is usually frozen.
 
     Checkpoints of the model do not contain a frozen base that was loaded from `config.base_model`.
     """
@@ -237,10 +237,10 @@ class OnBaseModel(DepthModel, PreTrainedModel):
     _supports_attention_backend = True
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
-        """Build the model, with a base of random weights if `build_base`, else without a base until `attach_base`."""
+        """Create the model with a random base if `build_base`, otherwise without a base until `attach_base`."""
         super().__init__(config)
         if config.base_config is None:
-            raise ConfigError("base_config: missing; from_base builds a model on a pretrained base")
+            raise ConfigError("base_config: missing; build the model on a pretrained base with from_base")
         if build_base:
             self.attach_base(extract_encoder(AutoModel.from_config(config.base_config)))
 
@@ -254,7 +254,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         save_base: bool = False,
         **fields: Any,
     ) -> Any:
-        """Build a new head on a pretrained base.
+        """Build a model with a new head on a pretrained base model.
 
         Args:
             base: Folder, hub id or `package:NAME/FOLDER`.
@@ -284,7 +284,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any) -> Any:
-        """Load a checkpoint, and load its base from `base_model` unless the checkpoint contains the base.
+        """Load a checkpoint, and load its base model from `base_model` unless the checkpoint contains it.
 
         Args:
             pretrained_model_name_or_path: Folder or hub id.
@@ -302,7 +302,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         if stored is None or stored.base_saved:
             return super().from_pretrained(path, *model_args, **kwargs)
         if not isinstance(stored.base_config, PreTrainedConfig):
-            raise CheckpointError(f"{path}: holds no {cls.__name__}; from_base builds one on a pretrained model")
+            raise CheckpointError(f"{path}: contains no {cls.__name__}; build one with from_base")
         origin = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
         encoder, _ = load_base(str(origin), stored.base_revision, kwargs.get("attn_implementation"))
         digest = weights_digest(encoder)
@@ -317,7 +317,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         return load_with_weights
 
     def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool = False, **kwargs: Any) -> None:
-        """Save the model. The base is saved with it if no other checkpoint has the base's weights.
+        """Save the model, with the base model unless another checkpoint has its weights.
 
         Args:
             save_directory: Folder of the checkpoint.
@@ -335,7 +335,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             self.config.base_saved, self._keys_to_ignore_on_save = before
 
     def attach_base(self, base: PreTrainedModel, referenced: bool = False) -> None:
-        """Set the base model. The base is frozen unless it is trained, and cut at the depth of a truncated model.
+        """Set the base model: freeze it unless it is to be trained, and remove the blocks that are never read.
 
         Args:
             base: Encoder; see `extract_encoder`.
@@ -358,22 +358,22 @@ class OnBaseModel(DepthModel, PreTrainedModel):
         self.train(self.training)
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
-        """Resize the embeddings as transformers does. The base then has its own weights and is saved with the model."""
+        """Resize the token embeddings; the base model is then saved with the model, because its weights differ."""
         self._keys_to_ignore_on_save = set()
         return super().resize_token_embeddings(*args, **kwargs)
 
     @property
     def longest_sequence(self) -> int | None:
-        """Maximum sequence length of the base in tokens, or None if its positions are relative."""
+        """Maximum sequence length of the base model in tokens, or None for relative positions."""
         return longest_sequence(self.model)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Number of tokens for which the base has an embedding, or None if it has no embedding table."""
+        """Number of tokens in the base model's embedding table, or None if it has none."""
         return vocabulary_size(self.model)
 
     def train(self, mode: bool = True) -> Any:
-        """Set training or evaluation mode. A frozen base stays in evaluation mode.
+        """Set training or evaluation mode. A frozen base model stays in evaluation mode.
 
         A frozen base is skipped, because trainers call this method before every step. Visiting all modules of a large
         base would take longer than running a small head.

@@ -15,7 +15,7 @@ from adadepth.models.shared.configuration import FamilyConfig
 
 @strict
 class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
-    """Configuration of Adalayers: a distribution over the layers of a base model, and a head on the mixed states.
+    """Configuration of Adalayers: a learned average over the layers of a base model, and a head that reads it.
 
     State n is the hidden state after n blocks of the base. State 0 is the embeddings. Layer j is the j-th entry of the
     distribution; see `layer_states`. Field names are those of the reference implementation.
@@ -76,13 +76,13 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def depth(self) -> int:
-        """Number N of blocks of the base."""
+        """Number N of transformer blocks in the base model."""
         assert isinstance(self.base_config, PreTrainedConfig)
         return self.base_config.num_hidden_layers
 
     @property
     def vocab_size(self) -> int | None:
-        """Number of tokens in the vocabulary of the base, or None without a base.
+        """Vocabulary size of the base model, or None without a base model.
 
         transformers also reads this property.
         """
@@ -95,20 +95,20 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def state_width(self) -> int:
-        """Width K of the hidden states of the base."""
+        """Width K of the base model's hidden states."""
         assert self.layer_in_dim is not None
         return self.layer_in_dim
 
     @property
     def layer_states(self) -> tuple[int, ...]:
-        """Index of the hidden state that belongs to every layer."""
+        """Index of the base model's hidden state that each layer of the average reads."""
         assert self.layers_num is not None
         first = 0 if self.include_embeddings else 1
         return tuple(range(first, first + self.layers_num))
 
     @property
     def layers(self) -> tuple[int, ...]:
-        """Layers that the model has: all layers, the selected layer, or those that remain after truncation."""
+        """Indices of the layers in the average: all, the single selected one, or those left after truncation."""
         assert self.layers_num is not None
         if self.pick_one_layer_only is not None:
             return (self.pick_one_layer_only % self.layers_num,)
@@ -116,17 +116,17 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
 
     @property
     def learns_distribution(self) -> bool:
-        """Whether the distribution is a trained parameter."""
+        """Whether the layer weights are trained."""
         return not self.freeze_distribution and self.pick_one_layer_only is None
 
     @property
     def reads_raw_states(self) -> bool:
-        """Whether the head reads the hidden states of the base without a projection."""
+        """Whether the head reads the base model's hidden states without a projection."""
         return self.mix == "scalar" and self.head == "linear"
 
     @property
     def mixed_width(self) -> int:
-        """Width of the mixed states that the head reads."""
+        """Width of the averaged states that the head reads."""
         return self.state_width if self.reads_raw_states else self.project_dim
 
     def _check_heads(self) -> None:
@@ -147,15 +147,15 @@ class AdaLayersConfig(FamilyConfig, settings=AdaLayersSettings):
             raise ConfigError(f"classes_weights={weights} must not be negative, nor all 0")
 
     def _fit_base(self, base: PreTrainedConfig) -> None:
-        """Set missing sizes from the base, and refuse sizes that contradict it."""
+        """Set missing sizes from the base model, and raise an error for sizes that contradict it."""
         width, states = base.hidden_size, base.num_hidden_layers + (1 if self.include_embeddings else 0)
         if self.layer_in_dim not in (None, width):
             raise ConfigError(f"layer_in_dim={self.layer_in_dim}: the states of the base have width {width}")
         layers = states if self.layers_num is None else self.layers_num
         if layers > states:
-            raise ConfigError(f"layers_num={layers}: the base has {states} states to mix")
+            raise ConfigError(f"layers_num={layers}: the base has only {states} hidden states")
         if layers < states and not self.seed_compat:
-            raise ConfigError(f"layers_num={layers} must be {states}, the states to mix; seed_compat=true allows fewer")
+            raise ConfigError(f"layers_num={layers} must be {states}, all hidden states; seed_compat=true allows fewer")
         self.layer_in_dim, self.layers_num = width, layers
 
     def _check_layers(self, layers: int) -> None:

@@ -1,4 +1,4 @@
-"""Conversion of checkpoints and configurations of the reference implementation of Adalayers."""
+"""Conversion of checkpoints and configurations of the original Adalayers code."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """Rename the weights of the reference implementation of Adalayers to those of this package."""
+    """Rename the weights of an original Adalayers checkpoint as in this package."""
     encoder = "model.encoder." if any(name.startswith("model.decoder.") for name in state_dict) else "model."
     converted = {}
     for name, weight in state_dict.items():
@@ -35,7 +35,7 @@ def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> 
 
 
 def read_config(config: dict[str, Any]) -> AdaLayersConfig:
-    """Return the configuration for a checkpoint of the reference implementation, given its JSON fields.
+    """Convert the configuration of an original Adalayers checkpoint, given its JSON fields.
 
     Raises:
         CheckpointError: If the head has a conditional random field.

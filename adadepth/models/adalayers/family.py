@@ -1,4 +1,4 @@
-"""Settings of Adalayers, their checks, and the descriptor of the family."""
+"""Settings of Adalayers, their validation, and the descriptor of the model family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Head = StrEnum("Head", ["attention", "linear"])
 
 @dataclass
 class AdaLayersSettings(ModelConfig):
-    """Adalayers (Dremov 2024): a small head on a learned weighted sum of the layers of a frozen transformer."""
+    """Adalayers (Dremov 2024): a small head on a learned weighted average of the layers of a frozen transformer."""
 
     name: str = family_name("adalayers")
     base_model: str = setting(MISSING, "pretrained base transformer: folder, hub id, or package:NAME/FOLDER", hub=None)
@@ -121,7 +121,7 @@ class AdaLayersSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the Adalayers settings of base, cache and head are consistent."""
+    """Yield errors for inconsistent Adalayers settings of the base model, the state cache and the head."""
     model, features = config.model, config.features
     assert isinstance(model, AdaLayersSettings)
     if model.pretrained is not None:
@@ -143,7 +143,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the distribution is trained, and that layers can get weight 0 if the budget's unit counts layers."""
+    """Yield an error for each setting that prevents the layer weights from meeting a depth budget."""
     model, budget = config.model, config.budget
     assert isinstance(model, AdaLayersSettings)
     if model.pick_one_layer_only is not None or model.freeze_distribution:
@@ -160,7 +160,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """Return zero [CLS] tokens, because the tokenizer of the base adds them."""
+    """Return 0 [CLS] tokens, because the base model's tokenizer adds them itself."""
     return {"cls_tokens": 0}
 
 

@@ -1,4 +1,4 @@
-"""Layers, losses and penalties of the Adalayers heads: self-attention, projection, focal loss, entropy.
+"""Layers and losses of the Adalayers heads: self-attention, projection, focal loss and entropy penalty.
 
 On a CPU, torch's attention draws a random number for each of the T^2 weights, and searches all scores for rows without
 a key. This takes longer than the matrix products. On a CPU, the head therefore uses an attention that does neither.
@@ -20,7 +20,7 @@ from adadepth.models.shared.losses import LossTerm, check_classes, target_weight
 
 
 def attend(attention: nn.MultiheadAttention, dropout: nn.Module, features: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the output of self-attention to all real tokens, (B, T, k).
+    """Apply self-attention over all real tokens, (B, T, k).
 
     Args:
         attention: Attention module with tokens as the first dimension; see `adadepth.models.adalayers.heads` for the
@@ -56,14 +56,14 @@ def _attend_on_cpu(
 
 
 def project(projector: nn.Module, activated: Tensor) -> Tensor:
-    """Return the projection f = LN(W GELU(Z)), (B, T, k). The norm has no parameters (Dremov 2024)."""
+    """Return the projected states f = LN(W GELU(Z)), (B, T, k), with a norm without parameters (Dremov 2024)."""
     assert isinstance(projector, nn.Linear)
     projected = product(activated, projector.weight)
     return nn.functional.layer_norm(projected, projected.shape[-1:])
 
 
 def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
-    """Return the mean state over real tokens, (B, k), or 0 for a sequence without real tokens."""
+    """Return the mean state over the real tokens of each sequence, (B, k), or 0 if it has none."""
     if mask is None:
         return features.mean(dim=1)
     real = mask.ne(0).unsqueeze(-1).to(features.dtype)
@@ -71,7 +71,7 @@ def masked_mean(features: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def build_zero(parameters: Iterable[nn.Parameter]) -> Tensor | float:
-    """Return a zero that gives every trainable parameter a gradient of 0.
+    """Return a scalar 0 that gives every trainable parameter a gradient of 0, as distributed training requires.
 
     In distributed training, the same parameters must have a gradient in all processes, including parameters that a
     batch did not use.
@@ -80,7 +80,7 @@ def build_zero(parameters: Iterable[nn.Parameter]) -> Tensor | float:
 
 
 def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Return the cross-entropy or focal loss of logits, (..., C), and classes, (...). Negative classes are not targets.
+    """Compute the cross-entropy or focal loss of logits, (..., C), for classes, (...); negative classes are ignored.
 
     The focal loss is a (1 - p_y)^g CE, where p_y is the probability of the correct class (Lin et al. 2017, arXiv
     1708.02002).
@@ -101,14 +101,14 @@ def class_or_focal_loss(config: AdaLayersConfig, logits: Tensor, labels: Tensor)
 
 
 def count_classes(config: AdaLayersConfig, labels: Tensor) -> Tensor:
-    """Return the count that divides `class_or_focal_loss`: the number of targets, or the sum of their class weights."""
+    """Return the divisor of `class_or_focal_loss`: the number of targets, or the sum of their class weights."""
     if config.focal_loss_enabled and config.seed_compat:
         return torch.full((), labels.numel(), device=labels.device)
     return target_weights(config, labels).sum()
 
 
 def distribution_terms(config: AdaLayersConfig, weights: Tensor, count: Tensor) -> dict[str, LossTerm]:
-    """Return the configured penalties on the layer distribution: its entropy, and its mean depth as a share of N.
+    """Return the configured penalties on the layer weights: their entropy, and their mean depth as a share of N.
 
     Args:
         config: Configuration with the coefficients of the penalties.

@@ -1,4 +1,4 @@
-"""Adalayers: a learned weighted sum of the layers of a frozen base, the base class of its heads, and MAC counts."""
+"""Adalayers: a learned average over the layers of a frozen base model, the base class of its heads, and MAC counts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from adadepth.models.shared.steps import choose_states, requested_states
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:
-    """Return the multiply-accumulates of a traced batch. Lookups, norms and activations are not counted.
+    """Return the MACs of a batch from its depth trace, without lookups, norms and activations.
 
     For each token of a sequence of S tokens, a block takes 4 K^2 + 2 S K + 2 K F. The projections of all mixed layers
     and the head are added. `executed` and `dense` count what ran, including padding; blocks are not counted if the
@@ -67,7 +67,7 @@ def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classifi
 
 
 def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
-    """Return the multiply-accumulates per token of projecting and mixing the layers."""
+    """Return the MACs per token of projecting and averaging the layers."""
     states, projected = config.state_width, config.project_dim
     if config.mix == "projected":
         return layers * float(states * projected + projected)
@@ -75,7 +75,7 @@ def _mix_work(config: AdaLayersConfig, layers: Any) -> Tensor | float:
 
 
 def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: bool) -> Tensor:
-    """Return the multiply-accumulates of the head for a whole sequence with the given length."""
+    """Return the MACs of the head for one sequence of the given length."""
     width = config.mixed_width
     output = width * count_head_classes(config) * (length if tokens_are_classified else 1.0)
     if config.head == "linear":
@@ -88,7 +88,7 @@ def _head_work(config: AdaLayersConfig, length: Tensor, tokens_are_classified: b
 
 @dataclass
 class AdaLayersOutput(ModelOutput):
-    """Output of an Adalayers model: loss and its parts, logits, (B, C) or (B, T, C), and depth trace.
+    """Output of an Adalayers model: loss, logits, (B, C) or (B, T, C), and depth trace.
 
     `distribution` contains the weights of the layers before any layer is cut, float32, (L,), differentiable. If
     requested, `hidden_states` are the N + 1 states of the base, (B, T, K) each, and `attentions` are the attention
@@ -105,7 +105,7 @@ class AdaLayersOutput(ModelOutput):
 
 
 class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnBaseModel):
-    """Model that mixes the layers of a base model with learned weights. A subclass adds a head and its loss."""
+    """Base class of Adalayers models: a learned average over the layers of a base model. Subclasses add a head."""
 
     # Its losses are normalised by `num_targets`, never by the trainer's count of items.
     accepts_loss_kwargs = False
@@ -115,7 +115,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of updates of a unit, which is the number of blocks."""
+        """Maximum number of updates, which is the number of blocks of the base model."""
         return self.config.depth
 
     def __init__(self, config: AdaLayersConfig, build_base: bool = True) -> None:
@@ -140,27 +140,27 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         self.post_init()
 
     def build_head(self, config: AdaLayersConfig) -> None:
-        """Build the modules that predict from the mixed states."""
+        """Create the modules of the head, which predict from the averaged states."""
         raise NotImplementedError
 
     def classify(self, features: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the logits for mixed states, (B, T, k or K).
+        """Return the logits of the head for averaged states, (B, T, k or K).
 
         The mask is 1 at real tokens, (B, T), or None if all tokens are real.
         """
         raise NotImplementedError
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the task's loss for logits and labels."""
+        """Compute the loss of the task from logits and labels."""
         raise NotImplementedError
 
     def count_labels(self, labels: Tensor) -> Tensor:
-        """Return the number that divides the task's loss."""
+        """Return the number of labels, the divisor of the task's loss."""
         raise NotImplementedError
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise linear layers as torch does, and the distribution uniformly."""
+        """Initialise linear layers as torch does, and the layer weights uniformly."""
         if module is self:
             init.ones_(self.distribution)
             if hasattr(self, "gamma"):
@@ -175,17 +175,17 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def layer_states(self) -> tuple[int, ...]:
-        """Index of the hidden state of every layer."""
+        """Index of the base model's hidden state that each layer of the average reads."""
         return self.config.layer_states
 
     @property
     def state_width(self) -> int:
-        """Width K of the hidden states of the base."""
+        """Width K of the base model's hidden states."""
         return self.config.state_width
 
     @property
     def states_key(self) -> str:
-        """Cache key of the states for equal inputs. It depends on the weights of the base and the activation.
+        """Text that identifies the base model's weights and the activation in the cache key of hidden states.
 
         If the checkpoint contains the base, its weights are hashed again, because they may have been trained further.
         `base_hash` is the hash of the pretrained base.
@@ -194,22 +194,22 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return f"{weights} gelu" if self.config.mix == "projected" else str(weights)
 
     def learning_rate_multipliers(self) -> dict[str, float]:
-        """Return the learning-rate multiplier of the distribution, by parameter name."""
+        """Return the learning-rate multiplier of the layer weights, by parameter name."""
         return {"distribution": self.config.distribution_lr_multiplier}
 
     def no_weight_decay(self) -> set[str]:
-        """Return the parameter name of the distribution. Weight decay would pull it towards a uniform distribution."""
+        """Return the name of the layer weights, which decay would pull towards a uniform distribution."""
         return {"distribution"}
 
     def set_step(self, step: int, total: int | None = None) -> None:
-        """Set the number of completed optimiser steps, which `cutoff_warmup_steps` needs.
+        """Set the number of completed optimiser steps, on which the setting `cutoff_warmup_steps` depends.
 
         In a loaded model, the warm-up is over. `total`, the number of steps of the whole training, is not used.
         """
         self.cutoff_is_on = step >= self.config.cutoff_warmup_steps
 
     def layer_distribution(self) -> Tensor:
-        """Return the weight of every layer, float32, (L,), differentiable. It is exactly 0 for a layer that was cut."""
+        """Return the weight of every layer in the average, float32, (L,), differentiable; 0 for removed layers."""
         config = self.config
         return layer_weights(
             self.distribution, config.alpha_distribution, self._cutoff, config.topk_distribution, self.mixed_layers
@@ -217,13 +217,13 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def mixed_layers(self) -> tuple[int, ...]:
-        """Layers that may have a positive weight: the layers of the model up to the deepest allowed state."""
+        """Indices of the layers that may have a positive weight: those up to the deepest allowed state."""
         deepest = self.config.deepest_state
         states, layers = self.config.layer_states, self.config.layers
         return layers if deepest is None else tuple(layer for layer in layers if states[layer] <= deepest)
 
     def limit_depth(self, depth: int) -> None:
-        """Set the weight of states after more than `depth` blocks to 0. The other states are weighted by their scores.
+        """Set the weights of hidden states deeper than `depth` blocks to 0, and renormalise the others.
 
         Raises:
             ConfigError: If no layer would remain.
@@ -235,7 +235,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             raise ConfigError(f"budget={depth}: the shallowest state of this model comes after {shallowest} blocks")
 
     def fit_depth(self, target: float, measure: Callable[[], float]) -> Fit:
-        """Keep only the states after at most `target` blocks. A model that was trained with a lower limit keeps it."""
+        """Limit the average to hidden states after at most `target` blocks, unless a lower limit is already set."""
         if self._trained_limit is None:
             self._trained_limit = self.config.depth if self.config.deepest_state is None else self.config.deepest_state
         self.limit_depth(min(int(target), self._trained_limit))
@@ -243,25 +243,25 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return Fit(target, depth, depth <= target)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of sequences of a batch.
+        """Return the number of sequences in a batch.
 
         All sequences of a task have the same depth, and a budget counts it once for each.
         """
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     def soft_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return the sum of t_n^a over the tail masses t_n of the layer weights, times the number of sequences.
+        """Return a differentiable depth, sum_n t_n^a over tail masses t_n of the layer weights, summed over sequences.
 
         The value is close to the deepest state with weight; see `smooth_depth`.
         """
         return self._count_per_sequence(smooth_depth(self._compute_tails(outputs)), outputs)
 
     def expected_depth(self, outputs: AdaLayersOutput) -> LossTerm:
-        """Return the expected state index under the layer weights, times the number of sequences."""
+        """Return the mean depth under the layer weights, summed over sequences."""
         return self._count_per_sequence(self._compute_tails(outputs).sum(), outputs)
 
     def _compute_tails(self, outputs: AdaLayersOutput) -> Tensor:
-        """Return the tail masses of the layer weights before layers are cut.
+        """Return the tail masses of the layer weights, before small weights are removed.
 
         Because these weights are used, gradients reach a layer that was cut.
         """
@@ -278,7 +278,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.config.distribution_cutoff if self.cutoff_is_on else 0.0
 
     def active_states(self) -> tuple[int, ...]:
-        """Return the indices of the states with a weight other than 0, in increasing order.
+        """Return the indices of the hidden states with nonzero weight, in increasing order.
 
         Reading the weights synchronises with the device, which in inference happens once. In training without cutoff
         and top-k, no weight can be 0, and none is read.
@@ -302,7 +302,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return tuple(self.config.layer_states[layer] for layer in layers)
 
     def states_to_read(self) -> tuple[int, ...]:
-        """Return the states of the base model that the next forward pass reads."""
+        """Return the indices of the base model's hidden states that the next forward pass needs."""
         return self._select_states(self.active_states())
 
     def _select_states(self, active: tuple[int, ...]) -> tuple[int, ...]:
@@ -323,7 +323,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> AdaLayersOutput:
-        """Compute the weighted sum of the base's layers, the logits, and the loss if there are labels.
+        """Average the layers of the base model, and compute the logits and, with labels, the loss.
 
         Args:
             input_ids: Token ids of the base, (B, T).
@@ -369,12 +369,12 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of targets in a batch for each part of the loss."""
         count = self.count_labels(batch["labels"])
         return {"task": count} | dict.fromkeys(distribution_terms(self.config, self.layer_distribution(), count), count)
 
     def _run_all_blocks(self, inputs: Mapping[str, Any], options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Run all blocks of the base if its hidden states or attentions are requested, and return them with all states.
+        """Run all blocks of the base model, as needed to output its hidden states or attentions.
 
         Without a request, return an empty mapping.
         """
@@ -398,7 +398,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         states: Mapping[int, Tensor] | None,
         blocks: int,
     ) -> tuple[Tensor, int]:
-        """Return the weighted sum over layers, (B, T, k or K), and the number of blocks that have run.
+        """Return the weighted average over layers, (B, T, k or K), and the number of blocks that ran.
 
         `blocks` is the number of blocks that had run before.
         """
@@ -422,7 +422,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             )
         else:
             if missing := set(active) - set(states):
-                raise DataError(f"states: {min(missing)} is missing; the call has {sorted(states)}")
+                raise DataError(f"states: hidden state {min(missing)} is missing; given are {sorted(states)}")
             numbers = tuple(number for number in numbers if number in states)
             for number in numbers:
                 add(number, states[number].to(self.dtype))
@@ -432,7 +432,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return total, blocks
 
     def _activate(self, state: Tensor) -> Tensor:
-        """Return a hidden state in the form in which the layers are mixed.
+        """Apply GELU to a hidden state if layers are projected before they are averaged.
 
         The result does not depend on weights of the head, so it can be cached.
         """
@@ -444,7 +444,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return self.dropout(project(self.projectors[str(layer)], state))
 
     def _find_unread(self, layers: Collection[int], blocks: int) -> Iterator[nn.Parameter]:
-        """Yield the parameters without gradient if only these layers are read and this many blocks ran."""
+        """Yield the parameters that get no gradient in this forward pass, given the layers read and the blocks run."""
         for name, projector in getattr(self, "projectors", {}).items():
             if int(name) not in layers:
                 yield from projector.parameters()
@@ -452,7 +452,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
             yield from self.model.parameters()
 
     def _prepare_features(self, mixed: Tensor) -> Tensor:
-        """Return the input of the head, (B, T, k or K)."""
+        """Return the input of the head, (B, T, k or K): scaled, projected averages with position embeddings."""
         features = self.gamma * mixed if hasattr(self, "gamma") else mixed
         if hasattr(self, "projector"):
             features = self.dropout(project(self.projector, nn.functional.gelu(features)))
@@ -477,12 +477,12 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         )
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_layers`."""
+        """Return the MACs of a batch from its depth trace."""
         return price_layers(self.config, trace, self.classifies_tokens)
 
     @torch.no_grad()
     def base_states(self, wanted: Collection[int], **inputs: Any) -> dict[int, Tensor]:
-        """Return the wanted states of the base by index, (B, T, K) each, for the inputs of `forward`.
+        """Compute hidden states of the base model by index, (B, T, K) each.
 
         If states are projected, the result is GELU(Z).
         """
@@ -495,7 +495,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         return states
 
     def truncate(self, min_weight: float = 0.0) -> None:
-        """Remove the layers whose weight is at most `min_weight`.
+        """Remove the layers whose weight in the average is at most `min_weight`.
 
         Their projections and the blocks above the deepest remaining layer are removed, too.
 
@@ -517,13 +517,13 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
 
     @property
     def learns_distribution(self) -> bool:
-        """Whether the weights of the layers are trained."""
+        """Whether the layer weights are trained."""
         return self.config.learns_distribution
 
     def added_parameters(self) -> int:
-        """Return the number of parameters that do not belong to the base."""
+        """Return the number of parameters that do not belong to the base model."""
         return sum(weight.numel() for name, weight in self.named_parameters() if not name.startswith("model."))
 
     def base_parameters(self) -> int:
-        """Return the number of parameters of the base."""
+        """Return the number of parameters of the base model."""
         return sum(weight.numel() for weight in self.model.parameters())

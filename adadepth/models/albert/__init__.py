@@ -1,1 +1,1 @@
-"""Plain ALBERT with the interface of `DepthModel`: the fixed-depth baseline."""
+"""Plain ALBERT, which always runs all its layers: the fixed-depth baseline."""

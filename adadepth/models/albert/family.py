@@ -1,4 +1,4 @@
-"""Settings and descriptor of plain ALBERT."""
+"""Settings and descriptor of the plain ALBERT family."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Plain ALBERT for sequence tasks, with the interface of `DepthModel`: the full-depth baseline."""
+"""Plain ALBERT classifier with the `DepthModel` interface: the full-depth baseline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adadepth.models.shared.losses import combine_terms, count_head_classes, cou
 
 @dataclass
 class SequenceOutput(ModelOutput):
-    """Predictions for sequences: the loss and its parts, logits (B, C), states, attentions, and the depth trace."""
+    """Output of a sequence classifier: loss, logits (B, C), hidden states, attentions, and depth trace."""
 
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
@@ -34,11 +34,11 @@ class SequenceOutput(ModelOutput):
 
 
 class PlainAlbertModel(OneBlock, AlbertModel):
-    """ALBERT encoder of transformers, which applies one block `num_hidden_layers` times."""
+    """Encoder of transformers' ALBERT, which applies one block `num_hidden_layers` times."""
 
 
 class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlbert, AlbertForSequenceClassification):
-    """ALBERT classifier of transformers. It reads and writes checkpoints of transformers.
+    """Sequence classifier of transformers' ALBERT, with the same checkpoints, as a baseline without halting.
 
     Every sequence gets `num_hidden_layers` updates. The model can also start from ACT-ALBERT checkpoints.
     """
@@ -50,15 +50,15 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
 
     @property
     def least_updates(self) -> int:
-        """Minimum number of updates of a sequence. It equals the maximum, because nothing halts."""
+        """Minimum number of updates of a sequence, equal to the maximum because nothing halts."""
         return self.max_updates
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of labelled sequences in a batch, or the sum of their class weights."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
+        """Return the MACs of a batch from its depth trace."""
         hidden = self.config.hidden_size
         return price_sequences(
             self.config, trace, each_step=0.0, once=hidden * (hidden + count_head_classes(self.config))
@@ -76,7 +76,7 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> SequenceOutput:
-        """Compute the logits of sequences, (B, C).
+        """Compute the logits of sequences, (B, C), and the loss if there are labels.
 
         Labels are classes, (B,), values, (B,) or (B, 1), or multi-hot rows, (B, C).
         """

@@ -1,1 +1,1 @@
-"""ACT-ALBERT: one shared layer that is applied to every token until the token halts."""
+"""ACT-ALBERT: one shared ALBERT layer, applied to every token until that token halts."""

@@ -14,7 +14,7 @@ FREEZING_RULES = ("single", "graves")
 
 @strict
 class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
-    """Configuration of an ALBERT that updates each token until the token halts (Simoulin & Crabbé 2021).
+    """Configuration of ACT-ALBERT, which updates each token until it halts (Simoulin & Crabbé 2021).
 
     Field names are those of the published checkpoints (`asi/albert-act-{tiny,small,base}`). Published configurations do
     not contain the halting switches, so the defaults of these are the published behaviour.
@@ -53,7 +53,7 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
 
 
 def refuse_ragged(config: AlbertActConfig) -> None:
-    """Refuse ragged execution with a state rule under which its results would differ from dense execution.
+    """Raise an error if ragged execution, which skips halted tokens, would change the results of the state rule.
 
     Raises:
         ConfigError: If the execution is `ragged` and the state rule does not freeze halted tokens.

@@ -1,4 +1,4 @@
-"""Conversion of published ACT-ALBERT configurations, and of the weights of an ALBERT of transformers, to ACT-ALBERT."""
+"""Conversion of published ACT-ALBERT configurations and of transformers' ALBERT weights to ACT-ALBERT."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adadepth.models.shared.albert.convert import from_albert
 
 
 def read_config(config: dict[str, Any]) -> AlbertActConfig:
-    """Return the configuration of a published ACT-ALBERT from its JSON fields.
+    """Convert the configuration of a published ACT-ALBERT model, given its JSON fields.
 
     A published `gelu` becomes `gelu_new`, the tanh form with which TensorFlow trained.
     """
@@ -26,7 +26,7 @@ def read_config(config: dict[str, Any]) -> AlbertActConfig:
 
 
 def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
-    """Build a model with the weights of an ALBERT. New parameters, e.g. the halting unit, are freshly initialised.
+    """Build an ACT-ALBERT model with the weights of transformers' ALBERT; new parameters are initialised randomly.
 
     Args:
         model_class: Class of the result.

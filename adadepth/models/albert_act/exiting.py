@@ -1,4 +1,4 @@
-"""Early exit of ACT-ALBERT: an exit rule stops tokens or sequences based on predictions after every iteration.
+"""Early exit of ACT-ALBERT: an exit rule stops tokens or sequences after any iteration.
 
 A token that exits keeps its state, and running tokens still attend to it. The halting threshold of the model is one of
 the exit rules. Shape legend: B batch, T tokens, A units that still run, K units, H width, C classes.
@@ -40,7 +40,7 @@ def predict_steps(
     selected: Tensor | None = None,
     by_sequence: bool = False,
 ) -> dict[str, Any]:
-    """Run steps until every unit has exited, and return the predictions of the units, without a loss.
+    """Run ACT-ALBERT until an exit rule has stopped every token or sequence, and return their predictions.
 
     Args:
         model: Model with its base in the attribute `albert`, and a method `read` that maps states, (K, H), to logits,
@@ -81,7 +81,7 @@ def predict_steps(
 
 
 def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
-    """Return the exit rule, by default the threshold or fixed depth of the model. Refuse models without exit rules."""
+    """Return the exit rule of a forward pass, by default the model's halting threshold or fixed depth."""
     config: AlbertActConfig = model.config
     if config.state_rule not in FREEZING_RULES:
         raise ConfigError(
@@ -97,7 +97,7 @@ def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
 def _build_step_positions(
     albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]
 ) -> DensePositions:
-    """Return the positions of a batch, packed if the model would use ragged execution for it."""
+    """Return the token positions of a batch, packed if the model uses ragged execution for it."""
     # The mean halting probability of a sequence needs all of its tokens.
     needs_all = albert.config.halting_scope == "sequence" and not by_sequence
     kernel = None if needs_all else albert.ragged_kernel(start.valid)
@@ -105,7 +105,7 @@ def _build_step_positions(
 
 
 class ActStepper:
-    """Stepper of a batch of units that exit one by one; see `adadepth.models.shared.steps.Stepper`.
+    """Runs ACT-ALBERT step by step on a batch whose tokens or sequences exit one by one; implements `Stepper`.
 
     A unit is a token or a whole sequence. A sequence is predicted from its first token, and its tokens exit together.
 
@@ -165,7 +165,7 @@ class ActStepper:
         return logits, halting_logits(hazard)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the running units at positions `rows`, int64 (A',), and let all others exit."""
+        """Keep the tokens or sequences at positions `rows`, int64 (A',), and stop all others."""
         self._slots, self._accumulated = self._slots[rows], self._accumulated[rows]
         if self._by_sequence:
             stays = torch.zeros(len(self._valid), dtype=torch.bool, device=rows.device)

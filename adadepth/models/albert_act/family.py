@@ -1,4 +1,4 @@
-"""Settings of ACT-ALBERT, their checks, and the descriptor of the family."""
+"""Settings of ACT-ALBERT, their validation, and the descriptor of the model family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -120,7 +120,7 @@ _SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")
 
 
 def check_execution(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for each setting that does not work with ragged execution: state rule, attention, compilation."""
+    """Yield an error for each setting that ragged execution (which skips halted tokens) does not support."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.execution is not ExecutionMode.ragged:
@@ -138,7 +138,7 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for an unknown halting rule, or parameters that the rule does not have."""
+    """Yield an error for an unknown halting rule, or for parameters that the rule does not have."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     try:
@@ -148,7 +148,7 @@ def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_readouts(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for a readout weight in question answering, because that head has no readouts."""
+    """Yield an error if intermediate predictions are trained (`readout_weight`) in question answering."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if get_problem(config.dataset) == "question_answering" and model.readout_weight:
@@ -156,7 +156,7 @@ def check_readouts(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_pooling(config: ExperimentConfig) -> Iterator[str]:
-    """Yield errors for mean pooling if the task does not classify whole sequences, or with readouts."""
+    """Yield errors for mean pooling in tasks or with options that read only the first token."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     if model.pooling is Pooling.first:

@@ -1,4 +1,4 @@
-"""ACT-ALBERT with heads: sequence and token classes, answer spans, multiple choice, masked words and sentence order.
+"""ACT-ALBERT models with task heads: classification, question answering, multiple choice, and pretraining.
 
 Every head trains with loss = task + tau (N + R), in pretraining L = MLM + SOP + tau (N + R). `act_penalty=0` in the
 configuration disables the ponder cost, and a `readout_weight` adds the part `readouts` (see `readout_term`).
@@ -46,7 +46,7 @@ Output = TypeVar("Output", bound=HaltingOutput)
 
 
 def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
-    """Return the mean state of the real tokens, (B, H), or 0 for a row without real tokens.
+    """Return the mean state over the real tokens of each row, (B, H), or 0 if it has none.
 
     The fine-tuning of Simoulin & Crabbé calls this `use_bos=False`, and includes padding in the mean.
     """
@@ -55,7 +55,7 @@ def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
 
 
 def refuse_steps(config: AlbertActConfig) -> None:
-    """Refuse readouts and exit rules with mean pooling, because both predict from the first token.
+    """Raise an error if mean pooling is combined with predictions at every step, which read the first token.
 
     Raises:
         ConfigError: If `pooling` is `mean`.
@@ -66,7 +66,7 @@ def refuse_steps(config: AlbertActConfig) -> None:
 
 @dataclass
 class TaskOutput(HaltingOutput):
-    """Predictions of a classification head: (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
+    """Output of a classification head: logits (B, C) for sequences, (B, T, C) for tokens, (B, choices) for choices.
 
     With an exit rule, or if all steps run, the output also has the predictions of the K units (tokens or sequences).
 
@@ -88,7 +88,7 @@ class TaskOutput(HaltingOutput):
 
 @dataclass
 class SpanOutput(HaltingOutput):
-    """Predictions of the question-answering head: logits of answer starts and of answer ends, (B, T) each."""
+    """Output of the question-answering head: logits of answer starts and ends, (B, T) each."""
 
     start_logits: Tensor | None = None
     end_logits: Tensor | None = None
@@ -96,7 +96,7 @@ class SpanOutput(HaltingOutput):
 
 @dataclass
 class MaskedPredictionOutput(HaltingOutput):
-    """Masked-language-model and sentence-order predictions.
+    """Output of the pretraining heads: masked-word and sentence-order predictions.
 
     Attributes:
         prediction_logits: Vocabulary logits, (B, T, V) without labels. With labels, they exist only at the P positions
@@ -113,7 +113,7 @@ class MaskedPredictionOutput(HaltingOutput):
 
 
 class AlbertActTaskModel(AlbertActPreTrainedModel):
-    """Base class of the models with task heads, with the encoder, the dropout and the loss that all of them share."""
+    """Base class of ACT-ALBERT models with task heads: encoder, dropout and loss."""
 
     needs_pooler: bool = True
 
@@ -125,12 +125,12 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
     def encode(
         self, inputs: Sequence[Tensor | None], options: Mapping[str, Any], units: TargetUnits | None = None
     ) -> Any:
-        """Return the output of the base model, `AlbertActOutput`, with readout states if `units` is not None."""
+        """Run the encoder and, if `units` are given, record the states of these tokens after every iteration."""
         readouts = {} if units is None else {"readout_slots": units.slots}
         return self.albert(*inputs, **{**options, **readouts, "return_dict": True})
 
     def select_units(self, labels: Tensor | None, shape: torch.Size) -> TargetUnits | None:
-        """Return the units that are predicted after every iteration, or None without readouts.
+        """Return the tokens or sequences to predict after every iteration, or None if none are.
 
         Args:
             labels: Labels of the batch, or None.
@@ -139,11 +139,11 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return None if labels is None or not self.config.readout_weight else self.labelled_units(labels, shape)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the tokens or sequences with a target. Heads with readouts implement this method."""
+        """Return the tokens or sequences that have a label, for predictions after every iteration."""
         raise NotImplementedError
 
     def read(self, state: Tensor) -> Tensor:
-        """Return the logits, (K, C), that the head reads from states, (K, H). Heads with readouts implement it."""
+        """Apply the head to states, (K, H), and return the logits, (K, C)."""
         raise NotImplementedError
 
     def with_loss(
@@ -154,7 +154,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         units: TargetUnits | None = None,
     ) -> Output:
-        """Set `loss` and `loss_parts` of a model output if the task has a loss, and return the output."""
+        """Compute the loss of a model output, set `loss` and `loss_parts`, and return the output."""
         if task is not None:
             terms = {"task": task, "ponder": self.ponder_term(outputs)}
             if units is not None:
@@ -163,18 +163,18 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
         return result
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of targets in a batch for each part of the loss."""
         mask = batch["attention_mask"].flatten(0, -2)
         counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of targets that are not ignored, or the sum of their class weights."""
+        """Return the number of labels that are not ignored, or the sum of their class weights."""
         return target_weights(self.config, batch["labels"]).sum()
 
 
 class AlbertActForSequenceClassification(AlbertActTaskModel):
-    """Classification (`num_labels` > 1), regression (`num_labels` = 1) or multi-label tagging of sequences.
+    """ACT-ALBERT for classification, regression (`num_labels` = 1) or multi-label tagging of sequences.
 
     The classifier reads the pooled first token. With `pooling=mean`, it reads the mean of the last states of all real
     tokens.
@@ -182,12 +182,12 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     @property
     def needs_pooler(self) -> bool:
-        """Whether the model has a pooler, which it needs if the classifier reads the pooled first token."""
+        """Whether the model has a pooler, needed if the classifier reads the pooled first token."""
         return self.config.pooling == "first"
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals that exit rules can read.
+        """Signals that the model provides to exit rules.
 
         With mean pooling there are no signals, because predictions after steps read the first token.
         """
@@ -213,7 +213,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Compute the logits of sequences, (B, C).
+        """Compute the logits of sequences, (B, C), and the loss if there are labels.
 
         Labels are classes, (B,), values, (B,) or (B, 1), or multi-hot rows, (B, C).
 
@@ -231,7 +231,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
         return self.with_loss(TaskOutput.from_base(outputs, logits=logits), outputs, task, num_targets, units)
 
     def _select_class_state(self, outputs: AlbertActOutput) -> Tensor:
-        """Return the state that the classifier reads, (B, H)."""
+        """Return the pooled state that the classifier reads, (B, H)."""
         if self.config.pooling == "first":
             assert outputs.pooler_output is not None
             return outputs.pooler_output
@@ -246,15 +246,15 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one readout: H^2 for the pooler and H C for the classifier."""
+        """MACs of one prediction: H^2 for the pooler and H C for the classifier."""
         return self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config))
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of sequences with a class that is not ignored, or the sum of their class weights."""
+        """Return the number of sequences with a label that is not ignored, or the sum of their class weights."""
         return count_sequences(self.config, batch["labels"])
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the sequences that `count_labels` counts as units. They are predicted from their first tokens."""
+        """Return the labelled sequences, which are predicted from their first tokens."""
         kind = infer_problem_type(self.config, labels)
         if kind == CLASSES:
             rows = (labels >= 0).nonzero().squeeze(1)
@@ -264,7 +264,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
 
 class AlbertActForTokenClassification(AlbertActTaskModel):
-    """Classification of every token."""
+    """ACT-ALBERT that classifies every token."""
 
     exit_signals = SIGNALS
     needs_pooler = False
@@ -311,16 +311,16 @@ class AlbertActForTokenClassification(AlbertActTaskModel):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of one readout, H C for the classifier."""
+        """MACs of one prediction, H C for the classifier."""
         return self.config.hidden_size * count_head_classes(self.config)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the tokens with a class as units."""
+        """Return the tokens that have a label."""
         return labelled_tokens(labels)
 
 
 class AlbertActForQuestionAnswering(AlbertActTaskModel):
-    """Question answering: prediction of the start and end of an answer in the text.
+    """ACT-ALBERT for question answering: predicts the start and the end of the answer in the text.
 
     The loss is the mean of the two cross-entropies.
     """
@@ -362,7 +362,7 @@ class AlbertActForQuestionAnswering(AlbertActTaskModel):
         return self.with_loss(result, outputs, task, num_targets)
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of answers inside the text; a start and an end count as half an answer each."""
+        """Return the number of answers inside the text; a start or end alone counts as half an answer."""
         length = batch["input_ids"].shape[-1]
         return (
             _is_inside(batch["start_positions"], length).sum() + _is_inside(batch["end_positions"], length).sum()
@@ -378,7 +378,7 @@ def _ignore_outside(positions: Tensor, length: int) -> Tensor:
 
 
 class AlbertActForMultipleChoice(AlbertActTaskModel):
-    """Multiple choice among several texts. Tokens of different choices can have different depths."""
+    """ACT-ALBERT for multiple choice among texts, whose tokens can have different depths."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -397,7 +397,7 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> TaskOutput:
-        """Compute the logits of all choices, (B, choices).
+        """Compute one logit per choice, (B, choices), and the loss if there are labels.
 
         Inputs are (B, choices, T), labels (B,), and halting fields (B*choices, T).
         """
@@ -414,7 +414,7 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
         return self.classifier(self.dropout(self.albert.pooled(state))).squeeze(-1)
 
     def labelled_units(self, labels: Tensor, shape: torch.Size) -> TargetUnits:
-        """Return the questions with an answer as units.
+        """Return the questions that have an answer.
 
         A question is predicted from the first tokens of all its choices.
         """
@@ -424,7 +424,7 @@ class AlbertActForMultipleChoice(AlbertActTaskModel):
 
 
 class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
-    """Masked language model and sentence order, with the ponder cost: L = MLM + SOP + tau (N + R)."""
+    """ACT-ALBERT for pretraining: masked words, sentence order and ponder cost, L = MLM + SOP + tau (N + R)."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -433,7 +433,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
         self.post_init()
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of targets in a batch for each part of the loss."""
         counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
         return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
 
@@ -485,7 +485,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
 
 
 class AlbertActForMaskedLM(AlbertActForPreTraining):
-    """Masked language model without sentence order: L = MLM + tau (N + R)."""
+    """ACT-ALBERT as a masked language model without sentence order: L = MLM + tau (N + R)."""
 
     has_sentence_order = False
 
@@ -500,7 +500,7 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
         num_targets: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> MaskedPredictionOutput:
-        """Predict as `AlbertActForPreTraining` does.
+        """Predict masked words, as `AlbertActForPreTraining` does.
 
         The signature has only one kind of labels, because trainers read labels from it.
         """
@@ -509,7 +509,7 @@ class AlbertActForMaskedLM(AlbertActForPreTraining):
 
 
 def get_shape(inputs: Sequence[Tensor | None]) -> torch.Size:
-    """Return the shape of a batch, (B, T) or (B, choices, T).
+    """Return the shape of the input ids or embeddings of a batch, (B, T) or (B, choices, T).
 
     Args:
         inputs: First five arguments of a forward pass, from token ids to embeddings.

@@ -1,4 +1,4 @@
-"""ACT-ALBERT without heads: the base model, its outputs, the ponder cost, and MAC counts.
+"""ACT-ALBERT without task heads: the encoder model, its outputs, the ponder cost, and MAC counts.
 
     x_0 = W LN(word + segment + position)
     x, N, R of every token                          the recurrence, in `recurrence.py`
@@ -50,7 +50,7 @@ _BATCH_NEEDS = {"cpu": 5e7}
 
 
 class TracedOutput(ModelOutput):
-    """Model output with updates, remainders and halting probabilities as properties, which come from the trace."""
+    """Base class of model outputs, with updates, remainders and halting probabilities taken from the depth trace."""
 
     trace: DepthTrace | None
 
@@ -72,7 +72,7 @@ class TracedOutput(ModelOutput):
 
 @dataclass
 class AlbertActOutput(TracedOutput):
-    """Output of the ACT-ALBERT encoder: states and halting of one forward pass.
+    """Output of the ACT-ALBERT encoder: hidden states and halting of one forward pass.
 
     Attributes:
         last_hidden_state: Results of the recurrence, (B, T, H).
@@ -96,7 +96,7 @@ class AlbertActOutput(TracedOutput):
 
 @dataclass
 class HaltingOutput(TracedOutput):
-    """Fields that the outputs of all heads share. Fields that are not listed are those of `AlbertActOutput`.
+    """Base class of the outputs of models with task heads, with the fields on halting.
 
     Attributes:
         loss: Sum of `loss_parts`, or None without labels.
@@ -112,14 +112,14 @@ class HaltingOutput(TracedOutput):
 
     @classmethod
     def from_base(cls, outputs: AlbertActOutput, **predictions: Any) -> Self:
-        """Build the output of a head from its predictions and the output of the base model."""
+        """Build a head's output from its predictions and the encoder's output."""
         names = ("ponder_cost", "hidden_states", "attentions", "trace")
         shared: dict[str, Any] = {name: outputs.get(name) for name in names}
         return cls(**shared, **predictions)
 
 
 class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlockModel):
-    """Base class of all ACT-ALBERT models, with initialisation, ponder cost, depth control and compute counts."""
+    """Base class of all ACT-ALBERT models: weight initialisation, ponder cost, depth control and MAC counts."""
 
     config: AlbertActConfig
     config_class = AlbertActConfig
@@ -140,7 +140,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
             self._init_positions(module)
 
     def _init_positions(self, module: nn.Embedding) -> None:
-        """Initialise the position embedding with sines and cosines.
+        """Initialise position embeddings with sines and cosines.
 
         On grids, rows use the first half of the width and columns the second. If there are more than two token types,
         they are the columns of a grid.
@@ -155,7 +155,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         init.copy_(module.weight, nn.functional.pad(waves, padding))
 
     def ponder_term(self, outputs: AlbertActOutput) -> LossTerm:
-        """Return the ponder penalty tau (N + R) as a loss term: summed over tokens, counted in sequences or tokens."""
+        """Return the ponder cost tau (N + R) as a part of the loss, summed over tokens."""
         trace = outputs.trace
         assert trace is not None
         assert outputs.remainders is not None
@@ -163,7 +163,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
 
     def count_payers(self, mask: Tensor) -> Tensor:
-        """Return the number that divides the ponder penalty: real tokens, or sequences with at least one.
+        """Return the divisor of the ponder cost: the number of real tokens, or of nonempty sequences.
 
         Args:
             mask: Mask of the real tokens, (B, T).
@@ -171,11 +171,11 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return mask.sum() if self.config.penalty_reduction == "mean_tokens" else mask.any(dim=1).sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Return the number of real tokens of a batch, which a depth budget averages over."""
+        """Return the number of real tokens in a batch, over which the mean depth is taken."""
         return batch["attention_mask"].sum()
 
     def soft_depth(self, outputs: Any) -> LossTerm:
-        """Return the smooth depth (see `adadepth.budget`), summed over real tokens.
+        """Return a differentiable approximation of the depth, summed over real tokens; see `adadepth.budget`.
 
         The smooth depth is computed from the survivals 1 - h_n after all updates before the last; see `smooth_depth`.
         """
@@ -187,7 +187,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     @property
     def executions(self) -> tuple[str, ...]:
-        """Execution modes of the model that give equal results.
+        """Execution modes that the model supports, with equal results.
 
         This is only `dense` if the depth is fixed or halted states keep changing.
         """
@@ -204,7 +204,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return self._encoder.albert_layer.act.dense.bias
 
     def force_depth(self, depth: int | None) -> None:
-        """Give every token `depth` updates and disable halting. None restores the configured depth."""
+        """Give every token `depth` updates instead of halting, or restore the configured depth if None."""
         self._encoder.forced_depth = depth
 
     @property
@@ -213,7 +213,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return self.config.halting_scope == "sequence"
 
     def replay_halting(self, masses: Tensor | None) -> None:
-        """Halt tokens by given halting masses, (B, T, N), in place of those of the halting unit.
+        """Make tokens halt by given halting masses, (B, T, N), instead of the halting unit.
 
         None restores the unit.
         """
@@ -221,7 +221,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     @property
     def one_depth(self) -> int | None:
-        """Current number of updates of every token, or None if tokens halt."""
+        """Number of updates of every token if halting is disabled, or None if tokens halt."""
         return self._encoder.fixed_depth
 
     @property
@@ -230,12 +230,12 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a batch from its depth trace; see `price_tokens`."""
+        """Return the MACs of a batch from its depth trace."""
         return price_tokens(self.config, trace)
 
 
 class Start(NamedTuple):
-    """Input of the encoder's first iteration.
+    """Embedded input of the encoder's first iteration, with masks.
 
     Attributes:
         state: x_0, (B, T, H).
@@ -249,7 +249,7 @@ class Start(NamedTuple):
 
 
 class AlbertActModel(AlbertActPreTrainedModel):
-    """ALBERT base model with a shared layer that updates every token until the token halts."""
+    """ACT-ALBERT encoder, whose shared layer updates every token until that token halts."""
 
     def __init__(self, config: AlbertActConfig, add_pooling_layer: bool = True) -> None:
         super().__init__(config)
@@ -322,7 +322,7 @@ class AlbertActModel(AlbertActPreTrainedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
     ) -> Start:
-        """Return the input of the encoder. The arguments are those of the forward pass."""
+        """Embed the inputs of a batch and build its masks. The arguments are those of the forward pass."""
         words = select_inputs(input_ids, inputs_embeds, attention_mask, self.get_input_embeddings())
         embedded = self.embeddings(words, token_type_ids, position_ids)
         valid = (
@@ -334,19 +334,19 @@ class AlbertActModel(AlbertActPreTrainedModel):
         return Start(self.encoder.embedding_hidden_mapping_in(embedded), mask, valid)
 
     def pooled(self, state: Tensor) -> Tensor:
-        """Return tanh(W h), (..., H), of the states h of first tokens, (..., H)."""
+        """Return the pooled state tanh(W h), (..., H), of first tokens' states h, (..., H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state))
 
     def ragged_kernel(self, valid: Tensor) -> Kernel | None:
-        """Return the attention kernel for ragged execution of a batch, or None for dense execution.
+        """Return the attention kernel for ragged execution (skipping halted tokens), or None for dense execution.
 
         `valid` is the mask of the real tokens, (B, T).
         """
         return ragged_kernel(self.config, valid.numel(), valid.device, self.dtype, training=self.training)
 
     def _should_record(self, name: str, options: Mapping[str, Any]) -> bool:
-        """Return whether the output `name` is requested, by the call or else by the configuration."""
+        """Return whether the output `name` is requested, by the call or the configuration."""
         return bool(options.get(f"output_{name}", getattr(self.config, f"output_{name}", False)))
 
 
@@ -383,7 +383,7 @@ def ragged_kernel(
 
 
 def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
-    """Return the multiply-accumulates of the encoder for a traced batch. Heads and lookups are not counted.
+    """Return the MACs of the encoder for a batch, from its depth trace, without heads and embedding lookups.
 
     An update of a token costs `update_work`, plus H for the halting unit. If other tokens of the sequence still run
     after the last update of a token, the adaptive count includes one more refresh of its keys and values, 2 H^2.

@@ -1,4 +1,4 @@
-"""Ragged execution of the ACT-ALBERT recurrence: only the tokens that still run are computed, packed together.
+"""Ragged execution of ACT-ALBERT: only the tokens that have not halted are computed, packed together.
 
 The results equal those of the dense loop in `recurrence.py`. docs/ragged_execution.md explains why. `ragged_kernel` in
 `modeling.py` selects the execution of a batch. Shape legend: B batch, T tokens, P packed tokens, H width, N iterations
@@ -33,7 +33,7 @@ _UNMEASURED_REPACK_SAVES = 1e10
 
 
 class PackedPositions(DensePositions):
-    """Positions of the running tokens, packed together, and the keys and values of all real tokens.
+    """Running tokens of a batch packed together, with cached keys and values of all real tokens.
 
     A halted token keeps its state, and therefore its keys and values. An iteration recomputes the keys and values only
     of the tokens that ran in the previous iteration, including those that halted in it.
@@ -66,7 +66,7 @@ class PackedPositions(DensePositions):
 
     @property
     def slots(self) -> Tensor:
-        """Index b T + t of each running token in the batch, ascending, int64, (P,)."""
+        """Index b T + t in the batch of each running token, ascending, int64, (P,)."""
         return self.active.slots
 
     @property
@@ -76,11 +76,11 @@ class PackedPositions(DensePositions):
         return len(self.slots), len(self._refreshed.slots), pairs
 
     def gather(self, values: Tensor) -> Tensor:
-        """Return the values of the running tokens, (P, *), from values of the whole batch, (B, T, *)."""
+        """Select the values of the running tokens, (P, *), from those of the whole batch, (B, T, *)."""
         return take(values.flatten(0, 1), self.slots)
 
     def apply(self, layer: AlbertActLayer, block_input: Tensor) -> Tensor:
-        """Apply the block, (P, H) to (P, H), and update the stored keys and values."""
+        """Apply the block to the running tokens, (P, H) to (P, H), and update the cached keys and values."""
         changed = block_input if self._changed is None else self._changed
         refresh = Refresh(self._kernel, self.active, self._visible, self._refreshed)
         output, _, *self._memory = layer(block_input, self._mask, refresh, changed, *self._memory, **self._options)
@@ -95,13 +95,13 @@ class PackedPositions(DensePositions):
         self._changed = self.block_input(state)
 
     def narrow(self, staying: Tensor) -> None:
-        """Reduce the running tokens to those at positions `staying`, int64, (P',), of the packing."""
+        """Keep only the running tokens at the given positions of the packed tensor, int64, (P',)."""
         self.active = ActiveSet(self.slots[staying], self.active.shape)
         if self._first is not None:
             self._first = take(self._first, staying)
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Remove halted tokens from the packing, and return the states of the others.
+        """Remove halted tokens from the packed tensor, and return the states of the others.
 
         The call synchronises with the device.
         """
@@ -111,7 +111,7 @@ class PackedPositions(DensePositions):
         return take(state, staying)
 
     def find(self, slots: Tensor) -> Tensor:
-        """Return the positions of slots b T + t among the packed tokens, by bisection because slots are sorted."""
+        """Return the packed positions of the given batch indices b T + t, by bisection."""
         return torch.searchsorted(self.slots, slots)
 
 
@@ -122,7 +122,7 @@ def build_positions(
     options: dict[str, Any],
     kernel: Kernel | None,
 ) -> DensePositions:
-    """Return the positions of a batch, packed if a kernel is given; see `PackedPositions` for the arguments."""
+    """Return the token positions of a batch, packed if an attention kernel for packed tokens is given."""
     if kernel is None:
         return DensePositions(valid, attention_mask, options, recall=config.recall)
     return PackedPositions(valid, attention_mask, options, kernel, recall=config.recall)
@@ -136,7 +136,7 @@ def run_ragged(
     *,
     records: bool,
 ) -> tuple[Tensor, DepthTrace]:
-    """Run the recurrence on running tokens only; see `AlbertActTransformer.forward` for the result.
+    """Run all iterations of ACT-ALBERT on the tokens that have not halted.
 
     Args:
         encoder: Encoder. Its method `update` runs one iteration.
@@ -178,19 +178,19 @@ def run_ragged(
 
 
 def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:
-    """Return the minimum number of halted tokens among the packed tokens at which repacking saves time."""
+    """Return the number of halted tokens from which on repacking saves time."""
     return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config, 0)
 
 
 def _take_tokens(tokens: TokenStates, rows: Tensor) -> TokenStates:
-    """Return the packed tokens at positions `rows`."""
+    """Return the packed tokens at the given positions."""
     state = take(tokens.state, rows)
     result = state if tokens.result is tokens.state else take(tokens.result, rows)
     return TokenStates(state, result, ActState(*(take(sums, rows) for sums in tokens.halting)))
 
 
 def _assemble(base: TokenStates, finished: list[tuple[Tensor, TokenStates]]) -> tuple[Tensor, ActState]:
-    """Scatter the results and halting sums of packed tokens into the batch. Padding keeps the values of `base`."""
+    """Write the results of packed tokens back into the padded batch. Padding keeps the values of `base`."""
     shape = base.halting.updates.shape
     if len(finished) == 1 and len(finished[0][0]) == shape.numel():
         tokens = finished[0][1]
@@ -207,7 +207,7 @@ def _assemble(base: TokenStates, finished: list[tuple[Tensor, TokenStates]]) -> 
 
 
 def _scatter_by_step(probabilities: list[tuple[Tensor, Tensor]], shape: torch.Size) -> Tensor:
-    """Scatter the halting masses of the packed tokens of every iteration into the batch, (B, T, N)."""
+    """Write the halting masses of the packed tokens of every iteration into the padded batch, (B, T, N)."""
     size = shape.numel()
     indices = torch.cat([step * size + slots for step, (slots, _) in enumerate(probabilities)])
     values = torch.cat([values for _, values in probabilities])

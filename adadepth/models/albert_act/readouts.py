@@ -1,4 +1,4 @@
-"""Readouts of ACT-ALBERT: the states of some tokens after every iteration, and a loss of predictions from them.
+"""Auxiliary loss of ACT-ALBERT on predictions after every iteration (readouts).
 
 Shape legend: B batch, T tokens, K recorded tokens or units, P packed tokens, H width, N iterations that ran, C classes.
 """
@@ -21,7 +21,7 @@ Read = Callable[[Tensor], Tensor]
 
 
 class ReadoutStates:
-    """Recorder of the states of some tokens after every iteration.
+    """Recorder of the states of selected tokens after every iteration.
 
     Args:
         slots: Distinct indices b T + t of the recorded tokens, int64, (K,).
@@ -34,12 +34,12 @@ class ReadoutStates:
         self._steps: list[Tensor] = []
 
     def add(self, state: Tensor) -> None:
-        """Record the states of one iteration, given the states of all tokens, (B, T, H)."""
+        """Record the states of the selected tokens, given those of all tokens after an iteration, (B, T, H)."""
         self._latest = take(state.flatten(0, 1), self.slots)
         self._steps.append(self._latest)
 
     def add_packed(self, active: ActiveSet, state: Tensor) -> None:
-        """Record the states of one iteration, given those of packed tokens, (P, H).
+        """Record the states of the selected tokens, given those of packed tokens after an iteration, (P, H).
 
         Other tokens repeat their last state.
         """
@@ -50,12 +50,12 @@ class ReadoutStates:
         self._steps.append(self._latest)
 
     def stack(self) -> Tensor:
-        """Return the recorded states, (K, N, H)."""
+        """Return the recorded states of the K selected tokens after all N iterations, (K, N, H)."""
         return torch.stack(self._steps, dim=1)
 
 
 class TargetUnits(NamedTuple):
-    """The K units that have a target, and the tokens from which the head predicts them.
+    """The K tokens or sequences that have a target, and the tokens from which the head predicts them.
 
     Attributes:
         slots: Index b T + t of each token that is read, int64, (K,), or (K * sequences,) if a unit consists of several
@@ -73,7 +73,7 @@ class TargetUnits(NamedTuple):
 
 
 def labelled_tokens(labels: Tensor) -> TargetUnits:
-    """Return the tokens with a class as units, in row-major order of the labels, (B, T).
+    """Return the tokens that have a label, in row-major order of the labels, (B, T).
 
     The call synchronises with the device.
     """
@@ -82,7 +82,7 @@ def labelled_tokens(labels: Tensor) -> TargetUnits:
 
 
 def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read: Read) -> LossTerm:
-    """Return the loss part `readouts`, the mean task loss over the iterations of a unit, summed over units.
+    """Return the loss of intermediate predictions, averaged over each token's iterations and summed over tokens.
 
         sum_k c_k / N_k  sum_{n <= N_k} loss(read(x_n^k), y_k),  counted as sum_k c_k
 
@@ -108,19 +108,19 @@ def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read
 
 
 def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
-    """Return the mask of the iterations that the tokens at `slots` ran, boolean, (K, N), where N is `steps`."""
+    """Return a mask of the iterations that selected tokens ran, boolean, (K, N)."""
     updates = trace.updates.flatten()[slots]
     return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)
 
 
 def refuse_readouts(config: AlbertActConfig, head: str) -> None:
-    """Refuse a readout weight for a head that has no readouts.
+    """Raise an error if a loss on intermediate predictions is set for a head that has none.
 
     Raises:
         ConfigError: If `readout_weight` is not 0.
     """
     if config.readout_weight:
         raise ConfigError(
-            f"readout_weight={config.readout_weight}: {head} has no readouts; set it to 0. Masked language models, "
-            "token and sequence classification and multiple choice have readouts"
+            f"readout_weight={config.readout_weight}: {head} has no readouts; set it to 0. Only masked language "
+            "models, classification of sequences and tokens, and multiple choice predict after every iteration"
         )

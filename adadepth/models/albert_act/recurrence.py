@@ -1,4 +1,4 @@
-"""The recurrence of ACT-ALBERT over all positions of a batch.
+"""Recurrent encoder of ACT-ALBERT: a shared layer with a halting unit, applied until all tokens have halted.
 
 An iteration applies the shared layer to the block input r_n = x_{n-1} (+ x_0) and advances the halting sums:
 
@@ -26,19 +26,19 @@ from adadepth.models.shared.layers import Product
 
 
 class HaltingUnit(nn.Module):
-    """Probability of halting after an update: p = sigmoid(w y + b)."""
+    """Linear layer that predicts the probability of halting after an update: p = sigmoid(w y + b)."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
         self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Return the probability of halting for states, (..., H), float32 (...)."""
+        """Return the halting probabilities of states, (..., H), float32 (...)."""
         return self.dense(state).squeeze(-1).sigmoid()
 
 
 class AlbertActLayer(AlbertLayer):
-    """Shared block with a halting unit. The recurrence calls the halting unit, not the forward pass of the block."""
+    """Shared ALBERT layer together with its halting unit."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -46,7 +46,7 @@ class AlbertActLayer(AlbertLayer):
 
 
 class TokenStates(NamedTuple):
-    """States and halting sums of all tokens after an iteration.
+    """Hidden states and halting sums of all tokens after an iteration.
 
     Attributes:
         state: x_n, (..., H).
@@ -60,7 +60,7 @@ class TokenStates(NamedTuple):
 
 
 class DensePositions:
-    """Positions of the tokens of a batch, and their attention, if all positions run in every iteration.
+    """Token positions of a batch and their attention, for execution in which every position runs in every iteration.
 
     Args:
         valid: Mask of the real tokens, boolean, (B, T).
@@ -76,7 +76,7 @@ class DensePositions:
 
     @property
     def slots(self) -> Tensor | None:
-        """Index b T + t of each running token in the batch, int64, (P,), or None if all positions run."""
+        """Index b T + t in the batch of each running token, int64, (P,), or None if all positions run."""
         return None
 
     @property
@@ -89,13 +89,13 @@ class DensePositions:
         return values
 
     def enter(self, state: Tensor) -> Tensor:
-        """Return x_0 of the running tokens, (..., H), from x_0 of the batch, (B, T, H), and store it for recall."""
+        """Select the initial states of the running tokens, (..., H), from (B, T, H), and store them for recall."""
         first = self.gather(state)
         self._first = first if self._recall else None
         return first
 
     def block_input(self, state: Tensor) -> Tensor:
-        """Return the block input r_{n+1} = x_n (+ x_0) (Bansal et al. 2022, arXiv 2202.05826, 3.1)."""
+        """Return the block input r_{n+1} = x_n (+ x_0), with recall (Bansal et al. 2022, arXiv 2202.05826, 3.1)."""
         return state if self._first is None else state + self._first
 
     def apply(self, layer: AlbertActLayer, block_input: Tensor) -> Tensor:
@@ -103,16 +103,16 @@ class DensePositions:
         return layer(block_input, self._mask, **self._options)[0]
 
     def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Remove halted tokens, if tokens are packed, and return the states of the others."""
+        """Remove halted tokens if tokens are packed, and return the states of the others."""
         return state
 
     def find(self, slots: Tensor) -> Tensor:
-        """Return the positions of slots b T + t among the flattened tokens."""
+        """Return the positions of the given batch indices b T + t among the flattened tokens."""
         return slots
 
 
 class StateRecord(nn.Module):
-    """Identity on the states after an iteration. It is a module so that a hook can record the states."""
+    """Identity module applied to the states after an iteration, so that a forward hook can record them."""
 
     def forward(self, before: Tensor, after: Tensor) -> Tensor:
         """Return the states after an iteration, (B, T, H)."""
@@ -140,7 +140,7 @@ class AlbertActTransformer(nn.Module):
     def forward(
         self, state: Tensor, positions: DensePositions, readouts: ReadoutStates | None
     ) -> tuple[Tensor, DepthTrace]:
-        """Update every position until the last token has halted.
+        """Run iterations until every token has halted.
 
         Args:
             state: x_0, (B, T, H).
@@ -164,7 +164,7 @@ class AlbertActTransformer(nn.Module):
         return tokens.result, self.trace(tokens.halting, torch.stack(probabilities, dim=-1), positions.valid)
 
     def start(self, state: Tensor, valid: Tensor) -> TokenStates:
-        """Return the tokens before the first iteration, given x_0, (..., H).
+        """Return the token states before the first iteration, given embeddings x_0, (..., H).
 
         Tokens outside `valid`, (...), start halted.
         """
@@ -172,7 +172,7 @@ class AlbertActTransformer(nn.Module):
         return TokenStates(state, result, init_act(valid))
 
     def update(self, tokens: TokenStates, positions: DensePositions, step: int) -> tuple[TokenStates, Tensor]:
-        """Run iteration `step`, counted from 1, and return the tokens after it and their halting masses, (...).
+        """Run iteration `step`, counted from 1, and return the new token states and their halting masses, (...).
 
         The halting mass of a token that had halted before is 0.
         """
@@ -196,13 +196,13 @@ class AlbertActTransformer(nn.Module):
         return TokenStates(state, result, halting), probability * running
 
     def propose(self, state: Tensor, positions: DensePositions) -> tuple[Tensor, Tensor]:
-        """Return the block's output y_n, (..., H), for the state x_{n-1}, and the halting probabilities p_n, (...)."""
+        """Apply the block to states x_{n-1}; return outputs y_n, (..., H), and halting probabilities p_n, (...)."""
         block_input = positions.block_input(state)
         output = positions.apply(self.albert_layer, block_input)
         return output, self.halting_probability(block_input, output, positions.valid, positions.slots)
 
     def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
-        """Return the probability p_n that tokens halt at this update, float32, (...). It is 0 with a fixed depth.
+        """Return the probability p_n that each token halts at this update, float32, (...); 0 with a fixed depth.
 
         Sequence-level halting takes the mean of p_n over the real tokens of a sequence.
 
@@ -229,7 +229,7 @@ class AlbertActTransformer(nn.Module):
     def trace(
         self, halting: ActState, probabilities: Tensor, valid: Tensor, computed: ComputedSteps | None = None
     ) -> DepthTrace:
-        """Return the depth trace of a forward pass.
+        """Build the depth trace of a forward pass.
 
         Args:
             halting: Final halting sums, (B, T).
@@ -259,7 +259,7 @@ class AlbertActTransformer(nn.Module):
 
     @property
     def state_rule(self) -> StateRuleLike:
-        """Name of the rule that updates the states. With a fixed depth, it is `graves`.
+        """Name of the rule that updates hidden states; `graves` with a fixed depth.
 
         A fixed depth leaves nothing to interpolate: the state is the block's output. The cap forces every token to halt
         with weight 1, so the last output is the result.
@@ -267,7 +267,7 @@ class AlbertActTransformer(nn.Module):
         return self.config.state_rule if self.fixed_depth is None else "graves"
 
     def _may_wait(self) -> bool:
-        """Return whether the loop may synchronise with the device to stop once every token has halted.
+        """Return whether the loop may synchronise with the device to stop early once every token has halted.
 
         Synchronising costs nothing on a CPU and pays off in evaluation. In training on an accelerator it would empty
         the queue in every iteration, and in a compiled graph it would break the graph. Iterations after the last token

@@ -1,4 +1,4 @@
-"""Comparison of a run's depths with published depths of ACT-ALBERT, for the report and the console summary.
+"""Comparison of a run's depths with the published depths of ACT-ALBERT, for the report and the console.
 
 Source: Simoulin & Crabbé 2021, "How many layers and why? An analysis of the model depth in transformers", ACL-IJCNLP
 Student Research Workshop, 2021.acl-srw.23. The figures come from the table of mean updates in the README of their
@@ -22,7 +22,7 @@ from adadepth.report.table import Column, Table, make_number_format, text, to_ht
 
 @dataclass(frozen=True)
 class PublishedModel:
-    """Settings and depths of a published model.
+    """Training settings and mean depths of a published ACT-ALBERT model.
 
     Attributes:
         most: Maximum number of updates, its `num_hidden_layers`.
@@ -57,7 +57,7 @@ _CORPUS = "wikipedia_bookcorpus"  # name in the configuration group `dataset`
 
 
 def reference_depth(files: RunFiles) -> ReferenceDepth | None:
-    """Return the depths of the published model with a run's maximum depth, and how the training settings differ."""
+    """Return the published depths for a run's maximum depth, and how its training settings differ from the paper's."""
     name = _find_published_model(files)
     if name is None:
         return None
@@ -67,7 +67,7 @@ def reference_depth(files: RunFiles) -> ReferenceDepth | None:
 
 
 def _find_published_model(files: RunFiles) -> str | None:
-    """Return the name of the published model with the maximum depth of a pretraining run, or None if there is none."""
+    """Return the published model with the same maximum depth as a pretraining run, or None."""
     if files.config.get("task") != "pretrain" or not files.halting.get("classes", {}).get("mask/mask", {}).get("n"):
         return None
     return next((name for name, model in MODELS.items() if model.most == max_updates(files)), None)
@@ -100,7 +100,7 @@ def _has_pairs(config: Mapping[str, Any]) -> bool:
 
 
 def published(files: RunFiles) -> Section | None:
-    """Return the section with the depths by token class of a run and of the published models, or None."""
+    """Return the report section that compares a run's depths by token class with published ones, or None."""
     classes = files.halting.get("classes", {})
     if not classes.get("mask/mask", {}).get("n"):
         return None

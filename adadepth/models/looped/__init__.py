@@ -1,1 +1,1 @@
-"""Looped language models: a core of decoder layers that is applied repeatedly."""
+"""Looped language models, which apply the same decoder layers (the core) several times."""

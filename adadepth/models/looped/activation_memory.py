@@ -1,4 +1,4 @@
-"""Minimum activation memory that a forward pass of a looped model stores for the backward pass.
+"""Lower bound on the activation memory that training a looped model needs for the backward pass.
 
 D is the width, F the inner width of a layer, h and h_kv the number of heads of queries and keys, and d_h their width.
 The number of values per token and layer was fitted to what autograd stores in float32; see docs/looped.md. Two smaller
@@ -16,7 +16,7 @@ _HF_STATES = 7  # the same of a layer of another decoder: residual and normed st
 
 
 def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-    """Return how many values each part stores; see `DepthModel.least_activations`.
+    """Return a lower bound on the number of activation values stored for the backward pass, by part of the model.
 
     If the number of loops is drawn, one loop is counted, because a text may have only one. For recomputed loops, only
     the states before each loop are counted.

@@ -1,4 +1,4 @@
-"""Key-value caches of looped models that store fewer entries for a token than it runs loops.
+"""Key-value caches of looped models that store fewer entries per token than the number of loops.
 
 A token that exits after loop e has keys k_1..k_e and values v_1..v_e in each layer of the core. The cache policy
 defines which key other tokens read at loop n. This applies to tokens of later forward passes, and to tokens of the same
@@ -40,7 +40,7 @@ from adadepth.models.shared.token_cache import Selection, Target, TokenLayer
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
-    """Return the bytes per token of keys and values: 2 h d numbers, times P + S C + S' Q entries, times `item`.
+    """Return the bytes of cached keys and values per token: 2 h d numbers, times P + S C + S' Q entries, times `item`.
 
     Args:
         config: Configuration of the model, a `LoopedConfig`.
@@ -54,7 +54,7 @@ def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = 
 
 
 class LoopLayer(TokenLayer):
-    """Keys and values of a layer, which stores S entries per token as a cache policy defines.
+    """Cached keys and values of one layer of a looped model, with S entries per token as the cache policy defines.
 
     Args:
         entries: Number S of entries per token.
@@ -69,7 +69,7 @@ class LoopLayer(TokenLayer):
         self._accumulated: list[Tensor] = []
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values, (R, h, r, d), and return those that attention reads, (R, h, M + T, d)."""
+        """Write keys and values, (R, h, r, d), to the cache, and return those for attention, (R, h, M + T, d)."""
         loop = max(self._target.loop, 0)
         entry = min(loop, self._entries - 1) if self._policy == "frozen" else loop % self._entries
         read = self._write_entry(entry, key_states, value_states)
@@ -80,7 +80,7 @@ class LoopLayer(TokenLayer):
     def finalize_exited(
         self, rows: Tensor, tokens: Tensor, loop: int, frozen: tuple[Tensor, Tensor] | None = None
     ) -> None:
-        """Store the entries of K tokens that exit after loop n (counted from 1), as later tokens will read them.
+        """Store the final cache entries of K tokens that exit after loop n (counted from 1).
 
         Args:
             rows: Row index of each token, int64 (K,).
@@ -101,7 +101,7 @@ class LoopLayer(TokenLayer):
                     stored[rows, entry, :, columns] = filling
 
     def _find_empty_entries(self, loop: int) -> list[int]:
-        """Return the entries that are still empty for a token that exits after loop n, counted from 1."""
+        """Return the cache entries that are still empty for a token that exits after loop n, counted from 1."""
         if self._entries == 1:
             return []
         if self._policy == "ring":
@@ -110,12 +110,12 @@ class LoopLayer(TokenLayer):
         return [entry for entry in range(self._entries) if entry > newest or entry not in self._written]
 
     def close(self, length: int) -> None:
-        """End the forward pass. The number M of filled tokens becomes `length`."""
+        """End the forward pass, after which the cache has `length` tokens."""
         super().close(length)
         self._accumulated, self._written = [], set()
 
     def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
-        """Accumulate the sum over the loops of each token, or its first loop, in float32 or a wider dtype."""
+        """Add the keys and values of a loop to the sum over loops, or store the first loop's, in float32 or wider."""
         if self._policy not in ("mean", "first") or (self._policy == "first" and loop > 0):
             return
         target = self._target
@@ -134,7 +134,7 @@ class LoopLayer(TokenLayer):
 
 
 class LoopedCache(Cache):
-    """Cache with a policy other than `all`. It has one cache layer for each of the P + C + Q layers with weights.
+    """Key-value cache of a looped model that stores only some loops of each token, as a cache policy defines.
 
     Args:
         config: Configuration of the model, a `LoopedConfig`.
@@ -164,7 +164,7 @@ class LoopedCache(Cache):
         return [*self._prelude, *self.core, *self.coda]
 
     def open(self, rows: int, new: int, loops: int) -> None:
-        """Begin a forward pass of B rows, T tokens and N loops. The prelude runs next.
+        """Begin a forward pass of B rows, T tokens and N loops.
 
         Raises:
             ConfigError: If `frozen` stores fewer loops than the forward pass may run, or the number of rows differs
@@ -172,7 +172,7 @@ class LoopedCache(Cache):
         """
         if self.policy.name == "frozen" and loops > self.loops:
             raise ConfigError(
-                f"num_loops={loops}: this cache stores {self.loops} loops; its argument loops sets their number"
+                f"num_loops={loops}: this cache was created for {self.loops} loops; create it with loops={loops}"
             )
         first = self._loop_layers[0]
         if first.is_initialized and len(first.keys) != rows:
@@ -182,27 +182,27 @@ class LoopedCache(Cache):
         target.loop, target.picked = -1, None
 
     def set_loop(self, loop: int, picked: Selection | None) -> None:
-        """Set the loop n, counted from 1, and the tokens for which keys and values are written next."""
+        """Set the loop n, counted from 1, and the tokens whose keys and values are written next."""
         self.target.loop, self.target.picked = loop - 1, picked
 
     def close(self) -> None:
-        """End the forward pass. Its tokens then count as earlier tokens."""
+        """End the forward pass; its tokens then belong to the past."""
         length = self.target.before + self.target.new
         for layer in self._loop_layers:
             layer.close(length)
 
     def bytes_per_token(self) -> int:
-        """Return the bytes per token of the stored keys and values. Unused capacity is not counted.
+        """Return the bytes of cached keys and values per token, without unused capacity.
 
         Raises:
             ConfigError: If the cache is empty.
         """
         if not all(layer.is_initialized for layer in self._loop_layers):
-            raise ConfigError("bytes_per_token: the cache is empty; use `cache.bytes_per_token(config)` of the policy")
+            raise ConfigError("bytes_per_token: the cache is empty; call cache.bytes_per_token(config) for an estimate")
         stored = [tensor for layer in self._loop_layers for tensor in (layer.keys, layer.values)]
         return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
 
 
 def make_cache(config: Any, policy: str, loops: int) -> Cache:
-    """Return an empty cache with the given policy."""
+    """Create an empty key-value cache with the given policy."""
     return DynamicCache() if parse_policy(policy).name == "all" else LoopedCache(config, policy, loops)

@@ -1,4 +1,4 @@
-"""Policies that say which loops of a token a looped model's cache stores; `looped.cache` has the equations."""
+"""Cache policies of looped models: the loops of a token whose keys and values are stored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ POLICIES = ("all", "frozen", "last", "mean", "first", "ring:K")
 
 @dataclass(frozen=True)
 class Policy:
-    """Cache policy: which loops of a token a key-value cache stores.
+    """Cache policy of a looped model: the loops of a token whose keys and values are stored.
 
     Attributes:
         name: `all`, `frozen`, `last`, `mean`, `first` or `ring`.
@@ -22,11 +22,11 @@ class Policy:
     ring: int = 1
 
     def core_entries(self, loops: int) -> int:
-        """Return the number of entries that a cache stores for a token in a core layer, given N loops."""
+        """Return the number of cache entries per token in a core layer, for N loops."""
         return {"all": loops, "frozen": loops, "ring": self.ring}.get(self.name, 1)
 
     def coda_entries(self, loops: int) -> int:
-        """Return the number of entries that a cache stores for a token in a coda layer, which runs after every loop."""
+        """Return the number of cache entries per token in a coda layer, which runs after every loop."""
         return loops if self.name in ("all", "frozen") else 1
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Policy:
 
 
 def parse_policy(written: str) -> Policy:
-    """Parse the name of a policy.
+    """Parse the name of a cache policy, such as `ring:4`.
 
     Raises:
         ConfigError: If there is no policy with this name.

@@ -18,7 +18,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 @strict
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
-    """Configuration of a looped language model. It also reads the published configurations of Ouro and Huginn."""
+    """Configuration of a looped language model. It can also read the published configurations of Ouro and Huginn."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
@@ -88,27 +88,27 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Create a configuration from a dictionary, which may also be the configuration of a published model."""
+        """Build a configuration from a dictionary, which may be that of a published model."""
         if config_dict.get("model_type") in PUBLISHED_MODELS:
             config_dict = convert_config(config_dict)
         return super().from_dict(config_dict, **kwargs)
 
     @property
     def layers(self) -> int:
-        """Number of layers with weights, P + C + Q."""
+        """Number of layers with their own weights, P + C + Q."""
         return self.prelude + self.core + self.coda
 
     @property
     def num_hidden_layers(self) -> int:
-        """Number of layers that a token passes, P + N C + Q. Each of them has an entry in a cache."""
+        """Number of layers that a token passes, P + N C + Q, and each has its own cache entry."""
         return self.prelude + self.num_loops * self.core + self.coda
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, layers: int) -> None:
-        raise ConfigError(f"num_hidden_layers={layers}: follows from prelude, core, coda and num_loops; set those")
+        raise ConfigError(f"num_hidden_layers={layers}: computed from prelude, core, coda and num_loops; set those")
 
     def loops(self, num_loops: int | None) -> int:
-        """Return the number N of loops for a forward pass.
+        """Return the number N of loops for a forward pass, by default the configured one.
 
         Args:
             num_loops: Requested number of loops, or None for that of the configuration.
@@ -122,12 +122,12 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @property
     def width_of_head(self) -> int:
-        """Number of features of an attention head."""
+        """Width of an attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
 
     @property
     def key_value_heads(self) -> int:
-        """Number of heads of keys and values."""
+        """Number of key and value heads."""
         return self.num_key_value_heads or self.num_attention_heads
 
     def _take_sizes(self, base: PreTrainedConfig) -> None:

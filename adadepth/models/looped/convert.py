@@ -1,4 +1,4 @@
-"""Conversion of the published looped models Ouro (`ouro`) and Huginn (`huginn_raven`), without running their code.
+"""Conversion of the published looped models Ouro and Huginn, without running their code.
 
 Configurations and weight names are converted to those of this package. Huginn stores queries, keys and values in one
 matrix, gate and up in another, and the biases of queries and keys in one tensor.
@@ -69,7 +69,7 @@ _HUGINN_NAMES = (
 
 
 def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the weights of a published model under the names of this package.
+    """Load the weights of a published looped model, renamed as in this package.
 
     Args:
         path: Folder or hub id.
@@ -94,7 +94,7 @@ def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mappin
 
 
 def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationConfig | None:
-    """Return the generation configuration of a published folder, or None if it has none.
+    """Load the generation configuration of a published model's folder, or return None if it has none.
 
     transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
     are kept.
@@ -112,7 +112,7 @@ def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationC
 
 
 def convert_config(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert a published configuration to the fields of `LoopedConfig`.
+    """Convert the configuration of a published looped model to the fields of `LoopedConfig`.
 
     Raises:
         CheckpointError: If a value differs from those of all published models.
@@ -121,7 +121,7 @@ def convert_config(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the weights under the names of this package.
+    """Yield the weights of a published looped model, renamed as in this package.
 
     Args:
         kind: Published model type, `ouro` or `huginn_raven`.
@@ -151,7 +151,7 @@ def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str
 
 
 def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the configuration of Ouro.
+    """Convert the configuration of an Ouro model.
 
     All layers form the core, the normed state is fed back, and the exit threshold becomes a quantile.
     """
@@ -179,7 +179,7 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the configuration of Huginn.
+    """Convert the configuration of a Huginn model.
 
     The model has an adapter of [s, e], a random first state, norms of residual sums, and a norm before and after the
     coda.
@@ -238,7 +238,7 @@ def _load_weights(folder: Path) -> dict[str, Tensor]:
     tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
     pickles = sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
     if not tensors and not pickles:
-        raise CheckpointError(f"{folder}: holds neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
+        raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
     weights: dict[str, Tensor] = {}
     for file in tensors or pickles:
         weights |= load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)

@@ -1,4 +1,4 @@
-"""Early exit of looped models: while the loops run, an exit rule selects the loop from which each unit is predicted.
+"""Early exit of looped models: an exit rule decides after which loop each token or sequence is predicted.
 
 A rule reads the predictions or halting logits of each unit. The states do not depend on its decisions, because other
 tokens still attend to a token that has exited. Shape legend: B rows, T tokens, K units (tokens, or rows predicted from
@@ -20,7 +20,7 @@ from adadepth.models.looped.token_compaction import remove_exited
 
 
 class LoopResults(NamedTuple):
-    """Results of running the loops for K tokens or sequences.
+    """Results of running the loops of a model for K tokens or sequences.
 
     Attributes:
         at_exit: Head input r at the exit of each unit, (K, D).
@@ -44,7 +44,7 @@ ROWS = 1024  # predictions made at once for a rule
 
 @dataclass
 class LoopReading:
-    """How predictions are read from the loops, and the memory of the exit rule.
+    """Early-exit settings of a forward pass (exit rule, prediction head, predicted tokens), and the exit rule's memory.
 
     Attributes:
         slots: Index b T + t of the token from which each unit is predicted, int64, (K,), or None for all B T tokens.
@@ -70,12 +70,12 @@ class LoopReading:
     _memory: Tensor = field(init=False)
 
     def units(self, tokens: Tensor) -> Tensor:
-        """Select the values of the units, (K, ...), from those of all tokens, (B, T, ...)."""
+        """Select the values of the predicted tokens or sequences, (K, ...), from those of all tokens, (B, T, ...)."""
         flat = tokens.flatten(0, 1)
         return flat if self.slots is None else flat[self.slots]
 
     def start(self, device: torch.device) -> None:
-        """Create the memory of the exit rule before the first loop.
+        """Create the exit rule's memory before the first loop.
 
         A fixed rule has no state, so that an exported program can have any number of rows.
         """
@@ -92,7 +92,7 @@ class LoopReading:
         halting: Tensor | None,
         moves: Tensor | None = None,
     ) -> Tensor:
-        """Return which running units exit now, boolean (K,).
+        """Return which tokens or sequences exit after this loop, boolean (K,).
 
         Predictions are computed for a part of the units at a time.
         """
@@ -110,7 +110,7 @@ class LoopReading:
 
 
 def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopResults:
-    """Run loops until all units have exited, or run all loops if their results or cache entries are needed.
+    """Run loops until all tokens or sequences have exited, or all loops if their results are needed.
 
     The states do not depend on the decisions of the rule. A unit that has exited continues to run for the others,
     unless the cache policy stops it (token compaction).
@@ -167,6 +167,6 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
 
 
 def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
-    """Return the head input r_n of the units, (K, D)."""
+    """Return the hidden states from which the head predicts the tokens or sequences, r_n, (K, D)."""
     with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
         return reading.units(model.read(run))

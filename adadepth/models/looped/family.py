@@ -1,4 +1,4 @@
-"""Settings of looped (recurrent-depth) causal language models, their checks, and the descriptor of the family."""
+"""Settings of looped (recurrent-depth) language models, their validation, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ Pairing = StrEnum("Pairing", ["next", "made"])
 
 @dataclass
 class LoopedSettings(ModelConfig):
-    """Looped decoder that applies its middle layers, the core, N times: prelude, core x N, coda."""
+    """Looped decoder: prelude layers, then core layers applied N times, then coda layers."""
 
     name: str = family_name("looped")
     vocab_size: int | None = setting(
@@ -181,7 +181,7 @@ class LoopedSettings(ModelConfig):
 
 
 def check_looped(config: ExperimentConfig) -> Iterator[str]:
-    """Check that sizes are set or come from a pretrained decoder, and that the settings of loops are consistent."""
+    """Yield errors for missing sizes and for inconsistent settings of a looped model."""
     model = config.model
     assert isinstance(model, LoopedSettings)
     if model.pretrained is None:

@@ -1,4 +1,4 @@
-"""Looped models with heads: language models, text classifiers and token classifiers.
+"""Looped models with task heads: language models, text classifiers and token classifiers.
 
 Shape legend: B rows, T new tokens, D width, V vocabulary size, C classes, N loops, n loops that ran, K units that are
 predicted.
@@ -52,7 +52,7 @@ from adadepth.models.shared.losses import (
 
 
 class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
-    """Looped causal language model."""
+    """Looped causal language model, whose tokens can exit after different numbers of loops."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
     accepts_loss_kwargs = True
@@ -142,7 +142,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return output
 
     def _build_output(self, run: Looping, results: LoopResults, real: Tensor, all_loops: bool) -> LoopedOutput:
-        """Return the output of a forward pass without losses or logits.
+        """Build the output of a forward pass, still without losses and logits.
 
         Args:
             run: State of the batch after its loops.
@@ -169,7 +169,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     def _compute_losses(
         self, results: LoopResults, rule: ExitRule, targets: Tensor, output: LoopedOutput
     ) -> dict[str, LossTerm]:
-        """Return the loss parts, and set the token losses of the output."""
+        """Compute the parts of the loss, and set the losses of single tokens in the output."""
         counted = (targets >= 0).nonzero().squeeze(1)
         targets = targets[counted]
         readings = results.all_loops or [results.at_exit]
@@ -189,7 +189,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
     def _read_logits(
         self, results: LoopResults, rule: ExitRule, shape: torch.Size, logits_to_keep: int | Tensor
     ) -> Tensor:
-        """Return the logits at the exit of each token, (B, kept, V). A rule that mixes loops reads all loops."""
+        """Return the logits of each token at its exit, or averaged over all loops, (B, kept, V)."""
         columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
         if not rule.mixes:
             logits: Tensor = self.lm_head(results.at_exit.view(*shape, -1)[:, columns])
@@ -206,25 +206,25 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates of the head for one prediction."""
+        """MACs of the language model head for one prediction."""
         return float(self.config.hidden_size * self.config.vocab_size)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens that have a target, for every loss part."""
+        """Return the number of tokens that have a target, for each part of the loss."""
         count = (causal_targets(batch["labels"]) >= 0).sum()
         return dict.fromkeys(("task", "entropy", "gate"), count)
 
     def _resolve_cache(
         self, cache: Cache | None, use_cache: bool | None, policy: str | None, loops: int
     ) -> Cache | None:
-        """Return the cache of a forward pass, with the requested policy."""
+        """Return the key-value cache of a forward pass, with the requested cache policy."""
         if policy is None:
             return cache
         name = str(parse_policy(policy))
         return resolve_cache(cache, use_cache, name, lambda: make_cache(self.config, name, loops))
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
-        """Create the cache for `generate` with the requested policy and loops, unless a cache is passed or named."""
+        """Create the cache for `generate` with the requested policy and loops, unless one is given."""
         policy = model_kwargs.get("cache_policy") or self.config.cache_policy
         kind = generation_config.cache_implementation
         has_cache = model_kwargs.get("past_key_values") is not None
@@ -240,7 +240,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
 
 class _Classifier(LoopedTaskModel):
-    """Base class of classifiers: a linear head that predicts units of a text after every loop."""
+    """Base class of looped classifiers, whose linear head predicts texts or tokens after every loop."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
@@ -249,7 +249,7 @@ class _Classifier(LoopedTaskModel):
 
     @property
     def level_rule(self) -> str:
-        """Exit rule whose threshold is fitted to a depth budget by default.
+        """Exit rule whose threshold is adjusted to meet a depth budget by default.
 
         Regression and multi-label tasks have no margin, so without a halting unit they use a rule on distances.
         """
@@ -258,13 +258,13 @@ class _Classifier(LoopedTaskModel):
 
     @property
     def readout_work(self) -> float:
-        """Multiply-accumulates that the head needs for one prediction."""
+        """MACs of the linear head for one prediction."""
         return float(self.config.hidden_size * count_head_classes(self.config))
 
     def _read(
         self, inputs: Sequence[Any], slots: Tensor, call: LoopOptions, labels: Tensor | None
     ) -> tuple[Looping, LoopedOutput]:
-        """Run the loops on the inputs, and predict the K units at `slots`, with logits (K, C)."""
+        """Run the loops, and return the logits, (K, C), of the K texts or tokens at the indices `slots`."""
         loops = self._resolve_loops(call.num_loops, labels)
         run = self.model.begin(*inputs, num_loops=loops, initial_state=call.initial_state)
         rule = self.rule(
@@ -309,7 +309,7 @@ class _Classifier(LoopedTaskModel):
         run_all_steps: bool | None = None,
         generator: torch.Generator | None = None,
     ) -> LoopedOutput:
-        """Compute the predictions. The arguments are those of `LoopedForCausalLM.forward`.
+        """Compute the logits and, with labels, the loss. The arguments are those of `LoopedForCausalLM.forward`.
 
         Labels of texts have the form that `infer_problem_type` describes. Labels of tokens are classes, (B, T),
         negative where there is no label.
@@ -329,20 +329,20 @@ class _Classifier(LoopedTaskModel):
         return output
 
     def _find_slots(self, real: Tensor) -> Tensor:
-        """Return the indices b T + t of the K units, int64 (K,), given the mask of real tokens, (B, T)."""
+        """Return the indices b T + t of the K tokens to predict from, int64 (K,), given a mask of real tokens."""
         raise NotImplementedError
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the losses after n loops, (K, n), and the weights of tokens or sequences, (K,)."""
+        """Compute the losses after n loops, (K, n), and the weights of texts or tokens, (K,)."""
         raise NotImplementedError
 
     def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
-        """Set the fields of an output that depend on the kind of unit."""
+        """Set the output fields that depend on whether texts or tokens are classified."""
         raise NotImplementedError
 
 
 class LoopedForSequenceClassification(_Classifier):
-    """Text classifier or regressor that predicts from the last token. The unit of depth is the text."""
+    """Looped text classifier or regressor that predicts from the last token."""
 
     depth_unit: DepthUnit = "sequence"
 
@@ -361,16 +361,16 @@ class LoopedForSequenceClassification(_Classifier):
         output.trace = self._trace(_unwrap(output.exit_steps), valid, run, real.sum(dim=1))
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the texts with a label, for every loss part."""
+        """Return the number of labelled texts in a batch, for each part of the loss."""
         return dict.fromkeys(("task", "entropy", "gate"), count_sequences(self.config, batch["labels"]))
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the texts of a batch."""
+        """Return the number of texts in a batch."""
         return torch.full((), len(batch["attention_mask"]), device=batch["attention_mask"].device)
 
 
 class LoopedForTokenClassification(_Classifier):
-    """Token classifier. A token attends only to itself and the tokens before it."""
+    """Looped token classifier, in which a token attends only to itself and earlier tokens."""
 
     def _find_slots(self, real: Tensor) -> Tensor:
         return real.flatten().nonzero().squeeze(1)
@@ -388,12 +388,12 @@ class LoopedForTokenClassification(_Classifier):
         output.logits = table.index_copy(0, slots, logits).view(*real.shape, -1)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens with a label, for every loss part."""
+        """Return the number of labelled tokens in a batch, for each part of the loss."""
         return dict.fromkeys(("task", "entropy", "gate"), target_weights(self.config, batch["labels"]).sum())
 
 
 def _find_real_inputs(input_ids: Tensor | None, mask: Any, inputs_embeds: Tensor | None) -> Tensor:
-    """Return which tokens of ids, (B, T), or embeddings, (B, T, D), are not padding, boolean (B, T)."""
+    """Return a mask of the tokens that are not padding, boolean (B, T), given ids or embeddings."""
     inputs = input_ids if inputs_embeds is None else inputs_embeds
     if inputs is None:
         raise DataError("input_ids, inputs_embeds: give exactly one of them")

@@ -1,4 +1,4 @@
-"""Layers of looped models: attention and a gated feed-forward layer, with norms before, after or around them.
+"""Layers of looped models: attention and a gated feed-forward layer, with configurable positions of the norms.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads of width d.
 """
@@ -20,7 +20,7 @@ from adadepth.models.shared.layers import Product, linear_in_float32
 
 
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of theta^(-2i/d) p for every position p, (B, T, d/2) each (Su et al. 2021)."""
+    """Return cosines and sines of theta^(-2i/d) p for rotary position embeddings, (B, T, d/2) each (Su et al. 2021)."""
     width = config.width_of_head
     exponents = torch.arange(0, width, 2, dtype=torch.float32, device=positions.device) / width
     angles = positions.unsqueeze(-1).float() * config.rope_theta**-exponents
@@ -28,7 +28,7 @@ def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype)
 
 
 def rotate_by_position(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bool) -> Tensor:
-    """Rotate heads, (B, h, T, d), by their positions: feature i with i + 1 (`pairs`), or with i + d/2."""
+    """Apply rotary position embeddings to heads, (B, h, T, d): rotate feature i with i + 1 (`pairs`) or i + d/2."""
     cosines, sines = (table.unsqueeze(1) for table in rotation)
     first, second = (heads[..., 0::2], heads[..., 1::2]) if pairs else heads.chunk(2, dim=-1)
     rotated = first * cosines - second * sines, second * cosines + first * sines
@@ -36,7 +36,7 @@ def rotate_by_position(heads: Tensor, rotation: tuple[Tensor, Tensor], pairs: bo
 
 
 class LoopedAttention(nn.Module):
-    """Causal attention with rotary positions."""
+    """Causal self-attention with rotary position embeddings."""
 
     is_causal = True
 
@@ -73,7 +73,7 @@ class LoopedAttention(nn.Module):
         return mixed
 
     def compute_keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values, (B, h, T, d) each, of states, (B, T, D)."""
+        """Compute the keys and values, (B, h, T, d) each, of states, (B, T, D)."""
         key, value = self._heads(self.k_proj(states)), self._heads(self.v_proj(states))
         return rotate_by_position(key, rotation, self.config.rope_pairs), value
 
@@ -98,7 +98,7 @@ class GatedMlp(nn.Module):
 
 
 class LoopedLayer(nn.Module):
-    """Decoder layer that is called like those of transformers. The setting `norms` defines where it normalises."""
+    """Decoder layer with the interface of transformers' layers and configurable positions of the norms."""
 
     def __init__(self, config: LoopedConfig, layer_idx: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class LoopedLayer(nn.Module):
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 
     def compute_keys_and_values(self, hidden_states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return the keys and values of the layer, (B, h, T, d) each, for its input, (B, T, D)."""
+        """Compute the keys and values, (B, h, T, d) each, for the layer's input, (B, T, D)."""
         return self.self_attn.compute_keys_and_values(self.attention_norm(hidden_states), rotation)
 
     def _add(self, states: Tensor, branch: Tensor, norm: str) -> Tensor:
@@ -142,15 +142,15 @@ class LoopedLayer(nn.Module):
 
 
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:
-    """Build a norm for states of width D."""
+    """Create the configured norm for states of width D."""
     return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
 
 class LoopedHaltingUnit(nn.Linear):
-    """Halting unit z = w u + b, shared by all loops and computed in float32 whatever the dtype of the model."""
+    """Halting unit shared by all loops, z = w u + b, computed in float32 whatever the dtype of the model."""
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the halting logits, (...), of states, (..., D)."""
+        """Return the halting logits of states, (..., D) to (...)."""
         return linear_in_float32(self, states).squeeze(-1)
 
 
@@ -158,7 +158,7 @@ _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
 
 
 def build_decoder_parts(config: LoopedConfig) -> tuple[Any, nn.ModuleList, Any, Any]:
-    """Build embedding, layers, final norm and rotary positions of a configured decoder with random weights.
+    """Build the embedding, layers, final norm and rotary positions of transformers' decoder with random weights.
 
     Raises:
         ConfigError: If the decoder has no such parts.

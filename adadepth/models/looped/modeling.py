@@ -1,4 +1,4 @@
-"""Looped causal language models: prelude, core times N, coda (Huginn, arXiv 2502.05171; Ouro, arXiv 2510.25741).
+"""Looped language models: prelude, core applied N times, coda (Huginn, arXiv 2502.05171; Ouro, arXiv 2510.25741).
 
     e   = prelude(E[tokens])                              the input of every loop
     s_0 = e, zeros, or drawn
@@ -57,13 +57,13 @@ from adadepth.models.shared.token_cache import Selection
 
 
 class CacheLayerView:
-    """View of a cache for one layer, which replaces the layer's own index by its index in the cache."""
+    """View of a key-value cache for one layer, which replaces the layer's index by its index in the cache."""
 
     def __init__(self, cache: Cache, number: int) -> None:
         self._cache, self._number = cache, number
 
     def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Add keys and values, (B, h, T, d) each, and return all keys and values, (B, h, M + T, d) each."""
+        """Append keys and values, (B, h, T, d) each, and return those of all tokens, (B, h, M + T, d) each."""
         return self._cache.update(keys, values, self._number, *args, **kwargs)
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
@@ -76,7 +76,7 @@ class CacheLayerView:
 
 @dataclass
 class Looping:
-    """State of a batch between two loops.
+    """State of a batch in the course of the loops: hidden states, positions, masks, cache and loop count.
 
     Attributes:
         embedded: Output e of the prelude, (B, T, D).
@@ -115,7 +115,7 @@ class Looping:
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
-    """Sequence of layers with common gradient checkpointing: only the state before the sequence is stored."""
+    """Consecutive layers with joint gradient checkpointing, which stores only their common input."""
 
     def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int) -> Tensor:
         """Apply the layers to states, (B, T, D).
@@ -142,7 +142,7 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
 
 
 def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
-    """Return the view of a cache for a layer.
+    """Return a view of the cache for one layer.
 
     A `LoopedCache` has one cache layer for all loops of a layer. Other caches have one for each loop.
     """
@@ -152,12 +152,12 @@ def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView 
 
 
 def _build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
-    """Return the layers of a part of the model. An empty part has no gradient checkpointing."""
+    """Build the layers of one part of the model: prelude, core or coda."""
     return Layers(layers) if layers else nn.ModuleList()
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
-    """Base class of the looped base model and of the models with heads."""
+    """Base class of all looped models, with and without task heads."""
 
     config: LoopedConfig
     config_class = LoopedConfig
@@ -171,7 +171,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Load a folder or hub id of Ouro or Huginn without running its code; see `StrictLoading`."""
+        """Load a published Ouro or Huginn model from a folder or hub id, without running its code."""
         if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
             return None
         more = dict(options)
@@ -185,7 +185,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of loops of a token, unless a forward pass requests another number."""
+        """Number of loops of a token, unless a forward pass requests another number."""
         return self.config.num_loops
 
     @property
@@ -199,7 +199,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
         return self.config.vocab_size
 
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
-        """Enable gradient checkpointing in `Layers` only, not in the single layers of another decoder."""
+        """Enable gradient checkpointing for whole parts (`Layers`), not for single layers of another decoder."""
         super()._set_gradient_checkpointing(*args, **kwargs)
         parts = [part for part in self.modules() if isinstance(part, Layers)]
         layers: list[Any] = [layer for part in parts for layer in part if hasattr(layer, "gradient_checkpointing")]
@@ -220,7 +220,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
 @dataclass
 class LoopedModelOutput(ModelOutput):
-    """Output of the model without a head.
+    """Output of the looped model without a task head.
 
     Attributes:
         last_hidden_state: Head input r_N after the last loop, (B, T, D).
@@ -234,7 +234,7 @@ class LoopedModelOutput(ModelOutput):
 
 
 class LoopedModel(LoopedPreTrainedModel):
-    """Looped base model: embedding, prelude, core, coda, final norm, and optionally a halting unit."""
+    """Looped model without a task head: embedding, prelude, core, coda, final norm, and optionally a halting unit."""
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
@@ -296,7 +296,7 @@ class LoopedModel(LoopedPreTrainedModel):
         initial_state: Tensor | None = None,
         documents: Tensor | None = None,
     ) -> Looping:
-        """Embed the tokens and run the prelude.
+        """Embed the tokens, run the prelude, and return the state before the first loop.
 
         Args:
             input_ids: Token ids, (B, T).
@@ -347,7 +347,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return run
 
     def _check_inputs(self, input_ids: Tensor | None, inputs_embeds: Tensor | None) -> None:
-        """Check that exactly one of ids (B, T) and embeddings (B, T, D) is given, and that they fit the model."""
+        """Check that either ids, (B, T), or embeddings, (B, T, D), are given, and that their shape is valid."""
         if (input_ids is None) == (inputs_embeds is None):
             raise DataError("input_ids, inputs_embeds: give exactly one of them")
         words, dimensions = (input_ids, 2) if inputs_embeds is None else (inputs_embeds, 3)
@@ -357,7 +357,7 @@ class LoopedModel(LoopedPreTrainedModel):
         check_words(words, self.embed_tokens)
 
     def _select_cache(self, cache: Cache | None, use_cache: bool | None, loops: int) -> Cache | None:
-        """Return the cache of a forward pass, which is made if none is given and `use_cache` is set."""
+        """Return the cache of a forward pass, created if none is given and `use_cache` is set."""
         if use_cache and cache is None:
             cache = make_cache(self.config, self.config.cache_policy, loops)
         if self.training and self.core.gradient_checkpointing:
@@ -367,18 +367,18 @@ class LoopedModel(LoopedPreTrainedModel):
         return cache
 
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
-        """Return the input of the first layer, (B, T, D), for token ids, (B, T), or embeddings, (B, T, D)."""
+        """Return the input of the first layer, (B, T, D), for token ids, (B, T), or given embeddings, (B, T, D)."""
         embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
 
     def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
-        """Return the cosines and sines by which layers rotate queries and keys, for positions, (B, T)."""
+        """Return the cosines and sines of rotary position embeddings for the given positions, (B, T)."""
         if self.config.base_config is None:
             return rotation_tables(self.config, positions, embedded.dtype)
         return self.rotary_emb(embedded, positions)
 
     def loop(self, run: Looping) -> Tensor:
-        """Run one more loop, and return the new state after the final norm, (B, T, D), which the halting unit reads.
+        """Run one more loop of the core, and return the new hidden state after the final norm, (B, T, D).
 
         In training, only the last `backprop_loops` loops of a row have gradients, and a row that has run its number of
         loops keeps its state. If the cache policy stops exited tokens, only the other tokens run the loop.
@@ -397,7 +397,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return self.loop_once(run)
 
     def loop_once(self, run: Looping) -> Tensor:
-        """Run one more loop of all tokens of a batch."""
+        """Run one more loop of the core for all tokens of a batch."""
         config = self.config
         previous = run.normed if config.queries == "previous" else None
         cached = config.prelude + run.done * config.core
@@ -415,7 +415,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return normed
 
     def read(self, run: Looping) -> Tensor:
-        """Return the head input r_n after n loops, (B, T, D). This runs the coda, if there is one."""
+        """Return the hidden states from which heads predict after n loops, r_n, (B, T, D), after running the coda."""
         return self.read_once(run) if run.running is None else read_running(self, run)
 
     def finish(self, run: Looping) -> None:
@@ -424,7 +424,7 @@ class LoopedModel(LoopedPreTrainedModel):
             close(self, run)
 
     def read_once(self, run: Looping) -> Tensor:
-        """Return the head input r_n of all tokens of a batch, (B, T, D)."""
+        """Return the hidden states from which heads predict, r_n, (B, T, D), for all tokens of a batch."""
         assert run.normed is not None, "no loop was run"
         if not self.coda:
             return run.normed
@@ -435,7 +435,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return read
 
     def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
-        """Return the input z of a loop, (B, T, D)."""
+        """Return the input of a loop, (B, T, D), which combines the state with the embedded input (input injection)."""
         match self.config.injection:
             case "add":
                 return state + embedded
@@ -447,7 +447,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return state
 
     def first_state(self, run: Looping, initial: Tensor | None = None) -> Tensor:
-        """Return the first state s_0, (B, T, D)."""
+        """Return the hidden state before the first loop, s_0, (B, T, D)."""
         if initial is not None:
             if initial.shape != run.embedded.shape:
                 raise DataError(f"initial_state of shape {tuple(initial.shape)}: must be {tuple(run.embedded.shape)}")
@@ -461,7 +461,7 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._draw_states(run.positions).to(run.embedded)
 
     def _draw_states(self, positions: Tensor) -> Tensor:
-        """Draw a state for every position, (B, T, D), from `draw_seed` and the position only."""
+        """Draw a random initial state for every position, (B, T, D), determined by `draw_seed` and the position."""
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
             generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
@@ -473,7 +473,7 @@ _BLOCK = 256  # positions that are drawn at once
 
 
 def _draw_truncated_normal(empty: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Fill a tensor from a normal distribution truncated at three standard deviations of sqrt(2/5).
+    """Fill a tensor with normal random numbers of standard deviation sqrt(2/5), truncated at three deviations.
 
     This is the distribution of Huginn's embeddings times sqrt(D).
     """

@@ -34,7 +34,7 @@ _SHARPNESS, _NO_GAIN = 50.0, 0.005
 
 
 def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
-    """Compute the losses L_n of the M targets of a language model after some loops, float32 (M, n).
+    """Compute the losses L_n of M language-model targets after each of several loops, float32 (M, n).
 
     Args:
         readings: Inputs r_n of the head after some loops, (M, D) each.
@@ -49,7 +49,7 @@ def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Ten
 def mixed_losses(
     rule: ExitRule, readings: Sequence[Tensor], halting: Tensor, targets: Tensor, head: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    """Compute the cross-entropies of predictions that a rule mixes from N loops, float32 (M,); see `loop_losses`."""
+    """Compute the cross-entropies of predictions averaged over N loops by an exit rule, float32 (M,)."""
     states = torch.stack(list(readings), dim=1)
     exits = torch.full_like(targets, len(readings))
     pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
@@ -63,7 +63,7 @@ def mixed_losses(
 
 
 def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights: Tensor) -> dict[str, LossTerm]:
-    """Return the loss parts, summed over M targets. The part `task` weights the loops as the objective defines.
+    """Compute the parts of the training loss, summed over M targets; the objective defines the weight of each loop.
 
     Args:
         config: Configuration with `objective` and its parameters.
@@ -98,7 +98,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
 
 
 def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
-    """Compute the loss of Ouro's second stage, (M,), from z_n and L_n, (M, N) each, where N is at least 2."""
+    """Compute the loss that trains only the halting unit (Ouro's second stage), (M,), from z_n and L_n, (M, N) each."""
     gains = (losses[:, :-1] - losses[:, 1:]).clamp(min=0)
     goes_on = torch.sigmoid(_SHARPNESS * (gains - _NO_GAIN))
     paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
@@ -110,7 +110,7 @@ def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
 
 
 def compute_curriculum_loops(most: int, shape: str, share: float, done: int, total: int) -> int:
-    """Return the number of loops for the next optimiser step: ceil(N f(x)), at least 1, with x = done / (share total).
+    """Return the number of loops in the next optimiser step: ceil(N f(x)), at least 1, with x = done / (share total).
 
     f(x) is x for `linear` and 1 - sqrt(1 - x) for `sqrt`, and 1 for x >= 1 (the curricula of arXiv 2511.07384). The
     number depends only on the step.
@@ -133,7 +133,7 @@ _MAX_RATIO = 8  # no text gets more loops than this times the mean
 
 
 def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
-    """Return two pseudo-random numbers in [0, 1) for every text, float64 (B, 2), from the text, the seed and the step.
+    """Return two reproducible random numbers in [0, 1) per text, float64 (B, 2), from its tokens, seed and step.
 
     A resumed run therefore draws the same numbers as an uninterrupted one. They do not depend on the process or
     micro-batch of a text.

@@ -1,4 +1,4 @@
-"""Retrofitting: construction of looped models from the layers of a pretrained decoder of transformers.
+"""Retrofitting: looped models built from the layers of a pretrained transformers decoder.
 
 The first P of the decoder's layers become the prelude, and the last Q become the coda. The C layers before the coda
 become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm,
@@ -30,7 +30,7 @@ _COMPARED = 8  # tokens of the comparison
 
 
 def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
-    """Return the indices of the layers that a looped model takes from a decoder.
+    """Return the indices of a decoder's layers that become prelude, core and coda of a looped model.
 
     Raises:
         ConfigError: If the decoder has fewer layers.
@@ -41,7 +41,7 @@ def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
 
 
 def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedConfig:
-    """Return the configuration of a decoder that has only the given layers."""
+    """Return a decoder's configuration reduced to the given layers."""
     config = copy.deepcopy(source.get_text_config())
     kinds = getattr(config, "layer_types", None)
     config.num_hidden_layers = len(numbers)
@@ -53,7 +53,7 @@ def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedCo
 def retrofit(
     source: str | PreTrainedModel, *, prelude: int, core: int, coda: int, model_class: Any = None, **fields: Any
 ) -> Any:
-    """Build a looped model with the weights of a pretrained decoder.
+    """Build a looped model from the layers and weights of a pretrained decoder.
 
     Args:
         source: Causal language model of transformers, or the folder or hub id of one. The model is not changed.
@@ -101,7 +101,7 @@ def build_from_decoder(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> PreTrainedModel:
-    """Build a looped model from `model.pretrained`, a decoder of transformers, as the settings describe.
+    """Build a looped model from the pretrained decoder `model.pretrained`, with the configured prelude, core and coda.
 
     Args:
         model_class: Class of the model with the head.
@@ -128,7 +128,7 @@ def build_from_decoder(
             )
     if vocab_size is not None and vocab_size > text.vocab_size:
         raise ConfigError(
-            f"model.pretrained={settings.pretrained}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}"
+            f"model.pretrained={settings.pretrained}: it has {text.vocab_size} tokens, the tokenizer {vocab_size}"
         )
     parts = {name: getattr(settings, name) for name in ("prelude", "core", "coda")}
     loop_fields = {name: value for name, value in changed.items() if name not in _DECODER_SIZES}
@@ -171,7 +171,7 @@ def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
 
 
 def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -> dict[str, Tensor]:
-    """Return the weights of a decoder, without dropped layers, under the names of a looped model."""
+    """Return a decoder's weights, renamed as in a looped model and without the dropped layers."""
     names = [f"prelude.{number}" for number in range(prelude)] + [f"core.{number}" for number in range(core)]
     names += [f"coda.{number}" for number in range(len(numbers) - len(names))]
     layers = dict(zip(numbers, names, strict=True))
@@ -190,7 +190,7 @@ def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -
 
 @torch.no_grad()
 def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: Any) -> None:
-    """Refuse a decoder if its output with the selected layers differs from one loop of the looped model."""
+    """Raise an error if one loop of the looped model does not reproduce the decoder with the same layers."""
     inner, model = decoder.base_model, looped.model
     layers, config = inner.layers, inner.config
     ids = torch.arange(_COMPARED, device=decoder.device).unsqueeze(0) % config.vocab_size
@@ -208,7 +208,7 @@ def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: A
         result = model.norm(states).float()
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
-            f"model.pretrained={decoder.name_or_path}: layers of {config.model_type} cannot be called separately "
+            f"model.pretrained={decoder.name_or_path}: the layers of {config.model_type} cannot be called one by one "
             f"({get_first_line(error)})"
         ) from error
     worst = float((result - expected).abs().max() / expected.abs().max())

@@ -1,4 +1,4 @@
-"""Base class of looped models with heads (exit rules, numbers of loops, MAC counts), and their output.
+"""Base class of looped models with task heads (exit rules, numbers of loops, MAC counts), and their output.
 
 Shape legend: B rows, T new tokens, D width, V vocabulary size, C classes, N loops, n loops that ran, K units that are
 predicted.
@@ -39,7 +39,7 @@ from adadepth.models.shared.steps import ExitRuleKnob
 
 
 class StepLogits:
-    """Predictions of every loop, (B, T, N, V), which are computed when they are indexed.
+    """Logits after every loop, (B, T, N, V), computed lazily when they are indexed to save memory.
 
     `logits[rows, tokens, loops]` is indexed like a tensor and returns float32 (..., V). `logits[...]` returns all
     predictions.
@@ -55,7 +55,7 @@ class StepLogits:
 
 @dataclass
 class LoopedOutput(FieldOrderedOutput):
-    """Output of a looped model with a head.
+    """Output of a looped model with a task head.
 
     Attributes:
         loss: Sum of `loss_parts`, or None without labels.
@@ -94,7 +94,7 @@ class LoopedOutput(FieldOrderedOutput):
 
 
 class LoopOptions(NamedTuple):
-    """Options of the loops in a forward pass, as in `LoopedForCausalLM.forward`.
+    """Arguments of a forward pass that concern the loops, such as exit rule and number of loops.
 
     None means that of the configuration.
     """
@@ -108,7 +108,7 @@ class LoopOptions(NamedTuple):
 
 
 class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
-    """Base class of all looped models with heads, with exit rules, numbers of loops and MAC counts."""
+    """Base class of looped models with task heads: exit rules, numbers of loops and MAC counts."""
 
     accepts_loss_kwargs = False
 
@@ -120,16 +120,16 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals that exit rules can read."""
+        """Signals that the model provides to exit rules."""
         return frozenset({LOGITS, STATES, HALTING_SIGNAL} if self.config.gate else {LOGITS, STATES})
 
     @property
     def level_rule(self) -> str:
-        """Exit rule on the halting unit if there is one, else on margins."""
+        """Exit rule whose threshold meets a depth budget: on the halting unit if there is one, otherwise on margins."""
         return "quantile" if self.config.gate else "margin:0.5"
 
     def rule(self, rule: str | ExitRule | None, loops: int, classes: int, *, one_class: bool = True) -> ExitRule:
-        """Resolve the exit rule of a forward pass. None means that of the configuration, or in training all loops.
+        """Return the exit rule of a forward pass, by default the configured one, or in training the last loop.
 
         Raises:
             ConfigError: If there is no such rule, or it needs signals that the model does not provide.
@@ -141,14 +141,14 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return resolved
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the completed and the total number of optimiser steps.
+        """Set the completed and the total number of optimiser steps, for the loop curriculum.
 
         The number of loops in training depends on them.
         """
         self._step, self._steps = step, total
 
     def _resolve_loops(self, num_loops: int | None, labels: Tensor | None) -> int | None:
-        """Return the number of loops of a forward pass, or None for that of the configuration.
+        """Return the number of loops of a forward pass, or None for the configured number.
 
         In training, `loop_curriculum` determines the number unless the call requests one.
         """
@@ -162,7 +162,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         )
 
     def _draw_loops(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, num_loops: int | None) -> None:
-        """Draw a number of loops for every text, in training with `train_loops=drawn`."""
+        """Draw a random number of loops for every text, in training with `train_loops=drawn`."""
         if not self.training or labels is None or num_loops is not None or self.config.train_loops == "fixed":
             return
         if self.config.objective != "last":
@@ -176,7 +176,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         run.loops = int(run.counts.max())
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
-        """Return whether all loops run and the head reads each of them, because the call or a loss requires it."""
+        """Return whether the head must predict after every loop, because the call or a loss requires it."""
         reads_last_only = self.config.objective == "last" and isinstance(rule, Fixed) and rule.k == loops
         needed = labels is not None and not reads_last_only
         if run_all is False and needed:
@@ -217,18 +217,18 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return run_loops(self.model, run, reading), rule
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the values that layers store for loops with gradients.
+        """Return the number of activation values stored for loops with gradients, by part of the model.
 
         Logits exist only in parts and are not counted.
         """
         return count_stored_numbers(self.config, lengths, recomputed)
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the real tokens of a batch."""
+        """Return the number of real tokens in a batch."""
         return batch["attention_mask"].sum()
 
     def _show_moves(self, results: LoopResults, all_loops: bool, shape: torch.Size) -> Tensor | None:
-        """Return the movement of the states in every loop, or None in training or if not all loops were read."""
+        """Return how far hidden states moved in each loop, or None in training or without predictions of all loops."""
         moves = results.moves if all_loops and not self.training else None
         return None if moves is None else moves.view(*shape, -1, 2)
 
@@ -240,7 +240,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         return DepthTrace(unit, exits.float(), real, run.loops, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch, without predictions, which `reading_work` counts.
+        """Return the MACs of a batch from its depth trace, without predictions, which `reading_work` counts.
 
         A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. `adaptive` counts a token
         until its exit. `executed` counts a token until the loops end. If the cache policy stops exited tokens,
@@ -276,7 +276,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         )
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
-        """Return the multiply-accumulates of computing a signal at a loop; see `DepthModel.reading_work`.
+        """Return the MACs of computing an exit rule's input signal after one loop.
 
         A prediction takes the coda and the head. To predict a text, the coda runs over all of its tokens. The signal
         `states` takes D for each of three norms: of the state, of its last update, and of the change of that update.
@@ -289,7 +289,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 
 
 def compute_layer_macs(config: LoopedConfig) -> tuple[float, float]:
-    """Return the multiply-accumulates of a layer per token and per query-key pair."""
+    """Return the MACs of one layer per token, and per query-key pair."""
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
     width = config.hidden_size
     return 2.0 * width * (queries + keys) + 3.0 * width * config.intermediate_size, 2.0 * queries

@@ -1,4 +1,4 @@
-"""Token compaction: only tokens that have not exited run a loop. It needs a cache policy other than `all`.
+"""Token compaction: each loop computes only the tokens that have not exited. It needs a cache policy other than `all`.
 
 Before each loop, the tokens that still run are gathered from the batch. After the loop, their states are scattered
 back. Tokens that have exited keep their state. Other tokens attend to them as the cache policy defines (see
@@ -28,7 +28,7 @@ _ATTENTION = ("eager", "sdpa")
 def begin_running(
     cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None, device: torch.device
 ) -> Tensor:
-    """Prepare the cache for a forward pass, and return the mask of the tokens that are not padding, boolean (B, T).
+    """Prepare the cache for a forward pass, and return a mask of the tokens that are not padding, boolean (B, T).
 
     Raises:
         ConfigError: If the attention implementation does not support masks for selected tokens.
@@ -42,7 +42,7 @@ def begin_running(
 
 
 def loop_running(model: Any, run: Any) -> Tensor:
-    """Run one more loop of the running tokens, and return all states after the final norm, (B, T, D)."""
+    """Run one more loop of the running tokens, and return the normed states of all tokens, (B, T, D)."""
     run.picked = Selection.from_running(run.running)
     run.cache.set_loop(run.done + 1, run.picked)
     cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
@@ -61,7 +61,7 @@ def loop_running(model: Any, run: Any) -> Tensor:
 
 
 def read_running(model: Any, run: Any) -> Tensor:
-    """Return the input of the heads, (B, T, D): r_n of tokens that ran loop n, and the last one of all other tokens."""
+    """Return the hidden states for the head, (B, T, D): new ones for running tokens, the last ones for the others."""
     if run.picked is None:
         run.readings = model.read_once(run)
         return run.readings
@@ -72,7 +72,7 @@ def read_running(model: Any, run: Any) -> Tensor:
 
 
 def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
-    """Stop the tokens that exit after the last loop, (B, T), and store them in the cache as its policy defines."""
+    """Remove the tokens that exit after the last loop, (B, T), and store their final cache entries."""
     rows, tokens = (exits & run.running).nonzero().unbind(1)
     run.running = run.running & ~exits
     if not len(rows):
@@ -90,13 +90,13 @@ def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
 
 
 def close(model: Any, run: Any) -> None:
-    """End the loops. Tokens that still run exit, and the cache stores all tokens."""
+    """End the loops: the tokens that are still running exit, and the cache stores all tokens."""
     remove_exited(model, run, run.running)
     run.cache.close()
 
 
 def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Return the keys and values of every core layer for the next loop of the given tokens, (K, h, d) each."""
+    """Compute the keys and values, (K, h, d) each, of every core layer for the loops that exited tokens skip."""
     states = model.injected(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
     rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
     positions = run.positions[rows, tokens].unsqueeze(1)
@@ -105,7 +105,7 @@ def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> l
 
 
 def select_tokens(run: Any, picked: Selection) -> Any:
-    """Return the state of the loops for the selected tokens only, (R, r)."""
+    """Return the loop state restricted to the selected tokens, (R, r)."""
     before, new = run.cache.target.before, run.embedded.shape[1]
     masks = run.masks
     if isinstance(masks, dict):

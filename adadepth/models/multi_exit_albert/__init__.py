@@ -1,1 +1,1 @@
-"""ALBERT with a classifier after every step. All classifiers are trained together: the PABEE baseline."""
+"""ALBERT with a classifier after every step, all trained together: the PABEE baseline."""

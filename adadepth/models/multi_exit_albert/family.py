@@ -1,4 +1,4 @@
-"""Settings and descriptor of the multi-exit ALBERT."""
+"""Settings and descriptor of the multi-exit ALBERT family."""
 
 from dataclasses import dataclass
 from enum import StrEnum

@@ -1,4 +1,4 @@
-"""Multi-exit ALBERT (PABEE): encoder and classifier."""
+"""Multi-exit ALBERT (PABEE), with a classifier after every step."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 class MultiExitAlbertModel(SteppedAlbertModel):
-    """Encoder without classifiers that runs all steps."""
+    """Encoder of multi-exit ALBERT without classifiers, which runs all steps."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
 
 
 class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTrainedModel):
-    """Classifier with one linear head per step on the pooled first token."""
+    """ALBERT with one linear classifier per step on the pooled first token, for early exit (PABEE)."""
 
     config: MultiExitAlbertConfig
     config_class = MultiExitAlbertConfig
@@ -69,7 +69,7 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Run steps until every sequence has exited, and compute the loss if there are labels; see `take_steps`.
+        """Run steps until every sequence has exited, and compute the loss if there are labels.
 
         Labels are classes or values, (B,); see `step_losses`. `num_targets` are the counts that normalise the loss
         parts; see `combine_terms`.
@@ -82,11 +82,11 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Apply the classifier of the step; see `adadepth.models.shared.albert.stepper.ReadStates`."""
+        """Apply the classifier of a step to its hidden states."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
 
     def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
-        """Return the weighted mean of the losses at all exits, (B, N), over the sequences that have a target, (B,)."""
+        """Return the weighted mean over exits of the losses, (B, N), for sequences that have a target, (B,)."""
         weights = torch.ones(losses.shape[-1], device=losses.device)
         if self.config.exit_weights == "linear":
             weights = weights.cumsum(dim=0)
@@ -94,14 +94,14 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         return LossTerm((means * counted).sum(), counted.sum())
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of labelled sequences in a batch, or the sum of their class weights."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
+        """Return the MACs of a batch from its depth trace."""
         return price_sequences(self.config, trace, each_step=self.head_work)
 
     @property
     def head_work(self) -> float:
-        """Multiply-accumulates of the pooler (H^2) and of one classifier (H C) for one sequence."""
+        """MACs of the pooler (H^2) and one classifier (H C) for one sequence."""
         return float(self.config.hidden_size * (self.config.hidden_size + count_head_classes(self.config)))

@@ -1,1 +1,1 @@
-"""PAR Transformer-XL: a supernet that selects attention, feed-forward or identity per block, and networks from it."""
+"""PAR Transformer-XL: architecture search with a supernet whose blocks are attention, feed-forward or identity."""

@@ -24,7 +24,7 @@ _LOGITS = 2**17  # per chunk: half a megabyte
 
 
 def chunked_cross_entropy(states: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor) -> Tensor:
-    """Compute -log softmax(x W' + b)_w of every row, (n,). The backward pass recomputes the logits.
+    """Compute the cross-entropy -log softmax(x W' + b)_w of every row, (n,), in chunks to save memory.
 
     Args:
         states: States x, (n, k).
@@ -70,13 +70,13 @@ def _logits(states: Tensor, words_last: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def _parts(states: Tensor, words_last: Tensor) -> Iterator[slice]:
-    """Return slices of rows that have at most `_LOGITS` logits each, but at least one row."""
+    """Return slices of rows such that each chunk has at most `_LOGITS` logits."""
     size = max(_LOGITS // words_last.shape[1], 1)
     return (slice(start, start + size) for start in range(0, len(states), size))
 
 
 def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
-    """Refuse cutoffs that do not split the vocabulary into clusters with at least one word each.
+    """Raise an error if cutoffs do not split the vocabulary into nonempty clusters.
 
     Raises:
         ConfigError: Names the cutoffs and the size of the vocabulary.
@@ -90,7 +90,7 @@ def check_cutoffs(cutoffs: Sequence[int], vocab_size: int) -> None:
 
 
 def check_widths(widths: Sequence[int], tails: int) -> None:
-    """Refuse widths that are not positive, or that are not as many as the tails.
+    """Raise an error unless there is one positive embedding width per tail cluster.
 
     Raises:
         ConfigError: Names the widths and the number of tails.
@@ -100,7 +100,7 @@ def check_widths(widths: Sequence[int], tails: int) -> None:
 
 
 def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[int] | None = None) -> list[int]:
-    """Return the width of the vectors of every cluster: d for the head, and the given width or d / f^k for tail k.
+    """Return the embedding width of every cluster: d for the head, and the given width or d / f^k for tail k.
 
     Raises:
         ConfigError: If the number of widths is not the number of tails.
@@ -112,7 +112,7 @@ def cluster_widths(hidden_size: int, tails: int, factor: int, widths: Sequence[i
 
 
 class AdaptiveEmbedding(nn.Module):
-    """Embedding with narrower vectors for the words of tails, which are projected to d; see `cluster_widths`.
+    """Word embedding that uses narrower vectors for clusters of rare words, projected to width d.
 
     Without cutoffs it is a single table.
 
@@ -145,7 +145,7 @@ class AdaptiveEmbedding(nn.Module):
         return self.clusters[-1][1]
 
     def set_last(self, table: nn.Module) -> None:
-        """Replace the table of the last cluster by one that may have another number of words."""
+        """Replace the embedding table of the last cluster, possibly with another number of words."""
         start, words = self.clusters[-1][0], table.num_embeddings
         assert isinstance(words, int)
         self.tables[-1] = table
@@ -167,7 +167,7 @@ class AdaptiveEmbedding(nn.Module):
 
 
 class AdaptiveSoftmax(nn.Module):
-    """Softmax in two steps: the head predicts a frequent word or a tail, and the tail predicts the word.
+    """Two-step softmax for large vocabularies: first a frequent word or a cluster of rare words, then the rare word.
 
         log p(w) = log head(w)                                          if w < c_1
                    log head(tail k) + log tail_k(w - c_k)               otherwise
@@ -212,7 +212,7 @@ class AdaptiveSoftmax(nn.Module):
             mark_as_one_matrix(tables[0], self.tail_entries)
 
     def set_last(self, table: nn.Module) -> None:
-        """Replace the matrix of the last cluster by one that may have another number of words."""
+        """Replace the output matrix of the last cluster, possibly with another number of words."""
         words = table.out_features
         assert isinstance(words, int)
         self.tables[-1] = table
@@ -223,7 +223,7 @@ class AdaptiveSoftmax(nn.Module):
             self.head_words = words
 
     def forward(self, states: Tensor, targets: Tensor) -> Tensor:
-        """Compute negative log-likelihoods. A tail is computed only for the targets in it.
+        """Compute the negative log-likelihood of every target; a cluster is computed only for the targets in it.
 
         Args:
             states: States, (n, d).
@@ -255,7 +255,7 @@ class AdaptiveSoftmax(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def _compute_tail_losses(self, tail: int, states: Tensor, words: Tensor) -> Tensor:
-        """Compute the losses of target words in one tail, (k,)."""
+        """Compute the losses of the targets that belong to one cluster of rare words, (k,)."""
         table = self.tables[tail + 1]
         plain = states.device.type == "cpu" and states.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
         if plain and isinstance(table, Product):
@@ -273,7 +273,7 @@ class AdaptiveSoftmax(nn.Module):
 
 
 def _rows_of_clusters(ids: Tensor, clusters: Iterable[tuple[int, int]]) -> Iterator[tuple[int, Tensor]]:
-    """Yield for every cluster its first word and the positions of the ids, (n,), that belong to it."""
+    """Yield for every cluster its first word, and the positions of the ids, (n,), that belong to it."""
     for start, stop in clusters:
         yield start, ((ids >= start) & (ids < stop)).nonzero().squeeze(1)
 
@@ -289,7 +289,7 @@ _OUTPUTS = "outputs_as_one"
 
 
 def mark_as_one_matrix(*maps: nn.Linear) -> None:
-    """Mark linear layers as parts of one matrix of the reference implementation, which determines their initialisation.
+    """Mark linear layers as parts of one matrix in the original code, which determines their initial scale.
 
     The layers store the mark, because transformers does not initialise modules without direct parameters.
     """
@@ -299,7 +299,7 @@ def mark_as_one_matrix(*maps: nn.Linear) -> None:
 
 
 def init_glorot(module: nn.Module) -> None:
-    """Initialise the weights of a linear layer or of an embedding as Keras does."""
+    """Initialise the weights of a linear layer or embedding with Glorot's method, as Keras does."""
     if isinstance(module, nn.Linear):
         bound = (6.0 / (module.in_features + getattr(module, _OUTPUTS, module.out_features))) ** 0.5
         init.uniform_(module.weight, -bound, bound)

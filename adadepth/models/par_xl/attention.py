@@ -1,4 +1,4 @@
-"""Attention with relative positions, and the cache of generation."""
+"""Attention with relative positions (Transformer-XL), and the key-value cache for generation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from adadepth.models.shared.layers import Product, sinusoidal_positions
 
 
 class ParXLCache(DynamicCache):
-    """Cache of keys and values of the last M positions, and of projected distances W_R r, for every attending block.
+    """Key-value cache of the last M positions for every attention block, with projected distance encodings W_R r.
 
     Keys and values of a position never change. They therefore equal those that Transformer-XL computes from its memory
     of states (Dai et al. 2019). A network without memory, M = 0, stores all positions.
@@ -39,7 +39,7 @@ class ParXLCache(DynamicCache):
         self._distances: dict[int, Tensor] = {}
 
     def distances(self, layer: int, codes: Tensor, project: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return the projected codes of the distances L to 0, (L + 1, d). Earlier projections are reused."""
+        """Return the projected encodings of the distances L to 0, (L + 1, d), reusing earlier results."""
         cached = self._distances.get(layer)
         missing = len(codes) - (0 if cached is None else len(cached))
         if missing > 0:
@@ -49,13 +49,13 @@ class ParXLCache(DynamicCache):
         return cached[-len(codes) :]
 
     def reset(self) -> None:
-        """Clear the cached text and distances, because weights may change before the next text."""
+        """Clear the cached text and distance encodings, because weights may change before the next text."""
         super().reset()
         self._distances.clear()
 
 
 def check_cache(cache: Cache) -> None:
-    """Refuse a cache of fixed size.
+    """Raise an error if a key-value cache has a fixed size, which this family does not support.
 
     Raises:
         DataError: Names the class of the cache.
@@ -65,7 +65,7 @@ def check_cache(cache: Cache) -> None:
 
 
 def check_implementation(name: str | None) -> None:
-    """Refuse the name of a cache implementation other than `ParXLCache`.
+    """Raise an error if a cache implementation other than `ParXLCache` is requested by name.
 
     Raises:
         ConfigError: Names the implementation.
@@ -75,7 +75,7 @@ def check_implementation(name: str | None) -> None:
 
 
 def count_cached_positions(cache: Cache | None) -> int:
-    """Return the number of cached positions to which queries can attend."""
+    """Return the number of cached positions that queries can attend to."""
     return 0 if cache is None else cache.get_mask_sizes(0, 0)[0]
 
 
@@ -83,7 +83,7 @@ _Attend = Callable[..., tuple[Tensor, Tensor | None]]
 
 
 class Context(NamedTuple):
-    """Limits of attention in one forward pass, which may differ from those of the configuration.
+    """Limits of attention in one forward pass (memory length, distances), instead of the configured ones.
 
     Attributes:
         memory_length: Maximum number of memory positions.
@@ -97,7 +97,7 @@ class Context(NamedTuple):
 
 
 class Positions(NamedTuple):
-    """Inputs of attention that all blocks of a forward pass share.
+    """Relative positions and masks that all attention blocks of a forward pass share.
 
     Attributes:
         codes: Sinusoids of the distances L, L - 1, ..., 0, (L + 1, d). Only `align_distances` needs the distance L.
@@ -120,7 +120,7 @@ def relative_positions(
     biases: tuple[Tensor, Tensor] | None = None,
     real: Tensor | None = None,
 ) -> Positions:
-    """Return the codes and the mask for T = `length` tokens after M = `remembered` positions, in the dtype of `like`.
+    """Return the distance encodings and the mask for T = `length` new tokens after M = `remembered` positions.
 
     `real`, (B, L), is the mask of positions that are not padding. A padding position is visible only to itself.
     """
@@ -141,7 +141,7 @@ def relative_positions(
 
 
 def align_distances(scores: Tensor) -> Tensor:
-    """Convert scores by distance L to 0, (..., T, L + 1), to scores by key, (..., T, L), without a copy.
+    """Shift scores by distance, (..., T, L + 1), to scores by key, (..., T, L), without a copy.
 
     Key j has the distance i + M - j from query i, so its score is in column j + T - i. This column moves left by one
     per row. In memory, the result is therefore the same numbers without the first T, in rows that are one number
@@ -213,7 +213,7 @@ class RelativeAttention(nn.Module):
         return output, weights if positions.wants_weights else None
 
     def _choose_implementation(self, positions: Positions, by_distance: Tensor) -> _Attend:
-        """Return the configured attention function, or another one if it cannot compute the weights or gradients."""
+        """Return the configured attention function, or one that can compute what this call needs."""
         name = "eager" if positions.wants_weights else self.config._attn_implementation
         if name == "sdpa" and by_distance.requires_grad and by_distance.device.type == "cpu":
             return compose_attention
@@ -221,14 +221,14 @@ class RelativeAttention(nn.Module):
         return attend
 
     def _project_distances(self, codes: Tensor, cache: Cache | None) -> Tensor:
-        """Compute the projections W_R r of all distances, (L + 1, d)."""
+        """Compute the projected encodings W_R r of all distances, (L + 1, d)."""
         if isinstance(cache, ParXLCache):
             return cache.distances(self.layer, codes, self.position)
         projected: Tensor = self.position(codes)
         return projected
 
     def _score_distances(self, query: Tensor, distances: Tensor) -> Tensor:
-        """Compute the scores (q + v) . W_R r by key, (B, h, T, L).
+        """Compute the position scores (q + v) . W_R r for every key, (B, h, T, L).
 
         Queries are (B, T, h, d / h), and distances are (L + 1, d).
         """
@@ -240,11 +240,11 @@ class RelativeAttention(nn.Module):
 
 
 def position_biases(config: ParXLConfig) -> tuple[nn.Parameter, nn.Parameter]:
-    """Create the parameters u and v, (h, d / h) each."""
+    """Create the bias parameters u and v of relative attention, (h, d / h) each."""
     shape = config.num_attention_heads, config.hidden_size // config.num_attention_heads
     return nn.Parameter(torch.empty(shape)), nn.Parameter(torch.empty(shape))
 
 
 def branch_norm(config: ParXLConfig) -> nn.LayerNorm | None:
-    """Create the norm of a branch, or return None if all branches share one norm."""
+    """Create the layer norm of one operation in a block, or return None if all operations share one."""
     return nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if config.branch_norm == "per_branch" else None

@@ -1,4 +1,4 @@
-"""Blocks of the PAR Transformer-XL, which mix operations, and the base model of embedding and blocks.
+"""Blocks of the PAR Transformer-XL, each a weighted mix of operations, and the base model of embedding and blocks.
 
 Shape legend: B rows, T new tokens, M positions before them, L = M + T keys, N blocks, A attending blocks, d width, h
 heads, V words.
@@ -44,12 +44,12 @@ Mix = Mapping[int, Tensor | None]
 
 
 def make_path_mixes(path: Iterable[int]) -> list[Mix]:
-    """Return for each block a mix that runs only the operation of a path."""
+    """Return weights that select a single operation in every block, given the path of operation numbers."""
     return [{operation: None} for operation in path]
 
 
 class FeedForward(nn.Module):
-    """Feed-forward branch W_2 drop(act(W_1 x + b_1)) + b_2, without the residual connection of the block."""
+    """Feed-forward layer W_2 drop(act(W_1 x + b_1)) + b_2, without the residual connection."""
 
     def __init__(self, config: ParXLConfig) -> None:
         super().__init__()
@@ -60,12 +60,12 @@ class FeedForward(nn.Module):
         self.norm = branch_norm(config)
 
     def forward(self, state: Tensor) -> Tensor:
-        """Transform every position of the state, (B, T, d), independently."""
+        """Apply the layer to states, (B, T, d), at every position independently."""
         return self.output(self.dropout(self.activation(self.inner(state))))
 
 
 class ParXLBlock(GradientCheckpointingLayer):
-    """Block that runs a weighted mix of operations.
+    """Block that computes a weighted mix of attention, feed-forward layer and identity.
 
         per_branch    w_s LN(x + drop(attention(x)))  +  w_f LN(x + drop(ffn(x)))  +  w_- x
         paper         LN(x  +  w_s drop(attention(x))  +  w_f drop(ffn(x)))
@@ -131,13 +131,13 @@ class ParXLBlock(GradientCheckpointingLayer):
         return (total if self.norm is None else self.norm(total)), attended
 
     def _add_branch(self, state: Tensor, change: Tensor, norm: nn.LayerNorm | None) -> Tensor:
-        """Return LN(state + drop(change)), or only drop(change) if there is no norm."""
+        """Add an operation's output to the state: LN(state + drop(change)), or only drop(change) without a norm."""
         return self.dropout(change) if norm is None else norm(self.dropout.added(state, change))
 
 
 @dataclass
 class ParXLModelOutput(ModelOutput):
-    """Output of the PAR-XL encoder: states of one segment.
+    """Output of the PAR-XL encoder for one text segment.
 
     Attributes:
         last_hidden_state: Input of the output layer, (B, T, d).
@@ -157,7 +157,7 @@ class ParXLModelOutput(ModelOutput):
 
 @dataclass
 class ParXLOutput(ModelOutput):
-    """Output of a PAR-XL language model for one segment.
+    """Output of a PAR-XL language model for one text segment.
 
     Attributes:
         loss: Sum of `loss_parts`, or None without labels and targets.
@@ -185,12 +185,12 @@ class ParXLOutput(ModelOutput):
 
 
 def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
-    """Return the one-hot weights of a path of N operations, float32, (N, 3)."""
+    """Return one-hot weights for a path, the operation numbers of N blocks, float32, (N, 3)."""
     return nn.functional.one_hot(torch.tensor(path, device=device), len(OPERATIONS)).float()
 
 
 def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
-    """Return the depth trace of a network, which records the operations that ran.
+    """Build the depth trace of a PAR-XL network, which records the operations that ran in each block.
 
     Args:
         weights: Weight of every operation in every block, (N, 3).
@@ -215,7 +215,7 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
 
 
 class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
-    """Base class of all models of the family, with loading, initialisation and word embeddings."""
+    """Base class of all PAR-XL models: loading, initialisation and word embeddings."""
 
     config: ParXLConfig
     config_class = ParXLConfig
@@ -264,7 +264,7 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
 
 
 class ParXLModel(ParXLPreTrainedModel):
-    """Base model of embedding and blocks. Each block has modules only for the operations that it can run.
+    """PAR-XL model without output layer: embedding and blocks, which contain only the operations they can run.
 
     Args:
         config: Configuration with widths and switches.
@@ -290,7 +290,7 @@ class ParXLModel(ParXLPreTrainedModel):
         self.post_init()
 
     def init_weights(self) -> None:
-        """Initialise the weights, unless the model that contains this one does."""
+        """Initialise the weights, unless a model that contains this one does."""
         if self._is_alone:
             super().init_weights()
 
@@ -308,7 +308,7 @@ class ParXLModel(ParXLPreTrainedModel):
         mixes: Sequence[Mix] | None = None,
         context: Context | None = None,
     ) -> ParXLModelOutput:
-        """Compute the hidden states of a segment of tokens.
+        """Compute the hidden states of a text segment.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -358,7 +358,9 @@ class ParXLModel(ParXLPreTrainedModel):
 
     def _build_mixes(self) -> list[Mix]:
         if self.config.architecture is None:
-            raise ConfigError("architecture=None: ParXLModel runs a fixed network; ParXLSupernet has gates")
+            raise ConfigError(
+                "architecture=None: ParXLModel needs a fixed architecture; ParXLSupernet searches for one"
+            )
         return make_path_mixes(self.config.path)
 
     def _build_positions(
@@ -370,7 +372,7 @@ class ParXLModel(ParXLPreTrainedModel):
         context: Context | None,
         wants_weights: bool | None,
     ) -> Positions:
-        """Return the positions and masks for new states, (B, T, d), after a memory or a cache.
+        """Build the relative positions and masks for new states, (B, T, d), after a memory or cache.
 
         All blocks share them.
         """
@@ -389,7 +391,7 @@ class ParXLModel(ParXLPreTrainedModel):
         return positions._replace(wants_weights=wants_weights)
 
     def _split_memory(self, memory: Tensor | None, state: Tensor) -> list[Tensor | None]:
-        """Return the memory of every block, (B, M, d), detached, or None for blocks without a memory."""
+        """Return the memory of every attention block, (B, M, d), without gradients, or None for other blocks."""
         block_memories: list[Tensor | None] = [None] * len(self.blocks)
         if memory is None:
             return block_memories
@@ -406,7 +408,7 @@ class ParXLModel(ParXLPreTrainedModel):
 
 
 def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
-    """Return the number M of positions before a segment to which queries can attend.
+    """Return the number M of earlier positions that a segment's queries can attend to.
 
     Raises:
         DataError: If both a memory and a cache are given, or the cache has a fixed size.
@@ -420,7 +422,7 @@ def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
 
 
 def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tensor:
-    """Return the mask of the last `keys` positions, (B, L), as a part of the mask of the whole text, (B, `length`)."""
+    """Return the attention mask of the last `keys` positions, (B, L), from that of the whole text, (B, `length`)."""
     if attention_mask.dim() != 2 or attention_mask.shape[1] != length:
         raise DataError(
             f"attention_mask of shape {tuple(attention_mask.shape)}: must be (rows, {length}), for the previous "
@@ -431,7 +433,7 @@ def _select_visible_mask(attention_mask: Tensor, keys: int, length: int) -> Tens
 
 @torch.no_grad()
 def _remember(inputs: Sequence[Tensor], memory: Tensor | None, state: Tensor, length: int) -> Tensor:
-    """Return the memory for the next segment, (A, B, M', d), the last positions of this memory and segment.
+    """Return the memory for the next segment, (A, B, M', d): the last positions of this memory and segment.
 
     Args:
         inputs: Inputs of the A attending blocks, (B, T, d) each.

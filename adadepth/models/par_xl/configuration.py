@@ -26,7 +26,7 @@ _SMALLEST = 1e-30  # of a probability: its logarithm stays finite
 
 
 def parse_architecture(key: str, text: str) -> str:
-    """Check an architecture and return it without surrounding spaces.
+    """Check an architecture string, and return it without surrounding spaces.
 
     Raises:
         ConfigError: Names the key and the first character that is not an operation, or reports an empty architecture.
@@ -44,12 +44,12 @@ def parse_architecture(key: str, text: str) -> str:
 
 
 def alternating(blocks: int) -> str:
-    """Return the architecture `sfsf...`, the order of sublayers in a standard transformer."""
+    """Return the architecture `sfsf...`, which alternates attention and feed-forward as in a standard transformer."""
     return ("sf" * blocks)[:blocks]
 
 
 def paper_rule(blocks: int, ratio: int = 5) -> str:
-    """Return the architecture of the paper's design rule (Mandava et al. 2020).
+    """Return the architecture that follows the design rule of the paper (Mandava et al. 2020).
 
     One block in `ratio` is attention. Attention blocks are spread evenly over the first two thirds, and all others are
     feed-forward.
@@ -64,7 +64,7 @@ def paper_rule(blocks: int, ratio: int = 5) -> str:
 
 
 def sandwich(blocks: int) -> str:
-    """Return the sandwich architecture `s^k (sf)^(n-k) f^k` with n pairs of blocks and k = 3n / 8.
+    """Return the sandwich architecture `s^k (sf)^(n-k) f^k` for n pairs of blocks, with k = 3n / 8.
 
     This is the best ratio of Press et al. (2020), who used k = 6 for n = 16.
     """
@@ -74,7 +74,7 @@ def sandwich(blocks: int) -> str:
 
 
 def random_architecture(blocks: int, generator: torch.Generator) -> str:
-    """Sample attention or feed-forward for each block with equal probability."""
+    """Draw a random architecture: attention or feed-forward for each block with equal probability."""
     return "".join("sf"[number] for number in torch.randint(2, (blocks,), generator=generator).tolist())
 
 
@@ -88,7 +88,7 @@ def match_macs(make: Callable[[int], str], macs: Callable[[str], float], target:
 def baseline_architectures(
     target_architecture: str, macs: Callable[[str], float], ratio: int = 5, seed: int = 0
 ) -> dict[str, str]:
-    """Return compute-matched baselines of a searched architecture, with MACs as close as the number of blocks allows.
+    """Return hand-designed baselines whose MACs are as close as possible to those of a searched architecture.
 
     Args:
         target_architecture: Searched architecture.
@@ -113,7 +113,7 @@ def baseline_architectures(
 def find_most_probable_at_cost(
     probabilities: Sequence[Sequence[float]], costs: Sequence[float], target: float, tolerance: float
 ) -> str:
-    """Return the most probable architecture with a cost within the tolerance of the target.
+    """Return the most probable architecture whose cost is within a tolerance of the target.
 
     If there is none, return the architecture with the nearest cost.
 
@@ -153,7 +153,7 @@ def _sample_at_macs(blocks: int, macs: Callable[[str], float], target: float, ge
 
 
 def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray]) -> ParXLSettings:
-    """Set the optimal cutoffs for a training text if the settings give a number of clusters, `cutoff_clusters`.
+    """Compute the optimal vocabulary cutoffs for a training text, if the number of clusters is configured.
 
     Args:
         settings: Settings of the model.
@@ -173,7 +173,7 @@ def settle_cutoffs(settings: ParXLSettings, word_counts: Callable[[], np.ndarray
 
 
 def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
-    """Return the cutoffs that need the fewest multiply-accumulates per target, for vectors of width d.
+    """Return the vocabulary cutoffs that minimise the MACs per target, for vectors of width d.
 
         C = d (c_1 + n)  +  d sum_k P_k V_k
             head            tail k, of V_k words, for the share P_k of the targets that lie in it
@@ -203,7 +203,7 @@ def optimal_cutoffs(counts: np.ndarray, clusters: int) -> list[int]:
 
 
 def _add_tail(costs: np.ndarray, cumulated: np.ndarray, before: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the minimum cost of the first j words with one more tail, and the start of that tail, (V + 1,) each.
+    """Compute the minimum cost of the first j words with one more cluster, and that cluster's start, (V + 1,) each.
 
     The start of a tail is monotone in its end, because the mixed difference of (F_j - F_i) (j - i) is never positive.
     Bisecting the ends therefore bisects the starts, too. This takes V log V steps instead of V^2.
@@ -296,7 +296,7 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def operations(self) -> tuple[str, ...]:
-        """Operations that each block can run: all operations in the supernet, one in a fixed network."""
+        """Operations that each block can run: all of them in the supernet, one in a fixed network."""
         return tuple(self.architecture or [OPERATIONS] * self.num_hidden_layers)
 
     @property
@@ -312,7 +312,7 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def relative_costs(self) -> list[float] | None:
-        """`operation_costs` divided by the cost of the alternating network with the same number of blocks."""
+        """Costs of the operations relative to the alternating network with the same number of blocks."""
         if self.operation_costs is None:
             return None
         costs = dict(zip(OPERATIONS, self.operation_costs, strict=True))
@@ -321,16 +321,16 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     @property
     def full_latency(self) -> float:
-        """Latency in milliseconds of the alternating network with the same number of blocks."""
+        """Latency in milliseconds of the alternating (standard) network with the same number of blocks."""
         return self.compute_latency(alternating(self.num_hidden_layers))
 
     @property
     def dearest_latency(self) -> float:
-        """Latency in milliseconds of the same number of blocks of the most expensive operation."""
+        """Latency in milliseconds if every block runs the slowest operation."""
         return max(self.compute_latency(operation * self.num_hidden_layers) for operation in OPERATIONS)
 
     def compute_latency(self, architecture: str) -> float:
-        """Compute the latency of an architecture in milliseconds, as the sum over its blocks."""
+        """Return the latency of an architecture in milliseconds, the sum over its blocks."""
         assert self.operation_costs is not None
         return 1e3 * sum(self.operation_costs[OPERATIONS.index(operation)] for operation in architecture)
 
@@ -355,7 +355,7 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
 
 def operation_macs(operation: str, length: int, memory: int, batch: int, hidden: int, inner: int) -> float:
-    """Return the multiply-accumulates of one block for one sequence of T new tokens after M memory positions.
+    """Return the MACs of one block for one sequence of T new tokens after M memory positions.
 
         attention     2 T d^2  +  2 (T+M) d^2  +  (T+M) d^2 / B  +  3 T (T+M) d
                       q and o     k and v         distances         three products
@@ -383,13 +383,13 @@ def operation_macs(operation: str, length: int, memory: int, batch: int, hidden:
 
 
 def architecture_macs(config: ParXLConfig, architecture: str, length: int, memory: int, batch: int) -> float:
-    """Return the multiply-accumulates of all blocks for one sequence. `price_par_xl` lists what is not counted."""
+    """Return the MACs of all blocks of an architecture for one sequence."""
     costs = _operation_costs(config, length, memory, batch)
     return sum(architecture.count(operation) * cost for operation, cost in zip(OPERATIONS, costs, strict=True))
 
 
 def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
-    """Return the multiply-accumulates of the blocks for a traced batch.
+    """Return the MACs of the blocks for a batch, from its depth trace.
 
     `executed` and `dense` count the branches that ran. `adaptive` is the expectation under the weights of the
     operations. `full` counts the alternating architecture with the same number of blocks. Embedding and output layer

@@ -1,4 +1,4 @@
-"""Settings of the PAR Transformer-XL, their checks, and the descriptor of the family."""
+"""Settings of the PAR Transformer-XL, their validation, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Initializer = StrEnum("Initializer", ["normal", "glorot"])
 
 @dataclass
 class ParXLSettings(ModelConfig):
-    """PAR-XL: a Transformer-XL with blocks of attention, feed-forward or identity (Mandava et al. 2020)."""
+    """PAR-XL: a Transformer-XL whose blocks are attention, feed-forward or identity (Mandava et al. 2020)."""
 
     name: str = family_name("par_xl")
     architecture: str | None = setting(
@@ -133,7 +133,7 @@ class ParXLSettings(ModelConfig):
 
 @dataclass
 class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
-    """Fields of a model's configuration: the model settings, and a run's settings of distances, gates and costs."""
+    """Fields of a PAR-XL configuration: the model settings, and the run's settings of distances, gates and costs."""
 
     gate_path: GatePath = copy_field(SearchConfig, "path")
     gate_seed: int = setting(0, "random seed of the noise and paths of the gates, the same on all ranks", at_least(0))
@@ -144,7 +144,7 @@ class ParXLFields(GateConfig, DistanceConfig, ParXLSettings):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that sizes are consistent, and that settings of supernet gates are set only for a supernet."""
+    """Yield errors for inconsistent sizes, and for gate settings without a supernet."""
     model = config.model
     assert isinstance(model, ParXLSettings)
     heads, hidden = model.num_attention_heads, model.hidden_size
@@ -177,7 +177,7 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a budget is set only in a search without a fixed latency weight and without early stopping."""
+    """Yield errors for a latency budget outside a search, or together with a fixed latency weight or early stopping."""
     target = f"budget.target={config.budget.target:g}"
     if config.task is not Task.architecture_search:
         yield (
@@ -193,7 +193,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_search(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the settings of a search are valid and fit the settings of the run."""
+    """Yield errors for invalid settings of an architecture search."""
     search, is_search = config.search, config.task is Task.architecture_search
     if search.method is SearchMethod.two_phase:
         if search.gate_learning_rate is None:

@@ -1,4 +1,4 @@
-"""Supernet gates: weights of the operations of every block, computed from unconstrained logits in float32.
+"""Gates of the supernet: weights of the operations in every block, computed in float32 from unconstrained logits.
 
     w = softmax((a + g) / tau),    g = -log(-log U)
 
@@ -21,7 +21,7 @@ _SMALLEST, _LARGEST = 1e-10, 1.0 - 1e-7  # of U: both logarithms stay finite in 
 
 
 def gate_temperature(step: int, steps: int, start: float, end: float, schedule: str) -> float:
-    """Return the temperature of an optimiser step, which goes from `start` at the first step to `end` at the last.
+    """Return the gate temperature of an optimiser step, between `start` at the first and `end` at the last step.
 
     Let f be the share of completed steps. The exponential schedule is start^(1-f) end^f. The other schedules are a
     weighted mean of start and end. The weight of the start is 1 - f (linear) or (1 + cos(pi f)) / 2 (cosine).
@@ -51,7 +51,7 @@ def gate_temperature(step: int, steps: int, start: float, end: float, schedule: 
 
 
 def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
-    """Return standard Gumbel noise -log(-log U), float32, on the device of the generator."""
+    """Draw standard Gumbel noise -log(-log U), float32, on the device of the generator."""
     uniform = torch.rand(tuple(shape), generator=generator, device=generator.device, dtype=torch.float32)
     return -(-uniform.clamp(_SMALLEST, _LARGEST).log()).log()
 
@@ -59,7 +59,7 @@ def gumbel_noise(shape: Sequence[int], generator: torch.Generator) -> Tensor:
 def gate_weights(
     logits: Tensor, temperature: float = 1.0, noise: Tensor | None = None, straight_through: bool = False
 ) -> Tensor:
-    """Return the weight of every operation, float32, (N, K). Each row sums to one.
+    """Return the weight of every operation in every block, float32, (N, K). Each row sums to one.
 
     Args:
         logits: Logits a of any floating-point dtype, (N, K).
@@ -76,6 +76,6 @@ def gate_weights(
 
 
 def sample_path(logits: Tensor, generator: torch.Generator) -> list[int]:
-    """Sample one operation per block from softmax(a), as the argmax of a + g (the Gumbel-max trick)."""
+    """Sample one operation per block from softmax(a), as the argmax of a + g with Gumbel noise g."""
     path: list[int] = (logits.detach().float() + gumbel_noise(logits.shape, generator)).argmax(dim=-1).tolist()
     return path

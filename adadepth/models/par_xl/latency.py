@@ -1,4 +1,4 @@
-"""Networks derived from the supernet, and latency measurements of blocks and networks."""
+"""Extraction of fixed networks from the supernet, and latency measurements of blocks and networks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WARMUP = 2
 def operation_latencies(
     config: ParXLConfig, length: int, memory: int, batch: int, device: torch.device, dtype: torch.dtype, repeats: int
 ) -> dict[str, float]:
-    """Measure the inference time of an attention and a feed-forward block in seconds; the identity takes 0.
+    """Measure the inference time of an attention block and a feed-forward block, in seconds; identity takes 0.
 
     Args:
         config: Configuration with widths and switches.
@@ -44,7 +44,7 @@ def operation_latencies(
 def operation_costs(
     config: ParXLConfig, shape: Sequence[int], device: torch.device, repeats: int, *, by_macs: bool, in_seconds: bool
 ) -> list[float]:
-    """Return the costs of attention, feed-forward and identity, in seconds on this machine or multiply-accumulates.
+    """Return the costs of attention, feed-forward and identity, as measured seconds or MACs.
 
     Args:
         config: Configuration with widths and switches.
@@ -80,7 +80,7 @@ def _prepare_block(config: ParXLConfig, operation: str, state: Tensor, memory: T
 def model_latencies(
     models: Mapping[str, ParXLForCausalLM], length: int, memory: int, batch: int, repeats: int
 ) -> dict[str, dict[str, float]]:
-    """Measure the inference time of several networks in alternation, on a segment after a full memory.
+    """Measure the inference time of several networks in alternation, each on a segment after a full memory.
 
     Args:
         models: Networks by name, all on one device. They are set to evaluation mode.
@@ -103,7 +103,7 @@ def model_latencies(
 
 
 def draw_ids(vocab_size: int, count: int, generator: torch.Generator) -> Tensor:
-    """Sample ids, (count,), with word-like frequencies p(id) ~ 1 / (id + 1).
+    """Draw random token ids, (count,), with word-like frequencies p(id) ~ 1 / (id + 1).
 
     The time of an adaptive softmax depends on the frequencies.
     """
@@ -112,7 +112,7 @@ def draw_ids(vocab_size: int, count: int, generator: torch.Generator) -> Tensor:
 
 
 def _make_segment(model: ParXLForCausalLM, length: int, memory: int, batch: int) -> dict[str, Any]:
-    """Build the inputs of a random segment after a random memory, with a context of the memory's length."""
+    """Build random inputs for a latency measurement: a segment after a random memory."""
     config, generator = model.config, torch.Generator().manual_seed(0)
     ids = draw_ids(config.vocab_size, batch * length, generator).view(batch, length)
     remembered = torch.randn(len(model.model.attending), batch, memory, config.hidden_size, generator=generator)
@@ -128,7 +128,7 @@ def _prepare_call(model: nn.Module, **inputs: Any) -> Callable[[], object]:
 
 
 def derive(supernet: ParXLSupernet, architecture: str | None = None, *, keep_weights: bool = True) -> ParXLForCausalLM:
-    """Build the fixed network of an architecture from a supernet, with its device, precision and mode.
+    """Extract the fixed network of an architecture from a supernet, with its weights, device and precision.
 
     With the weights of the supernet, the network has the same output as the supernet with one-hot gates.
 

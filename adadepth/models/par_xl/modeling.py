@@ -1,4 +1,4 @@
-"""Language models of the PAR Transformer-XL: the supernet that searches for an architecture, and fixed networks.
+"""PAR Transformer-XL language models: the supernet that searches for an architecture, and fixed networks.
 
 Shape legend: B rows, T new tokens, M positions before them, P targets, V words, N blocks, A attending blocks, d width.
 """
@@ -41,7 +41,7 @@ _MODES = ("soft", "argmax", "noisy")
 
 
 class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
-    """Base class of the supernet and the fixed network, with output layer, loss and compute counts."""
+    """Base class of the supernet and the fixed network: output layer, loss and MAC counts."""
 
     _tied_weights_keys = {r"head\.tables\.\d+\.weight": r"model\.embedding\.tables\.\d+\.weight"}
     # A stock `Trainer` passes `num_items_in_batch`, the number of targets of an optimiser step.
@@ -51,7 +51,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Number of words with an embedding."""
+        """Number of words in the embedding table."""
         return int(self.config.vocab_size)
 
     def __init__(self, config: ParXLConfig) -> None:
@@ -83,7 +83,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Module:
-        """Add or remove words at the end of the last cluster. Without cutoffs, all words form one cluster.
+        """Resize the vocabulary by adding or removing words at the end of the last cluster.
 
         Args:
             new_num_tokens: New vocabulary size V, or None for the current size.
@@ -118,11 +118,11 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of updates, one per block."""
+        """Maximum number of updates of a token, one per block."""
         return self.config.num_hidden_layers
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the stored states and inner states of an architecture's blocks, and the logits of the head cluster."""
+        """Return a lower bound on the number of activation values stored for the backward pass, by part."""
         config, tokens = self.config, sum(lengths)
         blocks = config.architecture or ""  # a supernet may run any
         inner = blocks.count("f")
@@ -133,21 +133,21 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         }
 
     def context(self, memory_length: int | None, clamp_length: int | None, same_length: bool) -> Context:
-        """Build the attention context for evaluation. A length that is None is taken from the configuration."""
+        """Build the attention context for evaluation. A length of None uses the configured one."""
         memory = self.config.memory_length if memory_length is None else memory_length
         return Context(memory, self.config.clamp_length if clamp_length is None else clamp_length, same_length)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of targets in a batch for each part of the loss."""
         count = (batch["targets"] >= 0).sum()
         return {"lm": count} | dict.fromkeys(self.penalties(count), count)
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """Return the loss parts other than the likelihood. Each is counted once per target."""
+        """Return the parts of the loss besides the likelihood, each summed over the targets."""
         return {}
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_par_xl`."""
+        """Return the MACs of a batch from its depth trace."""
         return price_par_xl(self.config, trace)
 
     def _predict(
@@ -160,7 +160,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         num_targets: Mapping[str, Tensor] | None,
         options: LossOptions,
     ) -> ParXLOutput:
-        """Compute the loss of targets or of labels, and the log-probabilities of all words unless targets are given."""
+        """Compute the loss of targets or labels or, without targets, the log-probabilities of all words."""
         refuse_unknown(options, type(self).__name__)
         labels = _shift_labels(labels) if (shifted := options.get("shift_labels")) is None else shifted
         if targets is not None and labels is not None:
@@ -203,7 +203,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
 
 
 def _shift_labels(labels: Tensor | None) -> Tensor | None:
-    """Shift labels, (B, T), to the previous position. The last position then has no label."""
+    """Shift labels, (B, T), by one position, so that each position predicts the next token."""
     return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
@@ -214,7 +214,7 @@ def _compute_label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:
 
 
 def _mask_real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) -> Tensor:
-    """Return the boolean mask of the new tokens that are not padding, (B, T)."""
+    """Return a boolean mask of the new tokens that are not padding, (B, T)."""
     states = stack.last_hidden_state
     assert states is not None
     if attention_mask is None:
@@ -223,7 +223,7 @@ def _mask_real_tokens(stack: ParXLModelOutput, attention_mask: Tensor | None) ->
 
 
 class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
-    """Causal language model with a fixed architecture.
+    """PAR-XL causal language model with a fixed architecture.
 
     Raises:
         ConfigError: If the configuration has no architecture.
@@ -231,7 +231,9 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
 
     def __init__(self, config: ParXLConfig) -> None:
         if config.architecture is None:
-            raise ConfigError("architecture=None: ParXLForCausalLM is a fixed network; ParXLSupernet searches for one")
+            raise ConfigError(
+                "architecture=None: ParXLForCausalLM needs a fixed architecture; ParXLSupernet searches for one"
+            )
         super().__init__(config)
         self.post_init()
 
@@ -301,7 +303,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
     def _prepare_cache_for_generation(
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any
     ) -> None:
-        """Create a `ParXLCache` for `generate`, unless caching is disabled or a cache is passed.
+        """Create a `ParXLCache` for `generate`, unless caching is disabled or a cache is given.
 
         Raises:
             ConfigError: If `cache_implementation` requests a cache of another kind.
@@ -316,7 +318,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
 
 
 class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
-    """Supernet with all operations in every block, and gates that weight or select the operations.
+    """Supernet for architecture search: every block contains all operations, and gates weight or select them.
 
     `set_step` draws the noise and the path of a training step from `gate_seed` and the number of the optimiser step
     only. All micro-batches and processes of a step therefore use the same noise and path.
@@ -332,7 +334,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
     def __init__(self, config: ParXLConfig) -> None:
         if config.architecture is not None:
             raise ConfigError(
-                f"architecture={config.architecture}: must be complete here; ParXLSupernet searches for one"
+                f"architecture={config.architecture}: must be None, because ParXLSupernet searches for an architecture"
             )
         super().__init__(config)
         self.gates: nn.Parameter = nn.Parameter(torch.zeros(config.num_hidden_layers, len(OPERATIONS)))
@@ -348,7 +350,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             init.zeros_(self.gates)
 
     def set_step(self, step: int, total: int) -> None:
-        """Set the temperature of optimiser step `step` of `total`, and draw the gate noise and the path of the step."""
+        """Set the gate temperature for optimiser step `step` of `total`, and draw the step's gate noise and path."""
         config = self.config
         self.temperature = gate_temperature(step, total, config.tau_start, config.tau_end, config.tau_schedule)
         noise = self.draw_noise(step)
@@ -356,22 +358,22 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             self._path = (whole(self.gates).float().cpu() + noise).argmax(dim=-1).tolist()
 
     def draw_noise(self, *key: int) -> Tensor:
-        """Draw and return Gumbel noise, (N, 3) on the CPU, with the seed (`gate_seed`, *key)."""
+        """Draw the Gumbel noise that is added to the gates, (N, 3) on the CPU, seeded by (`gate_seed`, *key)."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
         self._noise = noise.to(self.gates.device, non_blocking=True)
         return noise
 
     def gate_probabilities(self) -> Tensor:
-        """Compute the probabilities softmax(a) of the operations of every block, float32 (N, 3)."""
+        """Return the probability of every operation in every block, softmax(a), float32 (N, 3)."""
         return gate_weights(self.gates)
 
     def architecture(self) -> str:
-        """Return the most probable operation of every block as a string. In a tie, the first operation is chosen."""
+        """Return the most probable operation of every block, as one letter per block."""
         return "".join(OPERATIONS[operation] for operation in self._select_most_probable())
 
     def find_most_probable(self, target: float, tolerance: float) -> str:
-        """Return the most probable architecture with a latency within a tolerance of the target.
+        """Return the most probable architecture whose latency is within a tolerance of the target.
 
         If there is none, return the architecture with the nearest latency.
 
@@ -384,30 +386,30 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return find_most_probable_at_cost(gate_weights(whole(self.gates)).tolist(), milliseconds, target, tolerance)
 
     def sample_path(self, generator: torch.Generator) -> list[int]:
-        """Sample one operation number per block from softmax(a) with a CPU generator."""
+        """Sample one operation index per block from the gate probabilities, with a CPU generator."""
         return sample_path(self.gates.float().cpu(), generator)
 
     def _select_most_probable(self) -> list[int]:
         return whole(self.gates).argmax(dim=-1).tolist()
 
     def penalties(self, count: Tensor) -> dict[str, LossTerm]:
-        """Return the expected cost sum_b softmax(a_b) . c, as a share of the alternating network's cost."""
+        """Return the expected cost of the architecture, sum_b softmax(a_b) . c, relative to the alternating network."""
         if not self.config.latency_weight:
             return {}
         cost = self._compute_expected_cost(self.gate_probabilities())
         return {"latency": LossTerm(cost * count, count, self.config.latency_weight)}
 
     def latency(self) -> Tensor:
-        """Compute the latency in milliseconds of all blocks with their most probable operations, a scalar."""
+        """Return the latency of the most probable architecture in milliseconds, a scalar."""
         costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
         return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the rows of a batch. A budget counts the depth of the architecture once per row."""
+        """Return the number of rows in a batch; each counts the depth of the architecture once."""
         return torch.full((), len(batch["input_ids"]), device=batch["input_ids"].device)
 
     def expected_depth(self, outputs: ParXLOutput) -> LossTerm:
-        """Compute the expected cost in blocks of the alternating network, N sum_b softmax(a_b) . c / c(sfsf...)."""
+        """Return the expected cost in blocks of the alternating network, N sum_b softmax(a_b) . c / c(sfsf...)."""
         assert outputs.gate_probabilities is not None
         assert outputs.trace is not None
         rows = outputs.trace.executed.tokens
@@ -417,7 +419,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return LossTerm(depth * count, count)
 
     def _compute_expected_cost(self, probabilities: Tensor) -> Tensor:
-        """Compute the expected cost as a share of the alternating network's cost."""
+        """Return the expected cost of the architecture, as a share of the alternating network's cost."""
         return (probabilities * torch.tensor(self.config.relative_costs, device=probabilities.device)).sum()
 
     @can_return_tuple
@@ -437,7 +439,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         num_targets: Mapping[str, Tensor] | None = None,
         **options: Unpack[LossOptions],
     ) -> ParXLOutput:
-        """Predict the next token at every position. `ParXLForCausalLM.forward` has the same arguments except `gates`.
+        """Predict the next token at every position, with arguments as for `ParXLForCausalLM.forward` plus `gates`.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -481,7 +483,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return outputs
 
     def _mix(self, gates: str | Sequence[int] | None) -> tuple[list[Mix], Tensor]:
-        """Return the operations of each block with their factors, and the weights of all operations, (N, 3)."""
+        """Return the operations that each block runs, with their factors, and the weights of all operations, (N, 3)."""
         if gates is None and not self.training:
             gates = "soft"
         if self._noise is None and gates in (None, "noisy"):
@@ -499,7 +501,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         return make_path_mixes(path), one_hot(path, self.gates.device)
 
     def _mix_sampled(self) -> tuple[list[Mix], Tensor]:
-        """Return the sampled path with factors of one that carry the gradients of the gates.
+        """Return a sampled path of operations whose factors are 1 but pass gradients to the gates.
 
         Dong & Yang 2019 (arXiv 1910.04465).
         """
@@ -518,5 +520,5 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
             raise ConfigError(f"gates={gates!r} must be one of {', '.join(_MODES)}, or a path{nearest(gates, _MODES)}")
         path = list(gates)
         if len(path) != len(self.gates) or not set(path) <= set(range(len(OPERATIONS))):
-            raise ConfigError(f"gates={path} must be {len(self.gates)} numbers of operations, 0, 1 or 2")
+            raise ConfigError(f"gates={path}: must be {len(self.gates)} operation numbers, each 0, 1 or 2")
         return path

@@ -1,1 +1,1 @@
-"""Models with PonderNet's halting distribution, over the steps of a shared ALBERT block or of a recurrent cell."""
+"""Models that halt by PonderNet's distribution over steps: an ALBERT and a recurrent cell."""

@@ -14,7 +14,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 @strict
 class PonderConfig(FamilyConfig, settings=PonderSettings):
-    """Base configuration of models that halt by PonderNet's halting distribution."""
+    """Base configuration of models that halt by PonderNet's distribution over steps."""
 
     # The settings of `PonderSettings`, which documents them, with the values of a file that lacks them.
     prior: str = "geometric"
@@ -28,7 +28,7 @@ class PonderConfig(FamilyConfig, settings=PonderSettings):
 
 @strict
 class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlbertSettings):
-    """Configuration of an ALBERT that halts sequences by PonderNet's distribution (Banino et al. 2021).
+    """Configuration of PonderALBERT, an ALBERT whose sequences halt by PonderNet's method (Banino et al. 2021).
 
     The fields of transformers' ALBERT keep their names. The defaults are those of PonderALBERT. PALBERT (Balagansky &
     Gavrilov 2022) is `readout=pooler`, `halting_head=linear_cat`, `halting_head_layers=3`,
@@ -52,13 +52,13 @@ class PonderAlbertConfig(PonderConfig, StepwiseAlbertShape, settings=PonderAlber
 
     @property
     def cls_tokens(self) -> int:
-        """Number of [CLS] tokens at the start of a text."""
+        """Number of [CLS] tokens at the start of a text, read by the classifier and the halting head."""
         return 2 if self.readout == "tokens" else 1
 
 
 @strict
 class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
-    """Configuration of a recurrent network that reads one vector at every step (Banino et al. 2021, section 3.1)."""
+    """Configuration of PonderNet's recurrent network, which reads one vector at each step (Banino et al. 2021, 3.1)."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
 

@@ -1,4 +1,4 @@
-"""Conversion of checkpoints of the reference implementation of PonderALBERT."""
+"""Conversion of checkpoints of the original PonderALBERT code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PARTS = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool) -> dict[str, Tensor]:
-    """Rename the weights of the reference classifier.
+    """Rename the weights of an original PonderALBERT classifier as in this package.
 
     It has no pooler, and its encoder modules are at the top level.
     """

@@ -1,4 +1,4 @@
-"""Settings of PonderALBERT and of PonderNet's recurrent cell, their checks, and the descriptors of both families."""
+"""Settings of PonderALBERT and PonderNet's recurrent cell, their validation, and the descriptors of both families."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ CellKind = StrEnum("CellKind", ["tanh", "gru"])
 
 @dataclass
 class PonderSettings:
-    """Settings of PonderNet's halting distribution (Banino et al. 2021), shared by all models that use it."""
+    """Settings of PonderNet's halting distribution (Banino et al. 2021): prior, loss weight and truncation."""
 
     prior: Prior = setting(
         Prior.geometric,
@@ -56,7 +56,7 @@ class PonderSettings:
 
 @dataclass
 class PonderAlbertSettings(PonderSettings, AlbertSettings):
-    """PonderALBERT: a halting distribution over the iterations of the ALBERT block, one per sequence."""
+    """PonderALBERT: each sequence stops at a step of the ALBERT block by a learned halting distribution."""
 
     name: str = family_name("ponder_albert")
     ce_normalisation: Normalisation = setting(
@@ -100,7 +100,7 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
 
 
 def check_prior(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a uniform prior has no halting probability."""
+    """Yield an error if a halting probability is set for the uniform prior, which has none."""
     model = config.model
     assert isinstance(model, PonderSettings)
     probability = model.target_halt_probability
@@ -112,7 +112,7 @@ def check_prior(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Check that no prior favours another depth than the target of a budget."""
+    """Yield an error if the prior favours another depth than the target of a depth budget."""
     model = config.model
     assert isinstance(model, PonderSettings)
     if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
@@ -123,7 +123,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
-    """Check that only a halting head that can have several layers is set to have more than one."""
+    """Yield an error if several layers are set for a halting head that supports only one."""
     model = config.model
     assert isinstance(model, PonderAlbertSettings)
     layers = model.halting_head_layers
@@ -132,7 +132,7 @@ def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """Return how many [CLS] tokens begin a text, from the settings or from the model's configuration."""
+    """Return the number of [CLS] tokens at the start of a text, from the settings or the model's configuration."""
     return {
         "cls_tokens": 2 if model.readout == Readout.tokens else 1,
         "double_cls_pairs": str(model.double_cls_pairs),

@@ -1,4 +1,4 @@
-"""The training objective of PonderNet, and PonderALBERT, which is trained with it.
+"""Training objective of PonderNet, and PonderALBERT, which is trained with it.
 
     L = (1/B) sum_b sum_n p_bn loss(y_b, yhat_bn) + beta (1/B) sum_b KL_b
 
@@ -52,7 +52,7 @@ from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:
-    """Return the posterior p, (B, N), and the prior towards which the loss regularises it, (N,).
+    """Return the posterior halting distribution p, (B, N), and the prior that regularises it, (N,).
 
     Args:
         config: Configuration with `prior`, `target_halt_probability` and `truncation`.
@@ -71,7 +71,7 @@ def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDi
 def ponder_terms(
     config: Any, losses: Tensor, counted: Tensor, posterior: HaltingDistribution, prior: HaltingDistribution
 ) -> dict[str, LossTerm]:
-    """Return the loss parts `task` and `kl`, each summed over the sequences with a target and with their number.
+    """Return PonderNet's loss parts, summed over labelled sequences: expected task loss `task`, and divergence `kl`.
 
     Args:
         config: Configuration with `kl_penalty_factor` (beta), `kl_direction`, and optionally `ce_normalisation`; see
@@ -94,7 +94,7 @@ def ponder_terms(
 
 @dataclass(frozen=True)
 class HaltingStage:
-    """Loss of the second training stage, with the slope k and the threshold gamma of its targets.
+    """Loss of the second training stage, in which only the halting head is trained on a frozen model.
 
     See `adadepth.halting.distribution`.
     """
@@ -103,13 +103,13 @@ class HaltingStage:
     threshold: float
 
     def terms(self, halting_logits: Tensor, losses: Tensor, counted: Tensor) -> dict[str, LossTerm]:
-        """Return the loss part `halting` of the second training stage; see `continuation_losses`."""
+        """Return the loss part `halting` of the second training stage."""
         per_sequence = continuation_losses(halting_logits, losses, self.slope, self.threshold)
         return {"halting": LossTerm((per_sequence * counted).sum(), counted.sum())}
 
 
 class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
-    """Base class of models with PonderNet's halting distribution: loss, counts, depth, and second training stage.
+    """Base class of models trained with PonderNet's objective: loss, depth, and a second stage for the halting head.
 
     Attributes:
         config: Configuration with the fields that `ponder_distributions` and `ponder_terms` read, and `exit_rule`.
@@ -122,13 +122,13 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
     @property
     def halting_head(self) -> nn.Module:
-        """Module that computes only the halting logits."""
+        """Module that computes the halting logits and nothing else."""
         raise NotImplementedError
 
     def add_halting(
         self, output: StepwiseOutput, labels: Tensor | None, num_targets: Mapping[str, Tensor] | None
     ) -> None:
-        """Add the halting distribution to a model output and, if there are labels, the loss.
+        """Add the halting distribution and, with labels, the loss to a model output.
 
         Args:
             output: Output of a forward pass that ran all steps.
@@ -149,12 +149,12 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         output.loss, output.loss_parts = combine_terms(terms, num_targets)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the count that divides each loss part, by name. The trainer sums the counts over an optimiser step."""
+        """Return the number of labelled sequences in a batch, or the sum of their class weights."""
         names = ("task", "kl") if self.halting_stage is None else ("halting",)
         return dict.fromkeys(names, count_sequences(self.config, batch["labels"]))
 
     def prior_facts(self, outputs: StepwiseOutput) -> dict[str, Any]:
-        """Return the prior's probabilities, (N,) on the CPU, its truncation, and the direction of the KL divergence.
+        """Return the prior over exit steps, (N,) on the CPU, its truncation, and the direction of the KL divergence.
 
         The result is empty unless all steps ran.
         """
@@ -167,7 +167,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         }
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """Count the sequences of a batch. A budget averages their depths."""
+        """Return the number of sequences in a batch, over which the mean depth is taken."""
         return torch.full((), len(batch["labels"]), device=batch["labels"].device)
 
     @property
@@ -177,13 +177,13 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         return last.bias
 
     def soft_depth(self, outputs: StepwiseOutput) -> LossTerm:
-        """Return the expected number of steps, summed over sequences, with gradients for the halting distribution."""
+        """Return the expected number of steps, summed over sequences and differentiable."""
         assert outputs.posterior is not None
         steps = outputs.posterior.expected_steps()
         return LossTerm(steps.sum(), torch.full((), len(steps), device=steps.device))
 
     def train_halting_alone(self, slope: float, threshold: float) -> None:
-        """Start the second stage of training, which trains only the halting head with its own loss.
+        """Start the second training stage, in which only the halting head is trained, with its own loss.
 
         The stage lasts as long as this object. Neither the configuration nor the saved weights record it.
         """
@@ -193,7 +193,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
         self.train(self.training)
 
     def train(self, mode: bool = True) -> Self:
-        """Set training or evaluation mode.
+        """Set training or evaluation mode; in the second stage, frozen modules stay in evaluation mode.
 
         In the second stage, frozen modules stay in evaluation mode, without dropout.
         """
@@ -205,7 +205,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
 
 class PonderClassificationLoss:
-    """Loss function for training loops that do not pass labels to the model.
+    """PonderNet's loss as a separate function, for training loops that do not pass labels to the model.
 
     Args:
         kl_penalty_factor: Weight beta of the KL divergence.
@@ -224,7 +224,7 @@ class PonderClassificationLoss:
         self.kl_direction = kl_direction
 
     def __call__(self, prediction: StepwiseOutput, labels: Sequence[int] | Tensor) -> dict[str, Tensor]:
-        """Return the loss of a model output for labels.
+        """Compute the loss of a model output for labels.
 
         Args:
             prediction: Output of a forward pass that ran all steps.
@@ -250,7 +250,7 @@ class PonderClassificationLoss:
 def _encode_texts(
     tokenizer: PreTrainedTokenizerBase, texts: Sequence[str | tuple[str, str]], config: PonderAlbertConfig
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return ids, mask and segments, (B, T) each, of texts or pairs of texts; see `_read_text_rows`.
+    """Tokenise texts or pairs of texts into ids, mask and segment ids, (B, T) each.
 
     With two [CLS] tokens, a pair is `[CLS] [CLS] a [SEP] b [SEP]`. With `double_cls_pairs=both`, another [CLS] precedes
     b, as in the reference code. If the model has too few positions, the longer text of a pair is truncated first.
@@ -268,7 +268,7 @@ def _encode_texts(
 
 
 def _read_text_rows(texts: Any) -> list[tuple[str, ...]]:
-    """Return each text or pair of texts as a tuple.
+    """Return each text or pair of texts as a tuple of one or two strings.
 
     Args:
         texts: Sequence of texts or of pairs. As in the reference code, pairs may also be a tuple of two lists of equal
@@ -318,7 +318,7 @@ _Text = str | tuple[str, str]
 
 
 class PonderAlbertModel(SteppedAlbertModel):
-    """Encoder without heads that runs all steps. It pools the first token if the heads read the pooled token."""
+    """PonderALBERT encoder without heads, which runs all steps."""
 
     config: PonderAlbertConfig
     config_class = PonderAlbertConfig
@@ -328,7 +328,7 @@ class PonderAlbertModel(SteppedAlbertModel):
 
 
 class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrainedModel):
-    """ALBERT with a classifier (or, with one label, a regressor) and a halting head that read every step.
+    """PonderALBERT with a classifier or regressor and a halting head, which both predict at every step.
 
     Args:
         config: `PonderAlbertConfig`, or the configuration of another ALBERT, from which the sizes are taken.
@@ -370,7 +370,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         generator: torch.Generator | None = None,
         **kwargs: Any,
     ) -> StepwiseOutput:
-        """Run steps until every sequence has exited, and compute the loss if there are labels; see `take_steps`.
+        """Run steps until every sequence has exited, and compute the loss if there are labels.
 
         Labels are classes or values, (B,); see `step_losses`. `num_targets` are the counts that normalise the loss
         parts; see `combine_terms`. `input_ids` may also be B texts or pairs of texts; see `_read_text_rows`.
@@ -385,7 +385,7 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Compute the logits and halting logits of a step; see `adadepth.models.shared.albert.stepper.ReadStates`.
+        """Compute the logits and halting logits from the hidden states of a step.
 
         `memory` contains the features of the previous step, (A, H). PALBERT's halting heads read their change.
         """
@@ -409,12 +409,12 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         return torch.cat([features, previous], dim=-1)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch; see `price_sequences`."""
+        """Return the MACs of a batch from its depth trace."""
         return price_sequences(self.config, trace, each_step=self.head_work)
 
     @property
     def head_work(self) -> float:
-        """Multiply-accumulates of the heads for one sequence: the number of weights of their linear layers."""
+        """MACs of the heads for one sequence, the number of weights in their linear layers."""
         modules = [self.classifier, self.ponder, self.albert.pooler]
         linear = [m for module in modules if module is not None for m in module.modules() if isinstance(m, nn.Linear)]
         return float(sum(module.in_features * module.out_features for module in linear))

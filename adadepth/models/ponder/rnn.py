@@ -1,4 +1,4 @@
-"""Recurrent network of the PonderNet paper. Its cell reads the same input at every step."""
+"""Recurrent network of the PonderNet paper, whose cell reads the same input at every step."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _GATES = {"tanh": 1, "gru": 3}
 
 
 class PonderRnnForClassification(PonderTraining, PreTrainedModel):
-    """Recurrent cell with a classifier (or, with one label, a regressor) and a halting head that read its state."""
+    """Recurrent cell with a classifier or regressor and a halting head, which both read its state at every step."""
 
     config: PonderRnnConfig
     config_class = PonderRnnConfig
@@ -124,7 +124,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         return torch.lerp(torch.tanh(candidate + reset * candidate_h), state, update)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch, heads included."""
+        """Return the MACs of a batch from its depth trace, including the heads."""
         heads = self.classifier.in_features * (self.classifier.out_features + 1)
         once, step = float(self.input.weight.numel()), float(self.recurrent.weight.numel() + heads)
         updates = trace.updates.double()
@@ -140,7 +140,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of updates of a unit."""
+        """Maximum number of steps of an example."""
         return self.config.max_updates
 
     @property
@@ -150,7 +150,7 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
 
 
 class RnnStepper:
-    """`RefillingStepper` for vectors; see `adadepth.models.shared.steps`."""
+    """Runs the recurrent cell step by step on a batch whose examples exit one by one; implements `RefillingStepper`."""
 
     width, computed = 1, None
 
@@ -164,15 +164,15 @@ class RnnStepper:
         return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Update the state, and return the logits and halting logits."""
+        """Run one step of the cell, and return the logits and the halting logits."""
         self._state = self._model.step(self._driven, self._state)
         return self._model.classifier(self._state), self._model.halting(self._state).squeeze(-1)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except the given ones."""
+        """Remove all examples from the batch except the given ones."""
         self._driven, self._state = self._driven[rows], self._state[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Start waiting examples and append them to the running ones."""
+        """Add waiting examples to the running ones, at their first step."""
         driven, state = self._start(self._inputs[rows])
         self._driven, self._state = torch.cat([self._driven, driven]), torch.cat([self._state, state])

@@ -1,1 +1,1 @@
-"""Parts that several families share: the ALBERT block, predictions after every step, losses, conversions."""
+"""Modules shared by several model families: the ALBERT block, the loop over steps, losses and conversions."""

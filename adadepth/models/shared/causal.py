@@ -1,4 +1,4 @@
-"""Causal language models: targets, positions in packed documents, and losses of a part of the tokens at a time.
+"""Building blocks of causal language models: targets, positions in packed documents, and losses computed in chunks.
 
 Shape legend: B rows, T tokens, M targets, D width, V pieces.
 """
@@ -17,24 +17,24 @@ _MAX_LOGITS = 2**23  # logits computed at once
 
 
 def causal_targets(labels: Tensor) -> Tensor:
-    """Return the label of the next position, (B, T); the last position has none."""
+    """Return the next token as the target of each position, (B, T); the last position has no target."""
     return nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
 def count_in_documents(documents: Tensor) -> Tensor:
-    """Return the position of every token in its document, int64, from the numbers of the documents, (B, T) each."""
+    """Return each token's position within its document, int64, from document numbers, (B, T) each."""
     columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
     starts = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
     return columns - torch.where(starts, columns, 0).cummax(dim=1).values
 
 
 def count_rows_at_once(pieces: int) -> int:
-    """Return how many rows of logits of this width are computed at once."""
+    """Return the number of rows of logits that are computed per chunk to limit memory."""
     return max(1, _MAX_LOGITS // pieces)
 
 
 def compute_in_parts(compute: Callable[..., Tensor], pieces: int, *inputs: Tensor) -> Tensor:
-    """Compute losses of M rows a part at a time, and again in the backward pass; float32 (M,).
+    """Compute the losses of M rows in chunks to save memory, and recompute them in the backward pass; float32 (M,).
 
     Args:
         compute: Function from rows of the inputs to their losses, whose logits are not stored.

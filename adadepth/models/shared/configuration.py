@@ -1,4 +1,4 @@
-"""Base class of model configurations, which have a field for every setting of a family, and checks of field values."""
+"""Base class of model configurations, with one field per setting of the family, and validation of field values."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MEANINGS: dict[str, tuple[Any, ...]] = {
 
 
 class WithStockConfig(PreTrainedModel):
-    """Model with a configuration class of transformers, which is saved unchanged.
+    """Mixin for models that use and save a configuration class of transformers unchanged.
 
     transformers' `Trainer` gathers only the logits of its output.
     """
@@ -52,7 +52,7 @@ class WithStockConfig(PreTrainedModel):
         setattr(self.config, _KEY, ["trace", "loss_parts"])
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> Any:
-        """Save as transformers does, with the original configuration."""
+        """Save the model as transformers does, with its original configuration."""
         ignored = vars(self.config).pop(_KEY, None)
         try:
             return super().save_pretrained(*args, **kwargs)
@@ -68,7 +68,7 @@ BESIDE_LOGITS = [
 
 
 class FamilyConfig(PreTrainedConfig):
-    """Base configuration with the settings of a family as fields, and with fields that only a model has.
+    """Base class of model configurations, with one field per setting of the model family.
 
     For example, `class AlbertActConfig(AlbertShape, settings=AlbertActSettings)` has a field for every setting that
     belongs to a model (`in_model`). A field has the JSON form of the setting: choices are strings, and floats may be
@@ -97,7 +97,7 @@ class FamilyConfig(PreTrainedConfig):
             check_values(self, settings)
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
-        """Save the configuration and a module through which transformers imports this package's classes."""
+        """Save the configuration, with a module through which transformers can import this package's classes."""
         self.auto_map = auto_map(self.model_type)
         folder = Path(save_directory)
         folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        """Load a configuration of this model type, or of a type that can provide the family's initial weights.
+        """Load a configuration of this model type, or of another type from which weights can be initialised.
 
         Raises:
             CheckpointError: If the model type is another one.
@@ -117,7 +117,7 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build a configuration from a dictionary as transformers does.
+        """Build a configuration from a dictionary, as in transformers.
 
         Raises:
             ConfigError: If the dictionary has a field that this configuration ignores although it changes the
@@ -128,11 +128,11 @@ class FamilyConfig(PreTrainedConfig):
 
     @classmethod
     def register_for_auto_class(cls, auto_class: Any = "AutoConfig") -> None:
-        """Do nothing. Saved files already name this package, and transformers would copy the module of the class."""
+        """Do nothing, because saved files already name this package, and transformers would copy the class's module."""
 
 
 def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[str, Any]) -> None:
-    """Refuse a field of `_MEANINGS` that a configuration class lacks, if its value would change the computation.
+    """Raise an error if a value would change the computation in other models but is not supported by this one.
 
     Raises:
         ConfigError: Names the first such field, its value, and the values that change nothing.
@@ -149,7 +149,7 @@ def check_unread_fields(config_class: type[PreTrainedConfig], stored: Mapping[st
 
 
 def check_values(config: PreTrainedConfig, settings: type) -> None:
-    """Refuse a value that is not allowed for its setting.
+    """Raise an error if a setting has a value that is not allowed.
 
     Raises:
         ConfigError: Names the first such field, its value, the allowed values and the nearest match.
@@ -165,7 +165,7 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
 
 
 def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:
-    """Refuse names that are not fields, because the configuration itself would store them silently.
+    """Raise an error for names that are not configuration fields, which transformers would store silently.
 
     Raises:
         ConfigError: Names the first unknown name and its nearest match.
@@ -177,7 +177,7 @@ def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]
 
 
 def _describe_fields(config_class: type, settings: type) -> None:
-    """Add the settings to the class as fields, before `dataclass` and `strict` read the class."""
+    """Add the settings of a model family to a configuration class as fields."""
     bases = filter(dataclasses.is_dataclass, reversed(config_class.__mro__[1:]))  # it is no dataclass itself yet
     inherited = {field.name: field for base in bases for field in dataclasses.fields(base)}
     annotations = inspect.get_annotations(config_class, eval_str=True)
@@ -198,7 +198,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _build_docstring(config_class: type) -> str:
-    """Return the docstring of a configuration class, extended by a paragraph for every declared field."""
+    """Return the docstring of a configuration class, extended by the description of every field."""
     options = choices(settings) if (settings := getattr(config_class, "settings_class", None)) else {}
     wrap = functools.partial(
         textwrap.fill, width=116, initial_indent=" " * 4, subsequent_indent=" " * 8, break_on_hyphens=False

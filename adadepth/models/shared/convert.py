@@ -1,4 +1,4 @@
-"""Conversion of reference checkpoints, and a module that is saved with configurations and imports this package.
+"""Conversion of checkpoints of other implementations, and the module saved with models that imports this package.
 
 This package never runs that module. If the package has not been imported, transformers reports that the model has
 custom code, and runs the module if the user trusts it. The module contains no model code.
@@ -33,21 +33,21 @@ def __getattr__(name):
 
 
 def auto_map(model_type: str) -> dict[str, str]:
-    """Return the model class for each Auto class of transformers, in the form that configurations store."""
+    """Return the `auto_map` of a configuration: the model class for each Auto class of transformers."""
     spec = families()[model_type]
     classes = {"AutoConfig": spec.config, **spec.auto_classes()}
     return {auto: f"{MODULE}.{path.rpartition(':')[2]}" for auto, path in classes.items()}
 
 
 def write_module(folder: Path) -> None:
-    """Write the module that imports this package into a folder."""
+    """Write a small Python module into a model folder that makes transformers import this package."""
     (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
 
 
 def convert_reference_state_dict(
     model_type: str, state_dict: Mapping[str, Tensor], *, pooler_transpose: bool = False
 ) -> dict[str, Tensor]:
-    """Rename the parameters of a reference implementation to the layout of this package.
+    """Rename the weights of another implementation's checkpoint to the names of this package.
 
     `albert_act` reads two layouts. The layout of published ACT-ALBERT checkpoints differs only by a legacy buffer. The
     layout of a single-group ALBERT of transformers has no halting head. Load the result with `strict=False`, so that
@@ -68,14 +68,14 @@ def convert_reference_state_dict(
     converters = {name: family.weights_from for name, family in families().items() if family.weights_from is not None}
     if model_type not in converters:
         raise CheckpointError(
-            f"model_type={model_type!r} has no reference layout; supported are "
+            f"model_type={model_type!r} cannot be converted from a reference checkpoint; supported are "
             f"{', '.join(converters)}{nearest(model_type, converters)}"
         )
     return load(converters[model_type])(state_dict, pooler_transpose)
 
 
 def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreTrainedConfig:
-    """Convert the configuration of a reference implementation.
+    """Convert the configuration of another implementation to that of this package.
 
     The activation `gelu` of ACT-ALBERT becomes TensorFlow's tanh form. For Adalayers, `seed_compat` is set.
 

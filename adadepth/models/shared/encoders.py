@@ -1,4 +1,4 @@
-"""Properties of encoders of this package and of transformers: accepted inputs, sequence limits, compute of blocks."""
+"""Properties of base encoders, from this package or transformers: accepted inputs, length limits, MACs per block."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INNER_NAMES = ("intermediate_size", "encoder_ffn_dim", "d_ff", "hidden_dim")
 
 
 def longest_sequence(base: PreTrainedModel) -> int | None:
-    """Return the maximum sequence length of a base model in tokens, or None if its positions are relative."""
+    """Return the maximum sequence length of an encoder in tokens, or None for relative positions."""
     for name, module in base.named_modules():
         if isinstance(module, nn.Embedding) and name.endswith(("position_embeddings", "embed_positions")):
             # RoBERTa counts from its padding id, BART from 2.
@@ -27,13 +27,13 @@ def longest_sequence(base: PreTrainedModel) -> int | None:
 
 
 def vocabulary_size(base: PreTrainedModel) -> int | None:
-    """Return the number of tokens for which a base model has embeddings, or None if it has no embedding table."""
+    """Return the number of tokens in an encoder's embedding table, or None if it has none."""
     table = base.get_input_embeddings()
     return table.num_embeddings if isinstance(table, nn.Embedding) else None
 
 
 def select_accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Select the inputs that a base model accepts. Segment ids are passed only if it has more than one segment type."""
+    """Select the batch entries that an encoder accepts. Segment ids require more than one segment type."""
     names = set(inspect.signature(base.forward).parameters)
     if getattr(base.config, "type_vocab_size", 2) < 2:
         names.discard("token_type_ids")
@@ -41,13 +41,13 @@ def select_accepted_inputs(base: PreTrainedModel, inputs: Mapping[str, Any]) -> 
 
 
 def compute_entry_macs(base: PreTrainedConfig) -> float:
-    """Return the multiply-accumulates per token of projecting embeddings to states, or 0 if the widths are equal."""
+    """Return the MACs per token of projecting embeddings to the hidden size, or 0 if the sizes are equal."""
     embedding = getattr(base, "embedding_size", base.hidden_size)
     return 0.0 if embedding == base.hidden_size else embedding * base.hidden_size
 
 
 def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
-    """Return the multiply-accumulates per token of one block.
+    """Return the multiply-accumulates (MACs) per token of one transformer block.
 
     In T5, the total width of the attention heads may differ from that of the states. A gated feed-forward layer of T5
     has a third matrix.
@@ -66,7 +66,7 @@ def compute_block_macs(base: PreTrainedConfig, length: Tensor) -> Tensor:
 
 
 def check_words(words: Tensor, table: nn.Module) -> None:
-    """Refuse a batch without tokens. On a CPU, also refuse ids outside of the vocabulary.
+    """Raise an error for a batch without tokens and, on a CPU, for token ids outside of the vocabulary.
 
     On an accelerator, checking ids would synchronise in every step. The accelerator has its own assertion for such ids.
 
@@ -78,7 +78,7 @@ def check_words(words: Tensor, table: nn.Module) -> None:
         ValueError: States the error in the words.
     """
     if words.numel() == 0:
-        raise ValueError(f"input of shape {tuple(words.shape)}: needs at least one sequence of at least one token")
+        raise ValueError(f"input of shape {tuple(words.shape)}: must have at least one sequence of at least one token")
     size = getattr(table, "num_embeddings", None)
     if size is None or words.is_floating_point() or words.device.type != "cpu" or torch.compiler.is_compiling():
         return
@@ -88,7 +88,7 @@ def check_words(words: Tensor, table: nn.Module) -> None:
 
 
 def find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> Tensor:
-    """Return the mask of the new tokens that are not padding, boolean (B, T).
+    """Return a mask of the new tokens that are not padding, boolean (B, T).
 
     Args:
         mask: 1 at real tokens, those in a cache included, (B, M + T); masks of another form mask no padding.

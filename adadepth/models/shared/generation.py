@@ -1,4 +1,4 @@
-"""The method `generate` of language models, with checks of prompts and of drafting."""
+"""Mixin with `generate` for language models, which validates prompts and options."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adadepth.errors import ConfigError, DataError
 
 
 class CheckedGeneration:
-    """Mixin with a `generate` that refuses invalid prompts with a one-line error. It is used with `GenerationMixin`.
+    """Mixin whose `generate` raises one-line errors for invalid prompts; used together with `GenerationMixin`.
 
     Attributes:
         drafting: Method of drafting tokens with less depth, for the message about `assistant_early_exit`.
@@ -24,7 +24,7 @@ class CheckedGeneration:
     generation_config: Any
 
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Continue prompts as transformers does.
+        """Generate continuations of prompts as transformers does, after validating the prompts.
 
         Args:
             inputs: Token ids (B, T).
@@ -47,7 +47,7 @@ class CheckedGeneration:
         return parent.generate(inputs, generation_config, *args, **kwargs)
 
     def check_early_exit(self, layer: int) -> None:
-        """Refuse to draft tokens with the first layers, unless the model can.
+        """Raise an error if assisted generation would draft with the first layers, but the model cannot exit there.
 
         Raises:
             ConfigError: If there is no exit after this layer.
@@ -60,7 +60,7 @@ class CheckedGeneration:
 def resolve_cache(
     cache: Cache | None, use_cache: bool | None, policy: str, make_cache: Callable[[], Cache | None]
 ) -> Cache | None:
-    """Return the cache of a forward pass that requests a cache policy by its name.
+    """Return the key-value cache of a forward pass for a cache policy given by its name.
 
     Args:
         cache: Cache that the call passes, whose policy is its attribute `policy`, or `all` without one.
@@ -82,7 +82,7 @@ def resolve_cache(
 
 
 def check_prompt(ids: Any, pieces: int | None) -> None:
-    """Refuse a prompt that is empty or not a tensor of token ids.
+    """Raise an error if a prompt is empty or not a tensor of token ids.
 
     Args:
         ids: Token ids (B, T).

@@ -1,4 +1,4 @@
-"""Layers shared by several families: dropout from random bits, linear layers with oneDNN, sinusoidal positions."""
+"""Layers shared by several families: fast dropout, linear layers with oneDNN, sinusoidal positions."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Dropout(nn.Dropout):
         return input * mask.mul_(scale)
 
     def added(self, state: Tensor, change: Tensor) -> Tensor:
-        """Add a change to a state of the same shape, with dropout on the change."""
+        """Apply dropout to a change, and add it to a state of the same shape (residual connection)."""
         if not self._uses_bit_mask(change):
             return state + super().forward(change)
         mask, scale = _draw_mask(change, self.p)
@@ -43,7 +43,7 @@ class Dropout(nn.Dropout):
 
 
 def _draw_mask(like: Tensor, probability: float) -> tuple[Tensor, float]:
-    """Return a mask, 1 at kept values and 0 at dropped values, and the factor of the kept values.
+    """Draw a dropout mask, 1 for kept and 0 for dropped values, and return it with the factor of kept values.
 
     Args:
         like: Tensor on the CPU with the shape and dtype of the mask.
@@ -57,7 +57,7 @@ def _draw_mask(like: Tensor, probability: float) -> tuple[Tensor, float]:
 
 
 def sinusoidal_positions(length: int, like: Tensor) -> Tensor:
-    """Return the position encodings of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, (T, k).
+    """Return the sinusoidal position encodings of Vaswani et al. 2017 (arXiv 1706.03762), section 3.5, (T, k).
 
     Columns alternate between sines and cosines.
 
@@ -79,14 +79,14 @@ _PLAIN_TYPES = (Tensor, nn.Parameter)
 
 
 def whole(parameter: Tensor) -> Tensor:
-    """Return a parameter without gradient tracking. A sharded parameter is gathered from all processes."""
+    """Return a parameter without gradient tracking; a sharded parameter is first gathered from all processes."""
     values = parameter.detach()
     gather: Callable[[], Tensor] = getattr(values, "full_tensor", lambda: values)
     return gather()
 
 
 def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
-    """Return W x + b, (..., outputs), in float32 whatever the dtype of the model or of autocast."""
+    """Return W x + b in float32, (..., outputs), whatever the dtype of the model or of autocast."""
     if torch.is_autocast_enabled(device := state.device.type):  # entering the context takes time
         with torch.autocast(device, enabled=False):
             return linear_in_float32(layer, state)
@@ -95,7 +95,7 @@ def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
 
 
 class Product(nn.Linear):
-    """`nn.Linear` that multiplies with oneDNN where that is faster. Its parameters have the names of `nn.Linear`.
+    """Drop-in replacement for `nn.Linear` that uses oneDNN where that is faster.
 
     The results equal those of `nn.Linear` up to rounding.
     """
@@ -116,7 +116,7 @@ def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
-    """Return activation(layer(x)), (..., O). In inference without hooks, one kernel computes it."""
+    """Return activation(layer(x)), (..., O), computed by one kernel in inference without hooks."""
     if (
         not torch.is_grad_enabled()
         and type(layer) is Product
@@ -135,7 +135,7 @@ def _has_hooks(module: nn.Module) -> bool:
 
 @cache
 def onednn_is_faster() -> bool:
-    """Return whether the processor is an AMD processor with AVX-512. oneDNN was measured as faster only on these."""
+    """Return whether the processor is an AMD processor with AVX-512, on which oneDNN was measured to be faster."""
     if not hasattr(torch.cpu, "get_capabilities") or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         return False
     processor = torch.cpu.get_capabilities()
@@ -143,7 +143,7 @@ def onednn_is_faster() -> bool:
 
 
 def _should_use_onednn(state: Tensor, weight: Tensor) -> bool:
-    """Return whether oneDNN should multiply two tensors.
+    """Return whether oneDNN should compute the product of two tensors.
 
     They must be plain float32 tensors on a CPU, outside of compiled graphs.
     """
@@ -159,7 +159,7 @@ def _should_use_onednn(state: Tensor, weight: Tensor) -> bool:
 
 
 class _OneDnn(torch.autograd.Function):
-    """Differentiable x W' + b with oneDNN. The gradients are computed with oneDNN too, and are differentiable."""
+    """Autograd function for x W' + b with oneDNN, whose gradients also use oneDNN and are differentiable."""
 
     generate_vmap_rule = True
 
@@ -202,7 +202,7 @@ def _multiply(state: Tensor, weight: Tensor, bias: Tensor | None = None, activat
 
 
 def _count_flops(state: torch.Size, weight: torch.Size, *_: Any, out_shape: Any = None, **__: Any) -> int:
-    """Return the floating-point operations of x W'. torch's FLOP counter has no formula for oneDNN's product."""
+    """Return the floating-point operations of x W', which torch's FLOP counter does not know for oneDNN."""
     return 2 * state.numel() * weight[0]
 
 

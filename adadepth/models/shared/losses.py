@@ -1,4 +1,4 @@
-"""Losses as named sums over named counts, so that batching cannot change a gradient."""
+"""Losses as named sums over named counts, so that the division into batches cannot change a gradient."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MULTI_LABEL = "multi_label_classification"
 
 
 class LossOptions(TypedDict, total=False):
-    """Options that transformers' trainers add to a batch. A `Trainer` would treat them as labels if they were named.
+    """Arguments that transformers' trainers add to a batch, hidden from `Trainer`, which would treat them as labels.
 
     Attributes:
         shift_labels: Shifted labels that replace `labels` when texts are split over processes.
@@ -32,7 +32,7 @@ class LossOptions(TypedDict, total=False):
 def refuse_unknown(
     options: Mapping[str, Any], owner: str, allowed: Collection[str] = frozenset(LossOptions.__annotations__)
 ) -> None:
-    """Raise a `TypeError` for unknown arguments, as Python does.
+    """Raise a `TypeError` for unknown keyword arguments, as Python does.
 
     An argument that is None counts as absent: PEFT passes `output_attentions=None` to every model.
     """
@@ -42,7 +42,7 @@ def refuse_unknown(
 
 @dataclass(frozen=True)
 class LossTerm:
-    """Loss part before normalisation: sum over targets, number of targets, and weight in the total."""
+    """One part of the loss before normalisation: sum over targets, number of targets, and weight."""
 
     total: Tensor
     count: Tensor
@@ -54,7 +54,7 @@ def combine_terms(
     num_targets: Mapping[str, Tensor] | None = None,
     num_items: Tensor | int | None = None,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Normalise and add the loss parts: loss = sum_k weight_k total_k / count_k.
+    """Normalise the parts of a loss by their counts and add them: loss = sum_k weight_k total_k / count_k.
 
     Args:
         terms: Parts of one (micro-)batch.
@@ -78,7 +78,7 @@ def combine_terms(
 
 
 def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the cross-entropy summed over the targets, in float32. Negative labels are not targets."""
+    """Compute the cross-entropy summed over all targets, in float32. Negative labels are ignored."""
     labels = labels.masked_fill(labels < 0, IGNORED_LABEL)
     total = nn.functional.cross_entropy(
         logits.float().flatten(0, -2), labels.flatten(), ignore_index=IGNORED_LABEL, reduction="sum"
@@ -87,7 +87,7 @@ def sum_cross_entropy(logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def target_weights(config: Any, labels: Tensor) -> Tensor:
-    """Return the weight of every label, in the shape of the labels: 0 for a negative label, else 1 or its class weight.
+    """Return the weight of every label, in its shape: 0 for a negative label, otherwise 1 or the weight of its class.
 
     The result is boolean, or float32 if the configuration has `classes_weights`, one per class. Losses are divided by
     the sum of the weights, so that batches of rare and frequent classes have the same influence; see
@@ -102,7 +102,7 @@ def target_weights(config: Any, labels: Tensor) -> Tensor:
 
 
 def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the cross-entropy of logits (..., C) and classes (...), weighted by `target_weights`.
+    """Compute the weighted cross-entropy of logits (..., C) for classes (...).
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -117,12 +117,12 @@ def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:
 
 
 def count_head_classes(config: PreTrainedConfig) -> int:
-    """Return the number of classes of a head, which is 1 in regression. The default of transformers is 2."""
+    """Return the number of classes of a model's head, which is 1 in regression."""
     return config.num_labels or 2
 
 
 def infer_problem_type(config: PreTrainedConfig, labels: Tensor) -> str:
-    """Return the configured `problem_type` of a sequence task, or infer it from the labels without storing it."""
+    """Return the `problem_type` of a configuration, such as regression, or infer it from the labels."""
     if config.problem_type is not None:
         return config.problem_type
     if count_head_classes(config) == 1:
@@ -131,12 +131,12 @@ def infer_problem_type(config: PreTrainedConfig, labels: Tensor) -> str:
 
 
 def takes_one_class(config: Any) -> bool:
-    """Return whether the classes of a head are mutually exclusive."""
+    """Return whether each example has exactly one class, so that classes are mutually exclusive."""
     return getattr(config, "problem_type", None) != MULTI_LABEL
 
 
 def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> LossTerm:
-    """Compute the loss of a sequence task from logits, (B, C), and labels; see `infer_problem_type`.
+    """Compute the loss of a sequence classification or regression from logits, (B, C), and labels.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -149,7 +149,7 @@ def sequence_loss(config: PreTrainedConfig, logits: Tensor, labels: Tensor) -> L
 
 
 def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute the loss of every prediction, float32, from logits, (B, C), and labels, of which none may be ignored.
+    """Compute the loss of every prediction, float32, from logits, (B, C), and labels without ignored ones.
 
     Raises:
         DataError: If a label is not one of the C classes; see `check_classes`.
@@ -164,14 +164,14 @@ def unit_losses(kind: str, logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def count_sequences(config: PreTrainedConfig, labels: Tensor) -> Tensor:
-    """Count sequences with a target, or sum the weights of their classes; see `target_weights`."""
+    """Return the number of sequences with a label, or the sum of their class weights."""
     if labels.is_floating_point() or config.num_labels == 1 or not takes_one_class(config):
         return torch.full((), labels.shape[0], device=labels.device)
     return target_weights(config, labels).sum()
 
 
 def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the task loss after every step, float32 (B, N), and the weights of sequences, (B,); see `target_weights`.
+    """Compute the task loss after every step, float32 (B, N), and the weights of the sequences, (B,).
 
     The loss is cross-entropy for classes, (B,), see `class_losses`. For multi-hot labels, (B, C), it is the mean binary
     cross-entropy over the labels. For values, (B,), it is the squared error of one output.
@@ -196,7 +196,7 @@ def step_losses(config: PreTrainedConfig, step_logits: Tensor, labels: Tensor) -
 
 
 def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the cross-entropy after every step, float32 (B, N), and the mask of targets, (B,).
+    """Compute the cross-entropy after every step, float32 (B, N), and a mask of the labelled examples, (B,).
 
     Raises:
         DataError: If a label is not one of the C classes.
@@ -209,12 +209,12 @@ def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def expected_loss(losses: Tensor, weights: Tensor) -> Tensor:
-    """Compute sum_n w_n loss_n of every example, (B,), from losses, (B, N), and weights, (B, N) or (N,)."""
+    """Compute the expected loss over steps, sum_n w_n loss_n, (B,), of losses (B, N), for weights (B, N) or (N,)."""
     return (losses * weights).sum(dim=-1)
 
 
 def check_classes(labels: Tensor, classes: int) -> None:
-    """Refuse a label that is not a class of the model.
+    """Raise an error if a label is not a class of the model.
 
     The check would synchronise an accelerator with the host, so it runs only on the CPU. An accelerator has its own
     assertion for such labels.

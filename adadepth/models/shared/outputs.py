@@ -1,4 +1,4 @@
-"""The base class of model outputs whose fields are set one after the other."""
+"""Base class of model outputs whose fields are assigned one after the other."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from transformers.utils import ModelOutput
 
 
 class FieldOrderedOutput(ModelOutput):
-    """A `ModelOutput` whose tuple follows the order of its fields, not the order in which they were set."""
+    """`ModelOutput` whose tuple follows the order of its declared fields, not the order of assignment."""
 
     def to_tuple(self) -> tuple[Any, ...]:
-        """Return the values of all fields that are not None, in the order of the fields."""
+        """Return the values of all fields that are not None, in declared order."""
         return tuple(self[field.name] for field in fields(cast(Any, self)) if field.name in self)

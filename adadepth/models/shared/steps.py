@@ -1,4 +1,4 @@
-"""Models that predict after every step: the step loop in which finished rows leave the batch, exit rules, and outputs.
+"""Loop over the steps of models that predict after every step, in which finished rows leave the batch by an exit rule.
 
 A forward pass calls three parts. `resolve_exit_rule` and `runs_all` decide the exit rule and whether exits save steps.
 `run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 
 def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
-    """Return the exit rule for a forward pass, by default the `exit_rule` of the configuration.
+    """Parse the exit rule of a forward pass, by default the configured one, and check that the model supports it.
 
     Args:
         model: Model with its exit signals and maximum number of steps.
@@ -56,14 +56,14 @@ def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitR
 
 
 class ExitRuleKnob(DepthKnob):
-    """Model with a depth that the threshold of its exit rule sets.
+    """Mixin for models whose depth is adjusted by the threshold of their exit rule.
 
     The exit rule is that of the configuration if that rule has a threshold, else `level_rule`.
     """
 
     @property
     def level_rule(self) -> str:
-        """Exit rule that is fitted if the rule of the configuration has no threshold.
+        """Exit rule whose threshold is adjusted if the configured rule has none.
 
         Its own threshold does not matter.
         """
@@ -71,11 +71,11 @@ class ExitRuleKnob(DepthKnob):
 
     @property
     def depth_knob(self) -> str:
-        """Name of the exit rule that is fitted, as tables print it."""
+        """Name of the exit rule whose threshold is adjusted, for tables."""
         return f"exit_rule {self._set_rule_level(0.5).name}"
 
     def set_depth_level(self, level: float) -> None:
-        """Set the threshold that corresponds to a level in (0, 1); see `ExitRule.with_level`."""
+        """Set the threshold of the exit rule by a level in (0, 1); see `ExitRule.with_level`."""
         self.config.exit_rule = self._set_rule_level(level).label
 
     def _set_rule_level(self, level: float) -> ExitRule:
@@ -87,7 +87,7 @@ class ExitRuleKnob(DepthKnob):
 
 
 def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: bool, shows: bool = False) -> bool:
-    """Return whether rows also run the steps after their exit, which changes no result.
+    """Return whether all rows run all steps, including those after their exit, as losses require.
 
     The loss needs every step, and so do states and attentions of the whole batch. By default, rows run all steps in
     training, if there are labels, if states or attentions are requested, and in an exported program, because its shapes
@@ -105,7 +105,7 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
 
 
 class Stepper(Protocol):
-    """Interface between a model and the loop over steps. It stores the running rows of a batch.
+    """Interface of models for the loop over steps: it holds the running rows of a batch and advances them by one step.
 
     Attributes:
         rows: Number B of rows at the start.
@@ -130,24 +130,24 @@ class Stepper(Protocol):
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except those at these positions, int64 (A',)."""
+        """Remove all rows from the batch except those at the given positions, int64 (A',)."""
         ...
 
 
 @runtime_checkable
 class RefillingStepper(Stepper, Protocol):
-    """Stepper that begins with the first rows of a batch, and admits further rows when others exit.
+    """Stepper that starts with a part of a batch, and adds waiting rows when others exit.
 
     `keep` may drop all of its rows.
     """
 
     def admit(self, rows: Tensor) -> None:
-        """Append these rows of the batch, int64 (A',), to the running rows."""
+        """Add the rows of the batch with the given indices, int64 (A',), to the running rows."""
         ...
 
 
 class Steps(NamedTuple):
-    """Result of the loop over steps.
+    """Predictions of a batch after every step, as returned by `run_steps`.
 
     The fields are logits, (B, N, C), halting logits, (B, N), exit steps, (B,), and the number and width of computed
     rows, (I,).
@@ -168,7 +168,7 @@ class Steps(NamedTuple):
 
 @dataclass
 class Cohort:
-    """Cohort of rows that started together and are at the same step.
+    """Rows of a batch that started together and are therefore at the same step.
 
     Attributes:
         rows: Indices of the rows, int64, (A,).
@@ -184,26 +184,26 @@ class Cohort:
         return len(self.rows)
 
     def split(self, rows: int) -> tuple[Cohort, Cohort]:
-        """Split the cohort into its first `rows` rows and the rest."""
+        """Split the rows into the first `rows` and the rest."""
         head = Cohort(self.rows[:rows], self.memory[:rows], self.step)
         return head, Cohort(self.rows[rows:], self.memory[rows:], self.step)
 
     def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
-        """Return which rows exit after the step that has just run, boolean (A,), and update the state of the rule."""
+        """Apply an exit rule after a step: return which rows exit, boolean (A,), and update the rule's memory."""
         if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
         exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
-        """Drop all rows except those at these positions, int64 (A',)."""
+        """Remove all rows except those at the given positions, int64 (A',)."""
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
 def drop_exited_rows(
     rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
 ) -> Tensor:
-    """Drop exiting rows from the cohorts, and return the positions of the remaining rows, int64 (A',).
+    """Remove the rows that exit after this step, and return the positions of the remaining rows, int64 (A',).
 
     Args:
         rule: Exit rule.
@@ -228,7 +228,7 @@ def drop_exited_rows(
 
 
 def _split_by_cohort(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
-    """Split values by cohort. Usually there is only one cohort."""
+    """Split the values of all running rows by cohort."""
     return values.split(sizes) if len(sizes) > 1 else [values]
 
 
@@ -241,7 +241,7 @@ def run_steps(
     generator: torch.Generator | None = None,
     places: int | None = None,
 ) -> Steps:
-    """Run steps until every row has exited, at most `max_updates` per row.
+    """Run a model step by step until an exit rule has stopped every row, at most `max_updates` steps.
 
     Args:
         stepper: Stepper of the model with the rows of the batch.
@@ -257,7 +257,7 @@ def run_steps(
         ValueError: If `places` is less than 1, or if both `places` and `run_all` are set.
     """
     if places is not None and (run_all or places < 1):
-        reason = "slots need early exits, but losses run every step of all rows" if run_all else "must be at least 1"
+        reason = "needs early exits, but the loss runs every step of all rows" if run_all else "must be at least 1"
         raise ValueError(f"places={places}: {reason}")
     if run_all:
         return _run_all(stepper, rule, max_updates, generator)
@@ -286,7 +286,7 @@ def run_steps(
 
 
 class _Result(NamedTuple):
-    """Result of one iteration of the loop over steps."""
+    """Predictions of all running rows after one iteration of the loop over steps."""
 
     taken: list[tuple[Tensor, int]]
     width: int
@@ -309,7 +309,7 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torc
 
 
 def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
-    """Repeat counts for N steps without reading the value of a tensor.
+    """Repeat the computation counts of one step for N steps, without reading the value of a tensor.
 
     An exported program would contain such a value as a constant.
     """
@@ -318,7 +318,7 @@ def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tenso
 
 
 def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
-    """Collect the predictions of all iterations in tables with a row for each example and a column for each step."""
+    """Collect the predictions of all iterations into tables with one row per example and one column per step."""
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
     steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
@@ -334,7 +334,7 @@ def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
 
 
 def _fill_table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[int, int]) -> Tensor:
-    """Build a table, (B, N, ...), of the values of all iterations, with NaN where a row did not run."""
+    """Build a table, (B, N, ...), from the values of all iterations, with NaN where a row did not run."""
     table = values[0].new_full((*shape, *values[0].shape[1:]), torch.nan)
     return table.index_put_((rows, steps - 1), torch.cat(values))
 
@@ -346,7 +346,7 @@ def _convert_to_float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Ten
 
 @dataclass
 class StepwiseOutput(ModelOutput):
-    """Predictions after every step, float32, with NaN at steps that an example did not run.
+    """Model output with predictions after every step, float32, with NaN at steps that an example did not run.
 
     Attributes:
         loss: Sum of `loss_parts`, or None without labels.
@@ -380,17 +380,17 @@ class StepwiseOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None
 
     def __getitem__(self, key: Any) -> Any:
-        """Return a field by its name, its name in the reference implementation of PonderALBERT, or its index."""
+        """Return a field by its name, its index, or its name in the original PonderALBERT code."""
         return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field by its name in the reference implementation of PonderALBERT."""
+        """Return a field by its name in the original PonderALBERT code."""
         if name in _ALIASES:
             return self._read_alias(name)
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _read_alias(self, name: str) -> Any:
-        """Return a field by its name in the reference implementation of PonderALBERT.
+        """Return a field by its name in the original PonderALBERT code.
 
         Raises:
             KeyError: If there is no such field because not all steps ran.
@@ -417,13 +417,13 @@ _ALIASES = {
 
 @cache
 def _log_new_name(name: str) -> None:
-    """Log the new name of a field, once per process."""
+    """Log a warning with the new name of a renamed output field, once per process."""
     more = ", the exit step of every example, from 1" if name == "passes" else ""
     logger.warning("%s: use %s instead%s", name, _ALIASES[name], more)
 
 
 def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
-    """Build the output for a batch of sequences or vectors, without halting distribution and loss.
+    """Build the model output from the predictions of all steps, without halting distribution and loss.
 
     Args:
         steps: Result of `run_steps`, one row per example.
@@ -456,7 +456,7 @@ def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> Step
 
 
 def build_unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
-    """Build the output fields for K units (tokens or sequences) with a prediction after every step.
+    """Build the output fields for K tokens or sequences from the predictions of all steps.
 
     Recorders of steps and early-exit evaluations need only these fields of a model.
 
@@ -489,14 +489,14 @@ _NAMES = ("hidden_states", "attentions")
 
 
 def requested_states(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
-    """Return which of `hidden_states` and `attentions` are requested, by the call or else by the configuration."""
+    """Return which of `hidden_states` and `attentions` to output, by the call's options or the configuration."""
     requests = {name: options.get(f"output_{name}") for name in _NAMES}
     choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}
     return {name: value for name, value in choices.items() if value is not None and value is not False}
 
 
 def choose_states(states: Sequence[Tensor], choice: Choice) -> tuple[Tensor | None, ...]:
-    """Return the chosen states, with None in place of the others."""
+    """Return the hidden states with the requested indices, and None in place of the others."""
     if choice is True:
         return tuple(states)
     indices = (choice,) if isinstance(choice, int) else choice

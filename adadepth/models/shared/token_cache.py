@@ -1,4 +1,4 @@
-"""Key-value caches in which a forward pass may write the keys and values of some of its tokens only.
+"""Key-value cache for models that compute only some tokens of a batch in a forward pass.
 
 Networks whose tokens exit at different depths run a layer for a part of the tokens of a batch. `Selection` arranges
 these tokens in a rectangle, `Target` says where their keys and values belong, and `TokenLayer` stores them.
@@ -19,7 +19,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 @dataclass
 class Target:
-    """Position in a cache at which the current forward pass writes keys and values.
+    """Position in a key-value cache at which the current forward pass writes.
 
     Attributes:
         before: Number M of earlier tokens in the cache.
@@ -38,7 +38,7 @@ class Target:
 
 @dataclass
 class Selection:
-    """Selected tokens of a batch, in the R rows that have any.
+    """Subset of the tokens of a batch, such as the running ones, padded to R rows of r columns.
 
     They are arranged in r columns, the number that the fullest row needs.
 
@@ -55,7 +55,7 @@ class Selection:
 
     @classmethod
     def from_running(cls, running: Tensor) -> Selection | None:
-        """Select the running tokens from their mask, (B, T), or return None if all tokens run."""
+        """Select the running tokens by their mask, (B, T), or return None if all tokens run."""
         counts = running.sum(dim=1)
         most = int(counts.max())
         if most == running.shape[1] and bool((counts == most).all()):
@@ -65,11 +65,11 @@ class Selection:
         return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
 
     def take(self, values: Tensor) -> Tensor:
-        """Gather the values of the selected tokens, (R, r, ...), from those of the batch, (B, T, ...)."""
+        """Gather the values of the selected tokens, (R, r, ...), from a batch, (B, T, ...)."""
         return values[self.rows.unsqueeze(1), self.tokens]
 
     def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """Return `values`, (B, T, ...), with those of the selected tokens replaced by `computed`, (R, r, ...)."""
+        """Return `values`, (B, T, ...), in which `computed`, (R, r, ...), replaces those of the selected tokens."""
         rows, tokens = self.coordinates
         return values.index_put((rows, tokens), computed[self.real])
 
@@ -83,7 +83,7 @@ _SLACK = 64  # tokens by which a full layer grows at least
 
 
 class TokenLayer(CacheLayerMixin):
-    """Keys and values of a layer, (B, S, h, capacity, d). The first M of `capacity` tokens are filled.
+    """Cached keys and values of one layer, (B, S, h, capacity, d), of which the first M positions are filled.
 
     Args:
         target: Position of the current forward pass, shared by all layers of a cache.
@@ -101,7 +101,7 @@ class TokenLayer(CacheLayerMixin):
         self._target, self._entries, self._length = target, entries, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Create tensors without tokens for the rows of the current forward pass."""
+        """Create empty key and value tensors for the rows of the current forward pass."""
         self.keys, self.values = (
             new.new_zeros(self._target.rows, self._entries, new.shape[1], 0, new.shape[3])
             for new in (key_states, value_states)
@@ -109,11 +109,11 @@ class TokenLayer(CacheLayerMixin):
         self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write keys and values, (R, h, r, d), and return those that attention reads, (R, h, M + T, d)."""
+        """Write keys and values, (R, h, r, d), to the cache, and return those for attention, (R, h, M + T, d)."""
         return self._write_entry(0, key_states, value_states)
 
     def _write_entry(self, entry: int, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
-        """Write an entry of the tokens, and return this entry of all tokens; see `update`."""
+        """Write one entry (such as a loop) of the tokens, and return this entry of all tokens."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         self._grow(self._target.before + self._target.new)
@@ -122,7 +122,7 @@ class TokenLayer(CacheLayerMixin):
         return self._read(self.keys[:, entry]), self._read(self.values[:, entry])
 
     def close(self, length: int) -> None:
-        """End the forward pass. The number M of filled tokens becomes `length`."""
+        """Set the number M of filled tokens at the end of a forward pass."""
         self._length = length
 
     def get_seq_length(self) -> int:
@@ -144,7 +144,7 @@ class TokenLayer(CacheLayerMixin):
         self.close(0)
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Remove the last tokens. Under every policy, the entries of a token do not depend on later tokens.
+        """Remove the last tokens from the cache.
 
         Args:
             tokens_to_remove: Number of tokens to remove, given as a negative number, or 0.
@@ -153,7 +153,7 @@ class TokenLayer(CacheLayerMixin):
             ValueError: If the number is positive.
         """
         if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): give the number of tokens to remove as a negative number")
+            raise ValueError(f"crop({tokens_to_remove}): the argument must be minus the number of tokens to remove")
         self._length = max(self._length + tokens_to_remove, 0)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
@@ -162,7 +162,7 @@ class TokenLayer(CacheLayerMixin):
             self.keys, self.values = (stored.repeat_interleave(repeats, dim=0) for stored in (self.keys, self.values))
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep only the rows with the given indices."""
+        """Keep only the batch rows with the given indices."""
         if self.is_initialized:
             self.keys, self.values = self.keys[indices], self.values[indices]
 
@@ -190,7 +190,7 @@ class TokenLayer(CacheLayerMixin):
 
 
 def _write(stored: Tensor, new: Tensor, target: Target) -> None:
-    """Write the keys or values of the running rows, (R, h, r, d), into the cache, (B, h, capacity, d)."""
+    """Write the keys or values of the running rows, (R, h, r, d), to the cache, (B, h, capacity, d)."""
     if target.picked is None:
         stored[:, :, target.before : target.before + target.new] = new
     else:
@@ -199,11 +199,11 @@ def _write(stored: Tensor, new: Tensor, target: Target) -> None:
 
 
 class _StopForward(Exception):
-    """Signal that ends the forward pass of a layer when its keys and values have been recorded."""
+    """Exception that stops the forward pass of a layer once its keys and values are recorded."""
 
 
 class _KeyValueRecorder:
-    """Cache that records the keys and values of a layer, and then stops the forward pass of the layer."""
+    """Fake cache that records the keys and values of a layer, and then stops the layer's forward pass."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> Any:
         self.recorded = keys, values
@@ -214,7 +214,7 @@ class _KeyValueRecorder:
 
 
 def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
-    """Return the keys and values, (B, h, T, d) each, of every layer for the same states, (B, T, D).
+    """Compute the keys and values, (B, h, T, d) each, that every layer would produce from the same states, (B, T, D).
 
     A layer of another decoder has no method for keys and values; see `record_keys_and_values`.
     """
@@ -227,7 +227,7 @@ def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any
 
 
 def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
-    """Return the keys and values, (B, h, T, d) each, that a layer of a decoder makes of states, (B, T, D).
+    """Return the keys and values, (B, h, T, d) each, that a decoder layer computes from states, (B, T, D).
 
     Its forward pass, called with the given further arguments, is stopped when it would cache them.
     """
@@ -240,7 +240,7 @@ def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **
 
 
 def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
-    """Return the mask of the selected queries, (R, 1, r, M + T), from a mask of all, (B or 1, 1, T, M + T).
+    """Return the attention mask of the selected queries, (R, 1, r, M + T), from that of all queries.
 
     If `mask` is None, the result is causal. It is None if there is only one new token.
     """

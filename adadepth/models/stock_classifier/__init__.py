@@ -1,1 +1,1 @@
-"""Unmodified classifiers of transformers with the interface of `DepthModel`: fixed-depth baselines."""
+"""Unmodified transformers classifiers with the `DepthModel` interface: fixed-depth baselines."""

@@ -1,4 +1,4 @@
-"""Settings of unmodified classifiers of transformers, their checks, and the descriptor of the family."""
+"""Settings of unmodified transformers classifiers, their validation, and the descriptor of the family."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from adadepth.models.registry import Family
 
 @dataclass
 class StockClassifierSettings(ModelConfig):
-    """Baseline: an unmodified sequence or token classifier of transformers, which always runs all of its blocks.
+    """Baseline: an unmodified sequence or token classifier of transformers, which always runs all its blocks.
 
     `pretrained` names the model to train, and `checkpoint` names the model to evaluate.
     """
@@ -23,13 +23,13 @@ class StockClassifierSettings(ModelConfig):
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Check that a training run names its pretrained model."""
+    """Yield an error if a training run does not name its pretrained model."""
     if config.mode is Mode.train and config.model.pretrained is None:
         yield "model.pretrained: required by model=stock_classifier; give a folder or hub id of transformers"
 
 
 def first_tokens(model: Any) -> dict[str, Any]:
-    """Return zero [CLS] tokens, because the tokenizer of the model adds them."""
+    """Return 0 [CLS] tokens, because the model's tokenizer adds them itself."""
     return {"cls_tokens": 0}
 
 

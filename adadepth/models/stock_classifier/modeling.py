@@ -1,4 +1,4 @@
-"""Unmodified classifiers of transformers with the interface of `DepthModel`.
+"""Unmodified transformers classifiers with the `DepthModel` interface.
 
 A pretrained head is kept if its classes, matched by name, are those of the data. Otherwise the model gets a new head.
 """
@@ -56,13 +56,13 @@ logger = logging.getLogger(__name__)
 
 
 def get_head_classes(config: PreTrainedConfig) -> list[str]:
-    """Return the names of the classes of a classifier's head in order."""
+    """Return the class names of a classifier's head, in order."""
     names: Any = config.id2label
     return [names[number] for number in range(len(names))]
 
 
 def match_class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[int] | None:
-    """Return the head's class index for each class of the data, or None if head and data have different classes.
+    """Return, for each class of the data, its index in the head, or None if the classes differ.
 
     Names are compared first with and then without case. A head without class names is assumed to have the order of the
     data.
@@ -74,7 +74,7 @@ def match_class_order(of_head: Sequence[str], of_data: Sequence[str]) -> list[in
 
 
 def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
-    """Reorder the rows of the head's last layer, and rename its classes, to match the data.
+    """Reorder and rename the classes of the head's last layer to match the data.
 
     Raises:
         ConfigError: If the classes of the head are not those of the data.
@@ -94,7 +94,7 @@ def _reorder_classes(model: PreTrainedModel, names: Sequence[str]) -> None:
 
 
 def _get_last_layer(model: PreTrainedModel) -> nn.Linear:
-    """Return the linear layer that outputs the class logits.
+    """Return the linear layer that computes the class logits.
 
     In classifiers of transformers it is the last layer created.
     """
@@ -106,7 +106,7 @@ def _get_last_layer(model: PreTrainedModel) -> nn.Linear:
 
 @dataclass
 class StockOutput(ModelOutput):
-    """Output with the loss and its parts, logits, (B, C) or (B, T, C), and the depth trace.
+    """Output of a classifier: loss, logits, (B, C) or (B, T, C), and depth trace.
 
     States and attention weights are included if requested.
     """
@@ -120,7 +120,7 @@ class StockOutput(ModelOutput):
 
 
 class StockClassifier(DepthModel, WithStockConfig):
-    """Mixin that adds the interface of `DepthModel` to a classifier of transformers. All of its N blocks always run.
+    """Mixin that adds the `DepthModel` interface to a transformers classifier, whose N blocks all run.
 
     Attributes:
         own_classes: Mapping in transformers from the type of a configuration to its classifier class.
@@ -136,7 +136,7 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @classmethod
     def select_class(cls, config: PreTrainedConfig) -> Any:
-        """Return the class of transformers for a configuration, extended by the members of this class.
+        """Return transformers' class for a configuration, extended by this mixin.
 
         Raises:
             CheckpointError: If transformers has no such class with a single stack of blocks.
@@ -145,7 +145,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         path = config.name_or_path
         extended = cls.own_classes.get(type(config), None)
         if extended is None or not extended.__module__.startswith("transformers."):
-            raise CheckpointError(f"{path}: transformers has no classifier of {cls.depth_unit}s of {config.model_type}")
+            raise CheckpointError(f"{path}: transformers has no {cls.depth_unit} classifier of {config.model_type}")
         if config.is_encoder_decoder:
             raise CheckpointError(f"{path}: {extended.__name__} has an encoder and a decoder, which is not supported")
         compute_block_macs(config, torch.ones(1))  # raises before a training what its report would raise
@@ -153,7 +153,7 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @classmethod
     def has_head(cls, config: PreTrainedConfig) -> bool:
-        """Return whether the configuration of a checkpoint declares a head of this kind."""
+        """Return whether a checkpoint's configuration declares a task head of this kind."""
         kind = cls.__name__[cls.__name__.index("For") :]
         return any(name.endswith(kind) for name in config.architectures or ())
 
@@ -161,7 +161,7 @@ class StockClassifier(DepthModel, WithStockConfig):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *args: Any, config: PreTrainedConfig | None = None, **kwargs: Any
     ) -> Any:
-        """Load a model with the head of the checkpoint, in float32 unless `dtype` names another type.
+        """Load a model with the checkpoint's head, in float32 unless `dtype` says otherwise.
 
         Args:
             pretrained_model_name_or_path: Folder or hub id.
@@ -179,7 +179,7 @@ class StockClassifier(DepthModel, WithStockConfig):
             kind = read_stored_config(path, kwargs).get("model_type")
             if kind is not None and kind not in CONFIG_MAPPING:
                 raise CheckpointError(
-                    f"{describe_place(path)}: holds a model of type {kind}; {cls.__name__} reads the classifiers "
+                    f"{describe_place(path)}: contains a model of type {kind}; {cls.__name__} reads the classifiers "
                     f"of transformers{nearest(kind, CONFIG_MAPPING)}"
                 )
             config, kwargs = AutoConfig.from_pretrained(
@@ -189,7 +189,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         model_class = cls.select_class(config)
         if config.architectures and not cls.has_head(config):
             raise CheckpointError(
-                f"{path}: holds a {config.architectures[0]} and no {model_class.__name__}; "
+                f"{path}: contains a {config.architectures[0]}, not a {model_class.__name__}; "
                 f"model.pretrained={path} trains one"
             )
         return super(StockClassifier, model_class).from_pretrained(
@@ -208,12 +208,12 @@ class StockClassifier(DepthModel, WithStockConfig):
 
     @property
     def longest_sequence(self) -> int | None:
-        """Maximum sequence length in tokens, or None if positions are relative."""
+        """Maximum sequence length in tokens, or None for relative positions."""
         return longest_sequence(self)
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Number of tokens with an embedding, or None if there is no embedding table."""
+        """Number of tokens in the embedding table, or None if there is none."""
         return vocabulary_size(self)
 
     def take_classes(self, names: Sequence[str]) -> None:
@@ -228,7 +228,7 @@ class StockClassifier(DepthModel, WithStockConfig):
             raise ConfigError(f"checkpoint={self.name_or_path}: {error}") from error
 
     def take_padding(self, token: int | None) -> None:
-        """Set the padding id to that of the tokenizer if the configuration has none. It is saved with the model."""
+        """Set the padding token id, saved with the model, if the configuration has none."""
         if self.config.pad_token_id is None:
             self.config.pad_token_id = token
 
@@ -273,7 +273,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return result
 
     def _set_padding_id(self, input_ids: Tensor | None, mask: Tensor) -> Tensor | None:
-        """Set padding positions to the padding id.
+        """Replace the token ids at padding positions by the padding id.
 
         Classes of transformers that read the last token of a text find it by this id.
 
@@ -293,7 +293,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return input_ids
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the loss of a batch for logits and labels."""
+        """Compute the loss of a batch from logits and labels."""
         raise NotImplementedError
 
     def _trace(self, mask: Tensor) -> DepthTrace:
@@ -303,7 +303,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return DepthTrace(self.depth_unit, depth * valid.float(), valid, depth, execution=execution)
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch. Embedding lookups and norms are not counted.
+        """Return the MACs of a batch from its depth trace, without embedding lookups and norms.
 
         `compute_block_macs` gives those of a block. Those of the head are the number of weights of its linear layers.
         """
@@ -316,7 +316,7 @@ class StockClassifier(DepthModel, WithStockConfig):
         return Work(executed, executed, needed, needed)
 
     def _compute_macs(self, length: Tensor) -> Tensor:
-        """Return the multiply-accumulates of a sequence with the given length."""
+        """Return the MACs of a sequence of the given length."""
         head = sum(layer.weight.numel() for layer in self._get_head_layers())
         blocks = self.max_updates * compute_block_macs(self.config, length)
         return length * (compute_entry_macs(self.config) + blocks) + head * (
@@ -324,50 +324,50 @@ class StockClassifier(DepthModel, WithStockConfig):
         )
 
     def _get_head_layers(self) -> list[nn.Linear]:
-        """Return the linear layers after the blocks, including the pooler of the base."""
+        """Return the linear layers after the blocks, including the pooler."""
         pooler = getattr(self.base_model, "pooler", None)
         encoder = set(self.base_model.modules()) - set(() if pooler is None else pooler.modules())
         return [module for module in self.modules() if isinstance(module, nn.Linear) and module not in encoder]
 
 
 class StockForSequenceClassification(StockClassifier):
-    """Classification or regression of sequences."""
+    """Transformers classifier or regressor of sequences, as a baseline."""
 
     own_classes = MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
     depth_unit = "sequence"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the loss of the sequences; see `sequence_loss`."""
+        """Compute the loss of the sequences from logits and labels."""
         return sequence_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the sequences with a target."""
+        """Return the number of labelled sequences in a batch."""
         return {"task": count_sequences(self.config, batch["labels"])}
 
 
 class StockForTokenClassification(StockClassifier):
-    """Classification of tokens."""
+    """Transformers classifier of tokens, as a baseline."""
 
     own_classes = MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
     depth_unit = "token"
 
     def task_loss(self, logits: Tensor, labels: Tensor) -> LossTerm:
-        """Return the loss of the tokens; see `class_loss`."""
+        """Compute the loss of the tokens from logits and labels."""
         return class_loss(self.config, logits, labels)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens with a target, or sum the weights of their classes."""
+        """Return the number of labelled tokens in a batch, or the sum of their class weights."""
         return {"task": target_weights(self.config, batch["labels"]).sum()}
 
 
 def _reads_last_token(model_class: Any) -> bool:
-    """Return whether a class of transformers reads the last token with an id other than `config.pad_token_id`."""
+    """Return whether a transformers class predicts from the last token, found by comparing ids with `pad_token_id`."""
     return "pad_token_id" in inspect.getsource(model_class.forward)
 
 
 @cache
 def _extend_class(added: Any, extended: Any) -> Any:
-    """Extend a class of transformers. The result keeps the class name, so that checkpoints record that name."""
+    """Create a subclass of a transformers class under the same name, so that checkpoints record that name."""
     members = {
         "config_class": extended.config_class,
         "from_type": extended,
@@ -380,7 +380,7 @@ def _extend_class(added: Any, extended: Any) -> Any:
 def build_on_pretrained(
     head: type[StockClassifier], settings: StockClassifierSettings, vocab_size: int | None, fields: Mapping[str, Any]
 ) -> StockClassifier:
-    """Build the model that `settings.pretrained` names.
+    """Build the classifier from the pretrained model that the settings name.
 
     Args:
         head: Class of the model, for sequences or for tokens.
@@ -397,14 +397,14 @@ def build_on_pretrained(
     config = read_config("model.pretrained", origin)
     model_class = head.select_class(config)
     if vocab_size is not None and vocab_size > config.vocab_size:
-        raise ConfigError(f"model.pretrained={origin}: it has {config.vocab_size} pieces, the tokenizer {vocab_size}")
+        raise ConfigError(f"model.pretrained={origin}: it has {config.vocab_size} tokens, the tokenizer {vocab_size}")
     implementation = settings.attn_implementation
     attention = {} if implementation is None else {"attn_implementation": str(implementation)}
     if not head.has_head(config):
         return _build_new_head(model_class, origin, config, fields, attention)
     if not _has_same_classes(config, fields):
         logger.warning(
-            "model.pretrained=%s: new head, because the existing one predicts %s",
+            "model.pretrained=%s: randomly initialised head, because the existing one predicts %s",
             origin,
             ", ".join(get_head_classes(config)),
         )
@@ -417,7 +417,7 @@ def build_on_pretrained(
 
 
 def _has_same_classes(config: PreTrainedConfig, fields: Mapping[str, Any]) -> bool:
-    """Return whether a head fits the data: it has the same classes, or one output for regression."""
+    """Return whether a head fits the data: the same classes, or one output for regression."""
     if "id2label" not in fields:
         return config.num_labels == fields["num_labels"]
     return match_class_order(get_head_classes(config), list(fields["id2label"].values())) is not None
@@ -430,7 +430,7 @@ def _build_new_head(
     fields: Mapping[str, Any],
     attention: Mapping[str, str],
 ) -> StockClassifier:
-    """Load the pretrained blocks and add a head with random weights, whatever head the checkpoint has."""
+    """Load pretrained blocks and add a randomly initialised head, whatever head the checkpoint has."""
     config.update(dict(fields))
     with silence_transformers(), convert_loading_errors("model.pretrained", origin):  # heads are dropped on purpose
         model: StockClassifier = model_class._from_config(config, **attention)

@@ -1,1 +1,1 @@
-"""Tiny recursive models: a small network refines an answer, and a Q head estimates whether the answer is right."""
+"""Tiny recursive models (TRM): a small network refines its answer to a puzzle and estimates whether it is right."""

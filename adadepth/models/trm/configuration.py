@@ -13,7 +13,7 @@ from adadepth.models.trm.family import TrmSettings
 
 @strict
 class TrmConfig(FamilyConfig, settings=TrmSettings):
-    """Configuration of a tiny recursive model of puzzles (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
+    """Configuration of a tiny recursive model for puzzles (Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
 
     keys_to_ignore_at_inference = [*BESIDE_LOGITS, "carry"]
 
@@ -53,25 +53,25 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
 
     @property
     def length(self) -> int:
-        """Number of positions of a sequence, S = P + L."""
+        """Number of positions in a sequence, S = P + L."""
         return self.prefix_length + self.cells
 
     @property
     def inner_width(self) -> int:
-        """Inner width F of a feed-forward layer."""
+        """Inner width F of the feed-forward layers."""
         return self.intermediate_size or published_width(self.hidden_size)
 
     @property
     def mixing_width(self) -> int:
-        """Inner width F_S of a feed-forward layer that mixes positions."""
+        """Inner width F_S of the feed-forward layers that mix positions."""
         return self.mixing_size or published_width(self.length)
 
     @property
     def applications(self) -> int:
-        """Number of times that a step applies the network, T (n + 1)."""
+        """Number of times that one step applies the network, T (n + 1)."""
         return self.cycles * (self.reasoning_updates + 1)
 
 
 def published_width(width: int, multiple: int = 256) -> int:
-    """Return the inner width of a gated layer as the published code does: round(8/3 width), up to a multiple of 256."""
+    """Return the published code's inner width of a gated layer: 8/3 of the width, rounded up to a multiple of 256."""
     return -(-round(8 * width / 3) // multiple) * multiple

@@ -1,4 +1,4 @@
-"""Conversion of the checkpoints of the published code of tiny recursive models."""
+"""Conversion of checkpoints of the published TRM code."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NAMES = {
 
 
 def rename_weights(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Rename the weights of the published code to those of this package.
+    """Rename the weights of a published TRM checkpoint as in this package.
 
     The published code calls the answer z_H, the reasoning z_L and the network `L_level`.
     """

@@ -1,4 +1,4 @@
-"""Settings of tiny recursive models, their checks, and the descriptor of the family."""
+"""Settings of tiny recursive models (TRM), their validation, and the descriptor of the family."""
 
 import re
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ AnswerLoss = StrEnum("AnswerLoss", ["stablemax", "softmax"])
 
 @dataclass
 class TrmSettings(ModelConfig):
-    """A tiny network that refines its answer step by step (TRM, Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
+    """Tiny network that refines its answer step by step (TRM, Jolicoeur-Martineau 2025, arXiv 2510.04871)."""
 
     name: str = family_name("trm")
     vocab_size: int | None = setting(
@@ -93,7 +93,7 @@ class TrmSettings(ModelConfig):
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:
-    """Check that every batch fills all slots, and that the exit rule does not stop all puzzles after one step."""
+    """Yield an error if batches have different sizes, or if the exit rule stops every puzzle after one step."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if re.fullmatch(r"correct:0*\.?0*", rule) and rule != "correct:":
         yield f"model.exit_rule={rule}: every puzzle would exit after its first step; for that, set fixed:1"
@@ -111,7 +111,7 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
 
 
 def check_target(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the exit rule has a threshold on the Q head, because a budget target is met by fitting it."""
+    """Yield an error if the exit rule has no threshold on the Q head that could be fitted to a depth budget."""
     rule = str(getattr(config.model, "exit_rule", ""))
     if config.mode is Mode.train and not rule.startswith("correct:"):
         yield f"model.exit_rule={rule}: budget.target={config.budget.target:g} fits the threshold P of correct:P"

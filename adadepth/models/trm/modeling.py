@@ -1,4 +1,4 @@
-"""Tiny recursive models of puzzles: the model, its training slots, its loss and its multiply-accumulates.
+"""Tiny recursive model for puzzles: network, training on slots of puzzles, loss and MAC counts.
 
     loss = 1/B sum_b ( mean over labelled cells of CE + w BCE(q_b, 1[all labelled cells of b are right now]) )
 
@@ -49,7 +49,7 @@ def stablemax_log_probabilities(logits: Tensor) -> Tensor:
 
 
 def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
-    """Return the mean cross-entropy of the labelled cells of each row, float32 (B,)."""
+    """Return each row's mean cross-entropy over its labelled cells, float32 (B,)."""
     log_probabilities = (
         stablemax_log_probabilities(logits) if kind == "stablemax" else logits.float().log_softmax(dim=-1)
     )
@@ -60,12 +60,12 @@ def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
 
 
 def all_right(logits: Tensor, labels: Tensor) -> Tensor:
-    """Return for each row whether all its labelled cells are predicted right, boolean (B,)."""
+    """Return whether all labelled cells of each row are predicted correctly, boolean (B,)."""
     return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
 
 
 def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight: float) -> dict[str, LossTerm]:
-    """Return the loss parts `task` and `halt` of a supervision step, summed over rows.
+    """Return the loss parts `task` and `halt` of one supervision step, summed over rows.
 
     Args:
         logits: Logits of the cells, (B, L, V).
@@ -84,7 +84,7 @@ def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight
 
 
 def block_macs(config: TrmConfig) -> float:
-    """Return the multiply-accumulates of one block for one row.
+    """Return the MACs of one block for one row.
 
     They are 4 S D^2 + 2 S^2 D for attention, or 3 S F_S D for mixing over positions, and 3 S D F for the feed-forward
     layer.
@@ -96,7 +96,7 @@ def block_macs(config: TrmConfig) -> float:
 
 
 def step_macs(config: TrmConfig) -> float:
-    """Return the multiply-accumulates of one supervision step for one row.
+    """Return the MACs of one supervision step for one row.
 
     They are those of T (n + 1) applications of all blocks, and of the heads.
     """
@@ -110,7 +110,7 @@ Carry = dict[str, Tensor]
 
 
 def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, puzzle_kinds: Tensor) -> Carry:
-    """Return the contents of the training slots at the start of a step, with new puzzles in place of halted ones."""
+    """Return the batch for the next training step, in which new puzzles replace those that have halted."""
     answer, reasoning = model.start(len(input_ids))
     fresh = {
         "answer": answer,
@@ -133,7 +133,7 @@ def refill_slots(carry: Carry, model: Any, input_ids: Tensor, labels: Tensor, pu
 
 
 def decide_halting(config: TrmConfig, steps: Tensor, q: Tensor, draws: Tensor | None) -> Tensor:
-    """Return in which slots puzzles halt after a step, boolean (B,).
+    """Return which puzzles of a training batch halt after this step, boolean (B,).
 
     Args:
         config: Configuration with `num_steps` and `exploration`.
@@ -157,7 +157,7 @@ Q_BIAS = -5.0  # of the Q head at first: no answer is right
 
 @dataclass
 class TrmOutput(StepwiseOutput):
-    """Predicted answers after every step, a `StepwiseOutput`.
+    """Output of a tiny recursive model: predicted answers after every step.
 
     `logits` are (B, L, V), and `step_logits` (B, N, L, V).
 
@@ -169,7 +169,7 @@ class TrmOutput(StepwiseOutput):
 
 
 class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
-    """Tiny network that refines the answer to a puzzle, with a Q head that estimates whether the answer is right."""
+    """Tiny recursive model that refines its answer to a puzzle, with a Q head that predicts whether it is right."""
 
     config: TrmConfig
     config_class = TrmConfig
@@ -202,7 +202,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialise weights as the published code does.
+        """Initialise weights as in the published code.
 
         The standard deviation is 1 / sqrt(inputs) for linear layers, 1 / sqrt(D) for embeddings, and 1 for start
         states.
@@ -235,7 +235,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         places: int | None = None,
         **kwargs: Any,
     ) -> TrmOutput:
-        """Refine the answers until every puzzle has exited, or run one step of training if `carry` is given.
+        """Refine the answers until every puzzle has exited, or run one training step if `carry` is given.
 
         If there are labels and no `carry`, the loss is the mean over all N steps. If `places` is also given, it is the
         loss at the step at which each puzzle exits.
@@ -279,7 +279,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return output
 
     def _resolve_places(self, slots: int | None, run_all_steps: bool | None) -> int | None:
-        """Return how many puzzles run at a time in a forward pass, or None if all of them do.
+        """Return the number of puzzles that run at a time in a forward pass, or None if all of them do.
 
         If `slots` is None, the number is that of the configuration, unless all steps run anyway.
         """
@@ -288,7 +288,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return self.config.places
 
     def _train_slots(self, carry: Carry, draws: Tensor | None, num_targets: Mapping[str, Tensor] | None) -> TrmOutput:
-        """Run a supervision step on the puzzles in all slots, and return its loss and the slots after it."""
+        """Run one supervision step on the current batch of puzzles, and return its loss and the state to carry over."""
         labels, config = carry["labels"], self.config
         embedded = self.embed(carry["input_ids"], carry["puzzle_kinds"])
         answer, reasoning = self.step(embedded, carry["answer"], carry["reasoning"])
@@ -311,7 +311,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def _mean_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the mean of the losses of all steps."""
+        """Compute the mean loss over all steps."""
         assert output.step_logits is not None
         assert output.halting_logits is not None
         answers, steps = output.step_logits, output.step_logits.shape[1]
@@ -329,7 +329,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def _exit_loss(
         self, output: TrmOutput, labels: Tensor, num_targets: Mapping[str, Tensor] | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the loss at the step at which each puzzle exits."""
+        """Compute the loss of each puzzle at its exit step."""
         assert output.logits is not None
         assert output.exit_steps is not None
         assert output.halting_logits is not None
@@ -338,7 +338,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return combine_terms(terms, num_targets)
 
     def embed(self, input_ids: Tensor, puzzle_kinds: Tensor) -> Tensor:
-        """Return the embedded puzzles x, (B, S, D), which consist of the puzzle kind, empty registers and the cells."""
+        """Return the embedded puzzles x, (B, S, D): the kind of puzzle, empty registers and the cells."""
         config = self.config
         registers = self.prefix(puzzle_kinds).unsqueeze(1)
         padding = registers.new_zeros(len(input_ids), config.prefix_length - 1, config.hidden_size)
@@ -348,7 +348,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return embedded * math.sqrt(config.hidden_size)
 
     def step(self, embedded: Tensor, answer: Tensor, reasoning: Tensor) -> tuple[Tensor, Tensor]:
-        """Run a supervision step, and return the new answer y and reasoning z, (A, S, D) each."""
+        """Run one supervision step, and return the new answer state y and reasoning state z, (A, S, D) each."""
         rotation = self._compute_rotation(embedded)
         with torch.no_grad():
             for _ in range(self.config.cycles - 1):
@@ -358,7 +358,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def cycle(
         self, embedded: Tensor, answer: Tensor, reasoning: Tensor, rotation: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, Tensor]:
-        """Update the reasoning n times, then the answer. The update of the answer does not read the puzzle."""
+        """Update the reasoning state n times and then the answer state, which does not read the puzzle."""
         context = answer + embedded
         for _ in range(self.config.reasoning_updates):
             reasoning = self.network(reasoning + context, rotation)
@@ -370,7 +370,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return self.lm_head(answer[:, self.config.prefix_length :]), q[:, 0]
 
     def start(self, rows: int) -> tuple[Tensor, Tensor]:
-        """Return the initial answer y and reasoning z, (rows, S, D) each.
+        """Return the initial answer state y and reasoning state z, (rows, S, D) each.
 
         Each repeats one random vector that is not trained.
         """
@@ -385,7 +385,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return rotations(config.length, width, config.rope_theta, like.device)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the rows, which divide both loss parts.
+        """Return the number of rows, the divisor of both parts of the loss.
 
         The published loss is a mean over rows of means over cells.
         """
@@ -393,11 +393,11 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return {"task": rows, "halt": rows}
 
     def descending_by_sign(self) -> set[str]:
-        """Return the name of the embedding of puzzle kinds, for which the published code uses another optimiser."""
+        """Return the puzzle-kind embedding's name, which is trained by gradient signs as in the published code."""
         return {"prefix.weight"}
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the values that the last cycle of a step stores: states before every block, and inner states."""
+        """Return the number of activation values stored in the last cycle of a step, by part of the model."""
         config, rows = self.config, len(lengths)
         blocks = (config.reasoning_updates + 1) * config.num_layers
         at_once = 1 if recomputed else blocks
@@ -410,7 +410,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         return numbers
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the multiply-accumulates of a traced batch. Rows that have exited cost nothing."""
+        """Return the MACs of a batch from its depth trace; rows that have exited cost nothing."""
         step, updates, ran = step_macs(self.config), trace.updates.double(), trace.executed
         computed = torch.as_tensor(len(updates) * ran.steps) if ran.rows is None else ran.rows.sum()
         return Work(
@@ -422,17 +422,17 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
 
     @property
     def vocabulary_size(self) -> int:
-        """Number of symbols that a cell can contain."""
+        """Number of symbols that a puzzle cell can contain."""
         return self.config.vocab_size
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of supervision steps of a puzzle."""
+        """Maximum number of supervision steps per puzzle."""
         return self.config.num_steps
 
 
 class TrmStepper:
-    """`RefillingStepper` for puzzles; see `adadepth.models.shared.steps`."""
+    """Runs a tiny recursive model step by step on puzzles that exit one by one; implements `RefillingStepper`."""
 
     width, computed = 1, None
 
@@ -443,19 +443,19 @@ class TrmStepper:
         self._answer, self._reasoning = model.start(len(self._embedded))
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Run a supervision step and return the logits of the answer and of the Q head."""
+        """Run one supervision step, and return the logits of the answer and of the Q head."""
         # Gradients never cross a step's boundary.
         answer, reasoning = self._model.step(self._embedded, self._answer.detach(), self._reasoning.detach())
         self._answer, self._reasoning = answer, reasoning
         return self._model.read(answer)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except the given ones."""
+        """Remove all puzzles from the batch except the given ones."""
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 
     def admit(self, rows: Tensor) -> None:
-        """Start waiting puzzles and append them to the running ones."""
+        """Add waiting puzzles to the running ones, at their first step."""
         embedded = self._model.embed(self._cells[rows], self._kinds[rows])
         self._embedded = torch.cat([self._embedded, embedded])
         answer, reasoning = self._model.start(len(rows))

@@ -1,4 +1,4 @@
-"""Network of tiny recursive models: attention or mixing over positions, gated feed-forward layers, norms."""
+"""Network of tiny recursive models (TRM): attention or mixing over positions, gated feed-forward layers, norms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SwiGlu(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Self-attention without a mask."""
+    """Bidirectional self-attention, without a mask."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SelfAttention(nn.Module):
 
 
 class Block(GradientCheckpointingLayer):
-    """Block of attention or an MLP over positions, then an MLP over the width, each with a residual and a norm."""
+    """Block of attention or an MLP over positions, then an MLP over features, each with residual and norm."""
 
     def __init__(self, config: TrmConfig) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Block(GradientCheckpointingLayer):
 
 
 class Network(nn.Module):
-    """Network f of all blocks.
+    """Network of all blocks, which one step applies many times.
 
     The sum of states that it reads determines whether it updates the reasoning or the answer.
     """
@@ -94,20 +94,20 @@ class Network(nn.Module):
 
 
 def rms(states: Tensor) -> Tensor:
-    """Divide states u by sqrt(mean u^2 + eps) over the last dimension, computed in float32 or a wider dtype."""
+    """Normalise states u by the root mean square sqrt(mean u^2 + eps) of the last dimension, in float32 or wider."""
     precise = states.to(torch.promote_types(states.dtype, torch.float32))
     return functional.rms_norm(precise, states.shape[-1:], eps=EPSILON).to(states.dtype)
 
 
 def rotations(length: int, width: int, theta: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the cosines and sines of rotary positions (Su et al. 2021), float32, (S, width) each."""
+    """Return cosines and sines of rotary position embeddings (Su et al. 2021), float32, (S, width) each."""
     frequencies = theta ** (-torch.arange(0, width, 2, dtype=torch.float32, device=device) / width)
     angles = torch.outer(torch.arange(length, dtype=torch.float32, device=device), frequencies).repeat(1, 2)
     return angles.cos(), angles.sin()
 
 
 def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
-    """Rotate queries or keys, (B, h, S, d), by their positions."""
+    """Apply rotary position embeddings to queries or keys, (B, h, S, d)."""
     cosines, sines = rotation
     first, second = heads.chunk(2, dim=-1)
     return (heads * cosines + torch.cat([-second, first], dim=-1) * sines).to(heads.dtype)
@@ -115,7 +115,7 @@ def rotate_heads(heads: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
 
 @torch.no_grad()
 def init_truncated_normal(weight: Tensor, deviation: float) -> None:
-    """Initialise from a normal distribution truncated at two standard deviations, as JAX does.
+    """Initialise a tensor from a normal distribution truncated at two standard deviations, as in JAX.
 
     The distribution is scaled so that the standard deviation of the result is `deviation`.
     """

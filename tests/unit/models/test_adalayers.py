@@ -138,7 +138,7 @@ def test_states_are_kept_as_the_head_reads_them():
 def test_a_missing_state_is_named():
     model = small_model()
     states = model.base_states([0, 1, 3, 4], **texts())
-    with pytest.raises(DataError, match=r"states: 2 is missing; the call has \[0, 1, 3, 4\]"):
+    with pytest.raises(DataError, match=r"states: hidden state 2 is missing; given are \[0, 1, 3, 4\]"):
         model(**texts(), states=states)
 
 

@@ -95,7 +95,7 @@ def test_nothing_in_a_folder_is_asked_for_or_run(folder: Path, monkeypatch: pyte
     (folder / "config.json").write_text(
         json.dumps(json.loads((folder / "config.json").read_text()) | {"model_type": "of_nobody"}), encoding="utf-8"
     )
-    with pytest.raises(CheckpointError, match="which is unknown"):
+    with pytest.raises(CheckpointError, match="unknown model_type"):
         Pipeline.from_pretrained(folder)
 
 

@@ -126,7 +126,7 @@ def test_a_weight_that_nobody_reads_is_refused(saved: tuple[Any, Path]) -> None:
     if model_class.config_class.__module__.startswith("transformers."):  # anybody's checkpoints may have more
         assert isinstance(model_class.from_pretrained(folder), model_class)
         return
-    expected = f"{folder}: it has the weights 'lora_A.weight', which its model does not have"
+    expected = f"{folder}: it contains the weights 'lora_A.weight', which its model does not have"
     assert refusal(lambda: model_class.from_pretrained(folder)) == expected
 
 
@@ -220,7 +220,7 @@ def test_tied_and_untied_words_are_not_confused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(("core", "reason"), [(3, "missing"), (1, "it has the weights 'model.core.1")])
+@pytest.mark.parametrize(("core", "reason"), [(3, "missing"), (1, "it contains the weights 'model.core.1")])
 def test_another_number_of_layers_is_refused(core: int, reason: str, tmp_path: Path) -> None:
     small_looped(core=2).save_pretrained(tmp_path)
     configure(tmp_path, core=core)
@@ -307,7 +307,7 @@ def test_a_subclass_of_somebody_is_strict_about_its_own_weights(tmp_path: Path) 
 def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> None:
     configure(folder, model_type="nosuch")
     for model_class in (adadepth.StockForSequenceClassification, adadepth.PonderAlbertForSequenceClassification):
-        assert "holds a model of type nosuch" in refusal(lambda cls=model_class: cls.from_pretrained(folder))
+        assert "contains a model of type nosuch" in refusal(lambda cls=model_class: cls.from_pretrained(folder))
 
 
 # ---- generation_config.json
@@ -324,7 +324,7 @@ def test_a_type_that_transformers_does_not_know_is_one_line(folder: Path) -> Non
         ('{"eos_token_id": [1, "x"]}', r"eos_token_id=\[1, 'x'\] must be an id or a list of ids"),
         ('{"max_new_tokens": "a"}', "max_new_tokens='a' must be"),
         ('{"encoder_repetition_penalty": Infinity}', "encoder_repetition_penalty=inf must be a finite number"),
-        ("[1]", "must hold an object, not list"),
+        ("[1]", "must contain a JSON object, not list"),
         ("{", "is not JSON"),
     ],
 )

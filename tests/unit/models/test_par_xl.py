@@ -274,8 +274,8 @@ def test_a_batch_without_targets():
     ("gates", "message"),
     [
         ("sotf", r"gates='sotf' must be one of soft, argmax, noisy, or a path \(did you mean 'soft'\?\)"),
-        ([0, 1], r"gates=\[0, 1\] must be 4 numbers of operations, 0, 1 or 2"),
-        ([0, 1, 2, 3], r"gates=\[0, 1, 2, 3\] must be 4 numbers"),
+        ([0, 1], r"gates=\[0, 1\]: must be 4 operation numbers, each 0, 1 or 2"),
+        ([0, 1, 2, 3], r"gates=\[0, 1, 2, 3\]: must be 4 operation numbers"),
     ],
 )
 def test_gates_that_are_none(gates, message):

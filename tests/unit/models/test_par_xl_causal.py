@@ -227,7 +227,7 @@ def test_the_inner_model_is_one_of_its_own(tmp_path):
     assert ParXLModel.from_pretrained(tmp_path / "inner").dtype == torch.float32
     torch.manual_seed(0)
     assert ParXLModel(model.config).position_bias_u.std() > 0.1, "it draws its own weights when it stands alone"
-    with pytest.raises(ConfigError, match=r"^architecture=None: ParXLModel runs a fixed network; ParXLSupernet has ga"):
+    with pytest.raises(ConfigError, match=r"^architecture=None: ParXLModel needs a fixed architecture; ParXLSupernet"):
         small_supernet().model(ids)
 
 

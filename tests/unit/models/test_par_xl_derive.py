@@ -114,13 +114,13 @@ def test_a_supernet_is_not_loaded_as_a_network(auto, tmp_path):
     with pytest.raises(ConfigError) as caught:
         auto.from_pretrained(tmp_path)
     assert str(caught.value) == (
-        "architecture=None: ParXLForCausalLM is a fixed network; ParXLSupernet searches for one"
+        "architecture=None: ParXLForCausalLM needs a fixed architecture; ParXLSupernet searches for one"
     )
 
 
 def test_a_network_is_not_loaded_as_a_supernet(tmp_path):
     small_network("sf").save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=r"^architecture=sf: must be complete here"):
+    with pytest.raises(ConfigError, match=r"^architecture=sf: must be None, because ParXLSupernet searches"):
         ParXLSupernet.from_pretrained(tmp_path)
 
 

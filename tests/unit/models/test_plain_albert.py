@@ -63,5 +63,5 @@ def test_initialises_from_act_albert(tmp_path):
 def test_a_model_of_another_type_is_refused(tmp_path):
     AlbertForSequenceClassification(AlbertConfig(**SMALL)).save_pretrained(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(CheckpointError, match="holds a model of type bert"):
+    with pytest.raises(CheckpointError, match="contains a model of type bert"):
         PlainAlbertForSequenceClassification.from_pretrained(tmp_path)

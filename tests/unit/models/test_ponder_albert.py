@@ -189,7 +189,7 @@ def test_checkpoints_that_cannot_be_used(tmp_path):
         ("inner", "num_hidden_groups=1, inner_group_num=2; only one group of one layer"),
         (
             "bert",
-            "holds a model of type bert; PonderAlbertForSequenceClassification reads ponder_albert, albert or alb",
+            "contains a model of type bert; PonderAlbertForSequenceClassification reads ponder_albert, albert or alb",
         ),
     ):
         with pytest.raises(CheckpointError, match=message) as caught:

@@ -54,5 +54,5 @@ def test_no_layers_to_leave_at(name: str) -> None:
 
 def test_the_number_of_layers_of_a_looped_model_is_not_set() -> None:
     config = small_looped().config
-    with pytest.raises(ConfigError, match="num_hidden_layers=2: follows from prelude, core, coda"):
+    with pytest.raises(ConfigError, match="num_hidden_layers=2: computed from prelude, core, coda"):
         config.num_hidden_layers = 2

@@ -222,7 +222,7 @@ def test_places_where_nobody_can_wait_are_refused() -> None:
     model, (cells, _) = puzzle_model(), puzzles(4)
     with pytest.raises(ValueError, match="places=0"):
         model(input_ids=cells, places=0)
-    nobody_waits = "places=2: slots need early exits"
+    nobody_waits = "places=2: needs early exits"
     with pytest.raises(ValueError, match=nobody_waits):
         model(input_ids=cells, places=2, run_all_steps=True)
     with pytest.raises(ValueError, match=nobody_waits):

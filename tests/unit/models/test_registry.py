@@ -131,7 +131,9 @@ def test_an_unknown_family_is_one_line() -> None:
 
 
 def test_a_head_that_is_not_there_is_one_line() -> None:
-    with pytest.raises(ConfigError, match="model=ponder_rnn: has no model for pretraining; it supports classification"):
+    with pytest.raises(
+        ConfigError, match="model=ponder_rnn: has no model for pretraining; it has models for classification"
+    ):
         family("ponder_rnn").head("pretraining")
 
 

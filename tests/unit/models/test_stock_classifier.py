@@ -182,7 +182,7 @@ def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, capl
     """Even where as many classes have other names, nothing of the old head is left; the blocks are."""
     theirs = save(tmp_path)
     model = build(tmp_path, names)
-    assert "new head, because the existing one predicts O, B-PER, I-PER" in caplog.text
+    assert "randomly initialised head, because the existing one predicts O, B-PER, I-PER" in caplog.text
     assert model.classifier.weight.shape[0] == len(names)
     assert not torch.isin(model.classifier.weight, theirs.classifier.weight).any()
     for name, weight in theirs.bert.state_dict().items():
@@ -228,9 +228,9 @@ def test_mistakes(tmp_path):
     AlbertActForSequenceClassification(small_config()).save_pretrained(tmp_path / "act")
     settings = StockClassifierSettings()
     for head, folder, message in (
-        (StockForSequenceClassification, "tagger", "holds a BertForTokenClassification and no BertForSequenceClass"),
-        (StockForTokenClassification, "bare", "holds a BertModel and no BertForTokenClassification; model.p"),
-        (StockForTokenClassification, "act", "transformers has no classifier of tokens of albert_act"),
+        (StockForSequenceClassification, "tagger", "contains a BertForTokenClassification, not a BertForSequenceClass"),
+        (StockForTokenClassification, "bare", "contains a BertModel, not a BertForTokenClassification; model.p"),
+        (StockForTokenClassification, "act", "transformers has no token classifier of albert_act"),
         (
             StockForSequenceClassification,
             "bart",
@@ -241,7 +241,7 @@ def test_mistakes(tmp_path):
         with pytest.raises(CheckpointError, match=message) as raised:
             load_model(str(tmp_path / folder), head, settings, [])
         assert "\n" not in str(raised.value)
-    with pytest.raises(ConfigError, match="it has 120 pieces, the tokenizer 121"):
+    with pytest.raises(ConfigError, match="it has 120 tokens, the tokenizer 121"):
         build_classifier(StockClassifierSettings(pretrained=str(tmp_path / "tagger")), 121, fields(), "tagging")
     with pytest.raises(
         ConfigError, match="model_type=gpt2: its compute is unknown, because it declares none of intermediate_"

@@ -1,1 +1,1 @@
-"""Parts shared by all ALBERT families: configuration, block, attention, heads, compute counts, and the step loop."""
+"""Modules shared by all ALBERT families: configuration, block, attention, heads, MAC counts, and the step loop."""

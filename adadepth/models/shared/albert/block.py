@@ -1,4 +1,4 @@
-"""The ALBERT encoder of every family: embeddings, attention, the shared layer, and base classes of its models.
+"""ALBERT encoder shared by several families: embeddings, attention, the shared layer, and base classes of models.
 
 Module names follow the state dict of the published ACT-ALBERT checkpoints. Shape legend: B batch, T tokens, E embedding
 width, H hidden width, A attention heads.
@@ -27,7 +27,7 @@ from adadepth.models.shared.layers import Product, activated, linear_in_float32
 
 
 def may_wait(device: torch.device, *, training: bool) -> bool:
-    """Return whether the host may synchronise with a device: on a CPU always, else outside training (decision 0003).
+    """Return whether the host may wait for the device: always on a CPU, else only outside training (decision 0003).
 
     In a training step on an accelerator, synchronising would empty the queue. It would also break a compiled graph.
     """
@@ -35,7 +35,7 @@ def may_wait(device: torch.device, *, training: bool) -> bool:
 
 
 def build_attention_mask(config: AlbertShape, states: Tensor, valid: Tensor | None, *, training: bool) -> Any:
-    """Return the attention mask in the form that the attention implementation takes, or None.
+    """Return the attention mask in the format that the attention implementation expects, or None.
 
     Without padding the mask is None, for which attention has a faster kernel. The mask is checked for padding only if
     the host may synchronise with the device.
@@ -53,18 +53,18 @@ def build_attention_mask(config: AlbertShape, states: Tensor, valid: Tensor | No
 
 
 class PositionEmbedding(nn.Embedding):
-    """Position embeddings, in a separate class so that weight initialisation recognises them."""
+    """Position embeddings, in a class of their own so that weight initialisation can treat them separately."""
 
 
 class TypeEmbedding(nn.Embedding):
-    """Embeddings of segment types, or of columns on a grid.
+    """Embeddings of token types (segments), or of the columns of a grid.
 
     This is a separate class so that weight initialisation recognises the embeddings.
     """
 
 
 def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
-    """Return sines and cosines with wavelengths from 2 to 4 P in geometric progression, (P, width).
+    """Return sinusoidal encodings with wavelengths from 2 to 4 P in geometric progression, (P, width).
 
     The encoding is that of Vaswani et al. 2017 (arXiv 1706.03762, section 3.5), with the wavelengths that P positions
     can resolve. It gives neighbouring positions similar embeddings at initialisation. With random embeddings, a model
@@ -81,7 +81,7 @@ def sinusoids(positions: int, width: int, deviation: float) -> Tensor:
 
 
 class AlbertEmbeddings(nn.Module):
-    """Sum of word, segment and position embeddings, normalised: LN(word + type + position), (B, T, E)."""
+    """Normalised sum of word, segment and position embeddings: LN(word + type + position), (B, T, E)."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ def eager_attention(
 
 
 class AlbertAttention(nn.Module):
-    """Multi-head self-attention with output projection, without the residual connection and norm of the layer."""
+    """Multi-head self-attention with output projection, without residual connection and layer norm."""
 
     is_causal = False
 
@@ -157,7 +157,7 @@ class AlbertAttention(nn.Module):
         memory: Memory | None,
         **kwargs: Any,
     ) -> tuple[Tensor, Memory]:
-        """Return the attention output of packed states, (P, H), and the keys and values for the next iteration."""
+        """Compute attention for packed states, (P, H); return its output and the updated keys and values."""
         # Gradients and recomputed activations need the previous memory.
         overwrites = not (self.training or torch.is_grad_enabled())
         memory = remember(refresh, memory, self.key(changed), self.value(changed), overwrites=overwrites)
@@ -180,7 +180,7 @@ class AlbertAttention(nn.Module):
 
 
 def activation(name: str) -> nn.Module:
-    """Return an activation of transformers by its name. `gelu_new` runs as one kernel.
+    """Return an activation function by its name in transformers. `gelu_new` runs as one kernel.
 
     `gelu_new` and `gelu_pytorch_tanh` are the same formula. transformers computes `gelu_new` with eight elementwise
     operations, which take half of the block's time on a CPU.
@@ -189,7 +189,7 @@ def activation(name: str) -> nn.Module:
 
 
 class HaltingProjection(nn.Linear):
-    """Linear layer of a halting unit with one output logit, computed in float32 whatever the model's precision.
+    """Linear layer that predicts one halting logit per state, in float32 whatever the model's precision.
 
     This is a separate class so that weight initialisation recognises it. Initialisation skips modules without direct
     parameters.
@@ -230,7 +230,7 @@ class AlbertLayer(GradientCheckpointingLayer):
         values: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Apply the block to states, (B, T, H), or to packed states, (P, H), if `refresh` is given.
+        """Apply the block to padded states, (B, T, H), or to packed states, (P, H), if `refresh` is given.
 
         Dense and packed execution share this call, because checkpointing and sharding wrap the call of a module. Every
         tensor with a gradient is an argument or a result, because reentrant checkpointing sees no others.
@@ -263,7 +263,7 @@ class AlbertLayer(GradientCheckpointingLayer):
 def select_inputs(
     input_ids: Tensor | None, inputs_embeds: Tensor | None, attention_mask: Tensor | None, table: nn.Module
 ) -> Tensor:
-    """Check the inputs of a batch, and return the given token ids, (B, T), or word embeddings, (B, T, E).
+    """Check the inputs of a batch, and return whichever is given: token ids, (B, T), or word embeddings, (B, T, E).
 
     Raises:
         ValueError: If not exactly one of ids and embeddings is given, if the mask is not (B, T), or if `check_words`
@@ -282,7 +282,7 @@ def select_inputs(
 
 
 class OneBlock(DepthModel):
-    """Mixin with the depth limits, sizes and activation memory of models that apply one ALBERT block repeatedly."""
+    """Mixin for models that apply one ALBERT block repeatedly: depth limits, sizes and activation memory."""
 
     # `num_targets` normalises the losses, never the trainer's count of items.
     accepts_loss_kwargs = False
@@ -299,16 +299,16 @@ class OneBlock(DepthModel):
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Number of word pieces with an embedding."""
+        """Number of tokens in the embedding table."""
         return int(self.config.vocab_size)
 
     @property
     def least_updates(self) -> int:
-        """Minimum number of updates that a training batch runs, whenever its units halt."""
+        """Smallest number of updates that any training batch runs, however early its tokens halt."""
         return 1
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
-        """Count the values that a training batch stores for the backward pass.
+        """Return the number of activation values that a training batch stores for the backward pass, by part.
 
         The values are states, inner states and, with eager attention, attention weights.
 

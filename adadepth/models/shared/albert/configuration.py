@@ -1,4 +1,4 @@
-"""Base classes of the configurations of ALBERT families, and conversion between these configurations."""
+"""Base classes for the configurations of ALBERT families, and conversion between these configurations."""
 
 from collections.abc import Mapping
 from dataclasses import fields
@@ -20,7 +20,7 @@ _ONLY_ONE = Allowed(lambda value: value == 1, "1, the only supported value")
 
 @strict
 class AlbertShape(FamilyConfig, settings=AlbertSettings):
-    """Base configuration of all ALBERT families, with the field names of transformers."""
+    """Base configuration of all ALBERT families: sizes and dropout, named as in transformers."""
 
     # The settings of `AlbertSettings`, described there; the defaults here apply to a file that lacks the field.
     vocab_size: int = 30000
@@ -53,13 +53,13 @@ class AlbertShape(FamilyConfig, settings=AlbertSettings):
 
     @property
     def max_updates(self) -> int:
-        """Maximum number of steps, N."""
+        """Maximum number of steps N, which is the number of layers."""
         return self.num_hidden_layers
 
 
 @strict
 class StepwiseAlbertShape(AlbertShape):
-    """Base configuration of ALBERT families that predict after every step."""
+    """Base configuration of ALBERT families whose heads predict after every step."""
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
     num_hidden_groups: int = setting(1, "unused; present in configurations of transformers", _ONLY_ONE)
@@ -70,7 +70,7 @@ class StepwiseAlbertShape(AlbertShape):
 
 
 def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:
-    """Derive the configuration of a family from that of any ALBERT.
+    """Convert the configuration of any ALBERT to that of another family.
 
     Within one family all fields are copied, between families only shape and labels.
 

@@ -1,4 +1,4 @@
-"""Conversion of ALBERT checkpoints between the parameter names of transformers and those of published ACT-ALBERT."""
+"""Conversion of ALBERT checkpoints between the parameter names of transformers and of published ACT-ALBERT models."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _ACT_LAYER = re.compile(r"encoder\.albert_layer\.(?=(LayerNorm)?)")
 
 
 def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Convert a state dict of either layout to that of published ACT-ALBERT; see `convert_reference_state_dict`.
+    """Rename the weights of an ALBERT checkpoint, in either naming scheme, as in published ACT-ALBERT models.
 
     Args:
         state_dict: State dict in the layout of transformers or of published ACT-ALBERT checkpoints.
@@ -47,7 +47,7 @@ def from_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False
 
 
 def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) -> dict[str, Tensor]:
-    """Convert a state dict to the layout of transformers and drop the halting unit.
+    """Rename weights as in transformers' ALBERT, and remove the halting unit.
 
     This is the inverse of `from_albert`.
     """
@@ -60,12 +60,12 @@ def to_albert(state_dict: Mapping[str, Tensor], pooler_transpose: bool = False) 
 
 
 def _build_group_prefix(match: re.Match[str]) -> str:
-    """Return the prefix that transformers gives a layer's parameters. There the first norm belongs to the attention."""
+    """Return the prefix of a layer's parameter names in transformers' ALBERT."""
     return f"encoder.albert_layer_groups.0.albert_layers.0.{'attention.' if match[1] else ''}"
 
 
 class FromAnyAlbert(StrictLoading, PreTrainedModel):
-    """Model with an ALBERT encoder in the attribute `albert` that can be loaded from a checkpoint of any ALBERT.
+    """Mixin for models with an ALBERT encoder in `albert`, which can load the encoder of any ALBERT checkpoint.
 
     Attributes:
         encoder_names: Function that converts the state dict of any ALBERT to the parameter names of the encoder.
@@ -123,10 +123,10 @@ class FromAnyAlbert(StrictLoading, PreTrainedModel):
 
 
 def _check_source(path: str, source: PreTrainedConfig, model_types: Collection[str]) -> None:
-    """Refuse a checkpoint of another model type, or with more than one layer group or layer."""
+    """Raise an error if a checkpoint is not an ALBERT, or has more than one layer group or layer."""
     if source.model_type not in model_types:
         raise CheckpointError(
-            f"{path}: holds a model of type {source.model_type}, not {join_alternatives(model_types)}"
+            f"{path}: contains a model of type {source.model_type}, not {join_alternatives(model_types)}"
         )
     groups, inner = getattr(source, "num_hidden_groups", 1), source.inner_group_num
     if groups != 1 or inner != 1:
@@ -141,7 +141,7 @@ def _load_encoder_weights(
     with_pooler: bool,
     hub_arguments: dict[str, Any],
 ) -> dict[str, Tensor]:
-    """Load the encoder parameters of a checkpoint and rename them. The pooler is omitted if the checkpoint has none."""
+    """Load and rename the encoder weights of a checkpoint, including the pooler if there is one."""
     with silence_transformers():  # the warning about ignored heads would mislead
         encoder, report = AutoModel.from_pretrained(
             path,

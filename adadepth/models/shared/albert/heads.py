@@ -1,4 +1,4 @@
-"""Pretraining heads of every ALBERT family: masked words and sentence order.
+"""Pretraining heads shared by all ALBERT families: masked words and sentence order.
 
 Shape legend: B batch, T tokens, P predicted positions, E embedding width, H hidden width, V vocabulary.
 """
@@ -19,7 +19,7 @@ from adadepth.models.shared.losses import LossTerm, sum_cross_entropy
 
 
 class MaskedWordsHead(nn.Module):
-    """Masked-language-model head: vocabulary logits, (..., V), are LN(act(W h)) times the word embeddings."""
+    """Masked-language-model head, whose logits, (..., V), are LN(act(W h)) times the word embeddings."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class MaskedWordsHead(nn.Module):
 
 
 class SentenceOrderHead(nn.Module):
-    """Sentence-order classifier on the pooled first token, with two classes and, as published, without dropout."""
+    """Classifier of the sentence order (2 classes) on the pooled first token, without dropout, as published."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class SentenceOrderHead(nn.Module):
 
 
 class PretrainingHeads(PreTrainedModel):
-    """Model with an encoder at `albert`, a masked-words head at `predictions`, and optionally a sentence-order head.
+    """Mixin for models with an ALBERT encoder, a masked-words head and an optional sentence-order head.
 
     Attributes:
         has_sentence_order: Whether the model has the sentence-order head, at `sop_classifier`.
@@ -60,7 +60,7 @@ class PretrainingHeads(PreTrainedModel):
     has_sentence_order = True
 
     def make_heads(self, config: AlbertShape) -> None:
-        """Add the heads to a model that already has its encoder."""
+        """Create the pretraining heads in a model that already has its encoder."""
         self.predictions = MaskedWordsHead(config)
         if self.has_sentence_order:
             self.sop_classifier = SentenceOrderHead(config)
@@ -72,23 +72,23 @@ class PretrainingHeads(PreTrainedModel):
             init.zeros_(module.bias)
 
     def get_output_embeddings(self) -> nn.Linear:
-        """Return the decoder, tied to the word embeddings."""
+        """Return the output layer of the masked-words head, tied to the word embeddings."""
         return self.predictions.decoder
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
-        """Replace the decoder, and set the bias of the head to that of the new decoder."""
+        """Replace the output layer of the masked-words head, and use the bias of the new one."""
         self.predictions.decoder = value
         self.predictions.bias = value.bias
 
     def count_predicted(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the counts that divide the loss parts `mlm` and `sop`, if the batch has labels for them."""
+        """Return the numbers of targets that normalise the loss parts `mlm` and `sop`, if the batch has labels."""
         labels = {"mlm": batch.get("labels")}
         if self.has_sentence_order:
             labels["sop"] = batch.get("sentence_order_label")
         return {name: (targets >= 0).sum() for name, targets in labels.items() if targets is not None}
 
     def predict_words(self, result: Any, state: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set the vocabulary logits of a result.
+        """Compute the vocabulary logits of masked words, and store them in the model's output.
 
         If there are labels, also set its token losses and return the loss part `mlm`.
 
@@ -109,7 +109,7 @@ class PretrainingHeads(PreTrainedModel):
         return {"mlm": LossTerm(losses.sum(), torch.full_like(losses.sum(), len(slots)))}
 
     def predict_order(self, result: Any, pooled: Tensor, labels: Tensor | None) -> dict[str, LossTerm]:
-        """Set the sentence-order logits of a result, and return the loss part `sop` if there are labels.
+        """Compute the sentence-order logits, store them in the model's output, and return the loss part `sop`.
 
         Args:
             result: Output with the field `sop_logits`, (B, 2).

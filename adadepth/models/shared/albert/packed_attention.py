@@ -1,4 +1,4 @@
-"""Attention of packed queries to keys and values that are kept from one iteration to the next.
+"""Attention for packed tokens (without padding), whose keys and values are reused from one iteration to the next.
 
 Three kernels compute the same result. `padded`, the default, pads the queries of every row and works with any dense
 attention. `varlen` is torch's variable-length attention on an accelerator in half precision. `flash` is flash
@@ -24,14 +24,14 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 class Memory(NamedTuple):
-    """Stored keys and values of all positions to which queries may attend, (M, H) each."""
+    """Cached keys and values of all positions to which queries may attend, (M, H) each."""
 
     keys: Tensor
     values: Tensor
 
 
 class Refresh(NamedTuple):
-    """Kernel and positions of one iteration of packed attention.
+    """Attention kernel of one iteration, and the positions whose queries, keys and values it computes.
 
     Attributes:
         kernel: Attention kernel; see `choose_kernel`.
@@ -48,7 +48,7 @@ class Refresh(NamedTuple):
 
 
 def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype, *, training: bool) -> Kernel | None:
-    """Return the kernel for a model's attention implementation, or None without a kernel or in a compiled graph.
+    """Choose the kernel for packed attention, or return None if there is none or the graph is compiled.
 
     Args:
         config: Configuration of the model.
@@ -70,7 +70,7 @@ def choose_kernel(config: AlbertShape, device: torch.device, dtype: torch.dtype,
 
 
 def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tensor, *, overwrites: bool) -> Memory:
-    """Return the stored keys and values after those of the refreshed positions have been replaced.
+    """Update the cached keys and values with those recomputed in this iteration, and return the cache.
 
     The padded kernel stores one entry per position of the batch, M = B T. The other kernels store only visible
     positions.
@@ -97,7 +97,7 @@ def remember(refresh: Refresh, memory: Memory | None, keys: Tensor, values: Tens
 
 
 def count_pairs(kernel: Kernel, queries: ActiveSet, visible: ActiveSet) -> Tensor | int:
-    """Count the query-key pairs of one iteration, including those of the kernel's padding, int64, ()."""
+    """Return the number of query-key pairs computed in one iteration, including padding of the kernel, int64, ()."""
     if kernel == "padded":
         return queries.widest * queries.capacity
     return (queries.counts * visible.counts).sum()
@@ -114,7 +114,7 @@ def attend_packed(
     size: int,
     **options: Any,
 ) -> Tensor:
-    """Return the attention output of packed queries, (P, H).
+    """Compute the attention output of packed queries, (P, H).
 
     Args:
         attend: Function of transformers' attention interface.
@@ -142,7 +142,7 @@ def attend_packed(
 def varlen_attention(
     query: Tensor, keys: Tensor, values: Tensor, starts: Tensor, visible: Tensor, longest: int, scale: float
 ) -> Tensor:
-    """Return the output of torch's variable-length attention, (P, A, D).
+    """Compute attention with torch's variable-length kernel, (P, A, D).
 
     Args:
         query: Queries, (P, A, D).
@@ -170,7 +170,7 @@ def _attend_padded(
     size: int,
     options: dict[str, Any],
 ) -> Tensor:
-    """Return the attention output, (P, H), computed with the queries padded to (B, Q); see `attend_packed`."""
+    """Compute the attention output of packed queries, (P, H), by padding them to (B, Q)."""
     rows, width = queries.shape[0], queries.widest
     grid = None if len(query) == rows * width else queries.grid
     padded = query if grid is None else query.new_zeros(rows * width, query.shape[1]).index_copy_(0, grid, query)

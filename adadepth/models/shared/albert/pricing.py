@@ -1,4 +1,4 @@
-"""Multiply-accumulate counts of ALBERT: of one update, of sequences with different depths, of packed tokens."""
+"""MAC counts of ALBERT: for one update, for sequences of different depths, and for packed tokens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Number = TypeVar("Number", int, Tensor)
 
 
 def update_work(config: AlbertShape | AlbertConfig, seen: Number) -> Number:
-    """Return the multiply-accumulates of one update of one token: 4 H^2 + 2 S H + 2 H F.
+    """Return the MACs of one block update of one token: 4 H^2 + 2 S H + 2 H F.
 
     Args:
         config: Configuration with the widths H and F.
@@ -28,7 +28,7 @@ def update_work(config: AlbertShape | AlbertConfig, seen: Number) -> Number:
 def price_sequences(
     config: AlbertShape | AlbertConfig, trace: DepthTrace, *, each_step: float, once: float = 0.0
 ) -> Work:
-    """Return the multiply-accumulates of a traced batch, heads included, embedding lookups excluded.
+    """Return the MACs of a batch from its depth trace, with heads but without embedding lookups.
 
     A step of a sequence of S tokens costs S updates (see `update_work`) and the heads that read the step.
 
@@ -65,7 +65,7 @@ def price_sequences(
 
 
 def computed_work(config: AlbertShape | AlbertConfig, computed: ComputedSteps) -> Tensor:
-    """Return the multiply-accumulates of a shared layer, float64, (), from its counts of queries, keys and pairs.
+    """Return the MACs of a shared layer, float64, (), from its counts of queries, keys and query-key pairs.
 
     A query and its feed-forward part cost 2 H^2 + 2 H F, a key and its value 2 H^2, a query-key pair 2 H.
     """

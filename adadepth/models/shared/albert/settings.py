@@ -1,4 +1,4 @@
-"""Settings shared by all ALBERT families, and their checks."""
+"""Settings shared by all ALBERT families, and their validation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from adadepth.config.kinds import get_positions_setting
 
 @dataclass
 class AlbertSettings(ModelConfig):
-    """Sizes and dropout of an ALBERT (Lan et al. 2020), shared by every family that is built on ALBERT.
+    """Settings of an ALBERT model (Lan et al. 2020): sizes and dropout.
 
     A field that is null takes its value from `pretrained`. Without `pretrained`, training requires the fields that
     `check_sizes` lists.
@@ -73,7 +73,7 @@ _SIZES = (
 
 
 def check_sizes(config: ExperimentConfig) -> Iterator[str]:
-    """Yield errors for missing sizes, heads that do not divide the width, and sequences longer than the positions."""
+    """Yield an error for each invalid size, such as attention heads that do not divide the hidden size."""
     model = config.model
     assert isinstance(model, AlbertSettings)
     if model.pretrained is None and config.mode is Mode.train:

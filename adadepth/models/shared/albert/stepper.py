@@ -1,4 +1,4 @@
-"""ALBERT run one step at a time, so that finished sequences can leave the batch.
+"""ALBERT encoder run step by step, so that finished sequences can leave the batch.
 
 `AlbertStepper` applies the layer and the heads, and drops the sequences that exit. Two classes store the states of the
 running sequences. `PaddedRows` stores them with padding. `PackedRows` stores only the real tokens, which gives the same
@@ -45,7 +45,7 @@ _WIDTH_MULTIPLE = 8
 
 
 class SharedLayer(nn.Module):
-    """Parameters of the ALBERT encoder: the projection of embeddings to states, and the shared layer."""
+    """Parameters of an ALBERT encoder: the projection from embeddings to hidden states, and the shared layer."""
 
     def __init__(self, config: AlbertShape) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class SharedLayer(nn.Module):
 
 
 class Reading(NamedTuple):
-    """Predictions that the heads make after a step.
+    """Outputs of a model's heads after one step: task logits, halting logits and recurrent state.
 
     Attributes:
         logits: Logits of the task, (A, C).
@@ -74,7 +74,7 @@ ReadStates = Callable[[Tensor, Tensor | None, int], Reading]
 
 
 class AlbertStepper:
-    """Stepper of a batch of sequences that exit one by one; see `adadepth.models.shared.steps.Stepper`.
+    """Runs an ALBERT encoder step by step on a batch whose sequences exit one by one; implements `Stepper`.
 
     Args:
         encoder: Parameters of the encoder.
@@ -113,7 +113,7 @@ class AlbertStepper:
 
     @property
     def width(self) -> int:
-        """Number of tokens per row, padding included."""
+        """Number of tokens per row, including padding."""
         return self._running.width
 
     @property
@@ -123,12 +123,12 @@ class AlbertStepper:
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """States before the first and after every step so far, (B, T, H) each, or None if they are not requested."""
+        """Hidden states before the first and after every step so far, (B, T, H) each, or None if not requested."""
         return self._running.hidden_states
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """Attention weights of every step so far, (B, heads, T, T) each, or None if not requested or not available."""
+        """Attention weights of every step so far, (B, heads, T, T) each, or None if unavailable or not requested."""
         return self._running.attentions
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
@@ -139,13 +139,13 @@ class AlbertStepper:
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except the running ones at positions `rows`, int64 (A',)."""
+        """Remove all sequences from the batch except those at positions `rows`, int64 (A',)."""
         self._memory = None if self._memory is None else self._memory[rows]
         self._running.keep(rows)
 
 
 class PaddedRows:
-    """States of the running sequences with padding, (A, T, H), and their mask.
+    """Hidden states of the running sequences with padding, (A, T, H), and their attention mask.
 
     Args:
         config: Configuration of the model, for the attention implementation.
@@ -173,17 +173,17 @@ class PaddedRows:
 
     @property
     def width(self) -> int:
-        """Padded length T of the rows."""
+        """Number of tokens per row, T, including padding."""
         return self._state.shape[1]
 
     @property
     def computed(self) -> tuple[int, int, int]:
-        """Number of queries, keys and query-key pairs of the next step, padding included."""
+        """Number of queries, keys and query-key pairs of the next step, including padding."""
         rows, width = self._state.shape[:2]
         return rows * width, rows * width, rows * width**2
 
     def update(self, layer: AlbertLayer) -> Tensor:
-        """Apply the layer once, and return the states after it, (A, T, H)."""
+        """Apply the layer once, and return the new hidden states, (A, T, H)."""
         self._state, weights, *_ = layer(self._state, self._mask, **self._options)
         if "hidden_states" in self._requested:
             self._states.append(self._state)
@@ -193,17 +193,17 @@ class PaddedRows:
 
     @property
     def hidden_states(self) -> tuple[Tensor | None, ...] | None:
-        """States of all steps so far; see `AlbertStepper.hidden_states`."""
+        """Hidden states before the first and after every step so far, or None if not requested."""
         choice = self._requested.get("hidden_states")
         return None if choice is None else choose_states(self._states, choice)
 
     @property
     def attentions(self) -> tuple[Tensor, ...] | None:
-        """Attention weights of all steps so far; see `AlbertStepper.attentions`."""
+        """Attention weights of every step so far, or None if unavailable or not requested."""
         return tuple(self._weights) if self._weights else None
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except those at positions `rows`, int64 (A',), and remove columns of padding only.
+        """Remove all sequences except those at positions `rows`, int64 (A',), and columns that are all padding.
 
         The call synchronises with the device.
         """
@@ -219,7 +219,7 @@ class PaddedRows:
 
 
 class PackedRows:
-    """States of the real tokens of the running sequences, concatenated without padding, (P, H).
+    """Hidden states of the real tokens of the running sequences, concatenated without padding, (P, H).
 
     Either all tokens of a row run or none does. So attention needs only the keys and values of the running tokens, and
     none are stored between steps. The arguments are those of `PaddedRows`.
@@ -246,11 +246,11 @@ class PackedRows:
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
-        """Number of queries, keys and query-key pairs of the next step. Attention pads the rows to the longest."""
+        """Number of queries, keys and query-key pairs of the next step; attention pads rows to the longest one."""
         return len(self._state), len(self._state), count_pairs("padded", self._active, self._active)
 
     def update(self, layer: AlbertLayer) -> Tensor:
-        """Apply the layer once, and return the states of the first two tokens of every row, (A, 2, H).
+        """Apply the layer once, and return the hidden states of the first two tokens of each row, (A, 2, H).
 
         In a row with one token, this token is repeated.
         """
@@ -262,7 +262,7 @@ class PackedRows:
         return self._state[torch.stack([first, second], dim=1)]
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all rows except those at positions `rows`, int64 (A',). The call synchronises with the device."""
+        """Remove all sequences except those at positions `rows`, int64 (A',). This synchronises with the device."""
         stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
         self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
         counts = self._active.counts[rows]
@@ -270,7 +270,7 @@ class PackedRows:
         self._align(counts, self.width)
 
     def _align(self, counts: Tensor, widest: int) -> None:
-        """Set the positions and the mask of the packed tokens as if the rows were left-aligned.
+        """Compute the positions and the mask of packed tokens, as if every sequence started in the first column.
 
         Args:
             counts: Number of tokens of every row, int64, (A,).
@@ -283,7 +283,7 @@ class PackedRows:
 
 
 def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
-    """Return whether rows can be packed.
+    """Return whether sequences can be packed without padding.
 
     The attention must take a dense mask, and the host must be allowed to synchronise with the device to count tokens.
     """
@@ -291,7 +291,7 @@ def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> b
 
 
 class SteppedAlbert(SharedBlockModel):
-    """ALBERT encoder without a halting unit, used inside a model with heads. Parameter names are those of ACT-ALBERT.
+    """ALBERT encoder without halting, as a part of models with heads; parameters are named as in ACT-ALBERT.
 
     The encoder has no forward pass. The model with heads initialises all weights together.
 
@@ -319,13 +319,13 @@ class SteppedAlbert(SharedBlockModel):
         self.embeddings.word_embeddings = value
 
     def pooled(self, state: Tensor) -> Tensor:
-        """Return tanh(W h_0) of the first token, (A, T, H) to (A, H)."""
+        """Return the pooled first token, tanh(W h_0), (A, T, H) to (A, H)."""
         assert self.pooler is not None
         return torch.tanh(self.pooler(state[:, 0]))
 
 
 class SteppedAlbertModel(SteppedAlbert):
-    """Stand-alone ALBERT encoder that initialises its own weights. A model with heads must not contain it."""
+    """Stand-alone ALBERT encoder, which initialises its own weights and is not part of a model with heads."""
 
     draws_alone = True
 
@@ -343,7 +343,7 @@ class SteppedAlbertModel(SteppedAlbert):
         inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> BaseModelOutputWithPooling:
-        """Run all N steps. No sequence exits early, because there are no heads.
+        """Run all N steps of the encoder. No sequence exits early, because there are no heads.
 
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
@@ -368,7 +368,7 @@ class SteppedAlbertModel(SteppedAlbert):
 
 
 class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
-    """Base class of models that predict after every step; a subclass adds its heads and its loss."""
+    """Base class of ALBERT models that predict after every step; subclasses add heads and a loss."""
 
     config: StepwiseAlbertShape
     albert: SteppedAlbert
@@ -383,7 +383,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         self.albert.embeddings.word_embeddings = value
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
-        """Return the predictions that the heads make from the states of a step; see `ReadStates`."""
+        """Apply the heads to the hidden states of a step, and return their outputs."""
         raise NotImplementedError
 
     def take_steps(
@@ -395,7 +395,7 @@ class SteppedAlbertPreTrainedModel(FromAnyAlbert, SharedBlockModel):
         generator: torch.Generator | None,
         options: Mapping[str, Any],
     ) -> tuple[StepwiseOutput, bool]:
-        """Run steps until every sequence has exited.
+        """Run steps until every sequence has exited, and return their predictions.
 
         Args:
             inputs: First five arguments of the forward pass: token ids, (B, T); attention mask, 1 at real tokens,

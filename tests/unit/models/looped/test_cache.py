@@ -274,7 +274,7 @@ def test_wrong_policies_and_caches_are_one_line() -> None:
     with pytest.raises(ConfigError, match="cache_policy=all: use DynamicCache"):
         LoopedCache(model.config)
     cache = LoopedCache(model.config, "frozen")
-    with pytest.raises(ConfigError, match="num_loops=3: this cache stores 2 loops"):
+    with pytest.raises(ConfigError, match="num_loops=3: this cache was created for 2 loops"):
         model(IDS, past_key_values=cache, num_loops=3)
     with pytest.raises(ConfigError, match="the cache is empty"):
         cache.bytes_per_token()

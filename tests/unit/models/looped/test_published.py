@@ -249,7 +249,7 @@ def test_a_huginn_that_computes_otherwise_is_refused(tmp_path: Path, changes: di
 
 def test_a_folder_without_weights_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(OURO | {"model_type": "ouro"}))
-    with pytest.raises(CheckpointError, match=r"holds neither model\.safetensors nor pytorch_model\.bin"):
+    with pytest.raises(CheckpointError, match=r"contains neither model\.safetensors nor pytorch_model\.bin"):
         LoopedForCausalLM.from_pretrained(tmp_path)
 
 

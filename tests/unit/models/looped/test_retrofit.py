@@ -207,7 +207,7 @@ def test_settings_that_a_decoder_contradicts_are_one_line(tmp_path: Path, overri
 
 def test_a_tokenizer_with_more_pieces_is_one_line(tmp_path: Path) -> None:
     decoder().save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match=f"it has {PIECES} pieces, the tokenizer 60"):
+    with pytest.raises(ConfigError, match=f"it has {PIECES} tokens, the tokenizer 60"):
         build_language_model(settings(tmp_path), 60)
 
 
