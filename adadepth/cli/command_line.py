@@ -57,7 +57,7 @@ def arguments(words: list[str]) -> list[str]:
     elif not flags & {"--config-name", "-cn", "--hydra-help", "--shell-completion", "-sc"}:
         if any(_names_latest(override) for override in overrides):
             raise ConfigError(
-                "latest: names the newest run of a configuration; name the configuration with --config-name"
+                "latest: means the newest run of a configuration; give the configuration with --config-name"
             )
         raise ConfigError(_format_missing_config(options))
     return options + [expand_preset(override, parse_config_name(options)) for override in overrides]
@@ -80,7 +80,7 @@ def expand_preset(override: str, config_name: str | None) -> str:
     if key != "preset" or "paper" not in presets or config_name not in list_configs(folders()):
         return override
     if config_name not in (published := list_published_configs(folders())):
-        raise ConfigError(f"preset=paper: {config_name} has no published run; {', '.join(published)} have")
+        raise ConfigError(f"preset=paper: {config_name} has no published run; only {', '.join(published)} have one")
     return "preset=" + ",".join(f"paper/{config_name}" if preset == "paper" else preset for preset in presets)
 
 

@@ -38,7 +38,7 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
-    """Return a configuration whose model and data settings come from the run that wrote `checkpoint`.
+    """Return a configuration with the data, tokenizer and context settings of the run that wrote `checkpoint`.
 
     Groups and keys that the command line sets keep their values.
 

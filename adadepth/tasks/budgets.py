@@ -74,8 +74,8 @@ def settle(settings: BudgetConfig, session: Session) -> None:
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
-            f"budget.target={settings.target:g}: {comparison['knob']} fitted, {spent:.3g} {settings.unit} on "
-            f"{comparison['measured_on']:,} other examples{remark}"
+            f"budget.target={settings.target:g}: fitted {comparison['knob']}, which gives {spent:.3g} {settings.unit} "
+            f"on {comparison['measured_on']:,} other examples{remark}"
         )
 
 

@@ -160,7 +160,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
     count = min(len(dataset), _MOST_EXAMPLES, trained // (2 * passes))
     if count < min(_FEWEST_EXAMPLES, len(dataset)):
         raise BaselineUnavailable(
-            f"training was too short: it read {trained:,} sequences, but the baseline needs {passes} passes"
+            f"training was too short: it read {trained:,} sequences, and {passes} evaluation passes would take too long"
         )
     return count
 
@@ -198,9 +198,9 @@ def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Seque
     if getattr(model.config, "exit_rule", "") is None and isinstance(model, ExitRuleKnob):
         exits, rule = _exit_at_half(model, records)
     elif parse_rule(getattr(model.config, "exit_rule", "fixed:1")).mixes:
-        raise BaselineUnavailable("the predictions mix all steps")
+        raise BaselineUnavailable("the exit rule averages the predictions of all steps instead of choosing one")
     if exits is None or not records.ran_every_step or (records.ran is not None):
-        raise BaselineUnavailable("exits do not decide the depth")
+        raise BaselineUnavailable("the depth of the model does not follow from its exit steps")
     return {"rule": rule, **compare_recorded(records, exits, problem, metrics)}
 
 

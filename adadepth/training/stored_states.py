@@ -38,16 +38,18 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
         ValueError: If the state does not fit; the message names the parameter or the option.
     """
     if not isinstance(stored, Mapping) or not all(isinstance(stored.get(key), kind) for key, kind in _PARTS.items()):
-        raise ValueError("it holds no optimizer state")
+        raise ValueError("the file holds no optimizer state")
     _check_groups(optimizer.param_groups, stored["param_groups"])
     parameters = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
     if unknown := [key for key in stored["state"] if type(key) is not int or not 0 <= key < len(parameters)]:
-        raise ValueError(f"it has a state for parameter {unknown[0]!r}, but there are {len(parameters)} parameters")
+        raise ValueError(
+            f"the stored state has an entry for parameter {unknown[0]!r}, but there are {len(parameters)} parameters"
+        )
     examples = {id(group): _make_example_state(optimizer, group) for group in optimizer.param_groups}
     for number, state in stored["state"].items():
         group, weight = parameters[number]
         if problem := _check_state(state, examples[id(group)], weight):
-            raise ValueError(f"its state of {names[number]!r} {problem}")
+            raise ValueError(f"the stored state of {names[number]!r} {problem}")
 
 
 _PARTS = {"state": Mapping, "param_groups": list}
@@ -69,7 +71,7 @@ def check_completeness(stored: Mapping[str, Any], stateless: Sequence[int], name
     """
     missing = [number for number in range(len(names)) if not stored["state"].get(number) and number not in stateless]
     if missing:
-        raise ValueError(f"its state of {names[missing[0]]!r} is missing")
+        raise ValueError(f"the stored state of {names[missing[0]]!r} is missing")
 
 
 def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[str]:
@@ -81,16 +83,18 @@ def parameter_names(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[
 
 def _check_groups(groups: Sequence[Mapping[str, Any]], stored: Sequence[Any]) -> None:
     if len(groups) != len(stored):
-        raise ValueError(f"it has {len(stored)} parameter groups, but {len(groups)} are needed")
+        raise ValueError(f"the stored state has {len(stored)} parameter groups, but {len(groups)} are needed")
     first = 0
     for number, (group, other) in enumerate(zip(groups, stored, strict=True)):
         size = len(group["params"])
         if not isinstance(other, Mapping) or other.get("params") != list(range(first, first + size)):
-            raise ValueError(f"its group {number} must have the parameters {first} to {first + size - 1}")
+            raise ValueError(
+                f"the stored parameter group {number} must have the parameters {first} to {first + size - 1}"
+            )
         first += size
         for key, value in other.items():
             if problem := _check_option(key, value, group):
-                raise ValueError(f"its group {number}: {key} {problem}")
+                raise ValueError(f"the stored parameter group {number}: {key} {problem}")
 
 
 def _check_option(key: str, value: Any, group: Mapping[str, Any]) -> str | None:
@@ -253,13 +257,15 @@ def check_random_state(stored: Any) -> None:
         ValueError: If a part is missing, or the position is out of range.
     """
     if not isinstance(stored, Mapping) or not {"python", "numpy", "cpu"} <= stored.keys():
-        raise ValueError("no random-generator states")
+        raise ValueError("the file holds no random-generator states")
     numpy_state = stored["numpy"]
     if not isinstance(numpy_state, tuple | list) or len(numpy_state) != 5:
-        raise ValueError("numpy: no random-generator state")
+        raise ValueError("numpy: the random-generator state is missing")
     position = numpy_state[2]
     if type(position) is not int or not 0 <= position <= _POSITIONS:
-        raise ValueError(f"numpy: its position must be 0 to {_POSITIONS}, not {_abbreviate(position)}")
+        raise ValueError(
+            f"numpy: the random generator's position must be 0 to {_POSITIONS}, not {_abbreviate(position)}"
+        )
 
 
 def _abbreviate(value: Any) -> str:

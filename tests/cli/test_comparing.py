@@ -112,7 +112,7 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     (["runs=[all]"], "runs=['all']: only used"),
     (["--config-name", "act_tiny", "mode=report", "runs=[latest]"], "latest: no run with run.json "
                                                                     "found in outputs/act_tiny"),
-    (["mode=report", "runs=[latest]"], "latest: names the newest run of a configuration; name the configuration with "
+    (["mode=report", "runs=[latest]"], "latest: means the newest run of a configuration; give the configuration with "
                                        "--config-name"),
 ]))  # fmt: skip
 def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: str) -> None:

@@ -27,7 +27,7 @@ MISTAKES = [
     (["--config-name", "act_tny"], "unknown configuration 'act_tny' (did you mean 'act_tiny'?); known: act_addition"),
     ([*TINY, "model=albert_act_tyny"], "model=albert_act_tyny: unknown option (did you mean 'albert_act_tiny'?)"),
     ([*TINY, "sweep=penalti"], "sweep=penalti: unknown option (did you mean 'penalty'?); known: glue, none, optuna"),
-    (["--config-name", "act_hops", "preset=paper"], "preset=paper: act_hops has no published run; act_base, act_cola"),
+    (["--config-name", "act_hops", "preset=paper"], "preset=paper: act_hops has no published run; only act_base"),
     ([*TINY, "preset=papr"], "preset=papr: unknown option (did you mean 'paper'?); known: none, paper, seed"),
     ([*TINY, "model=null"], "Config group override must be a string"),
     ([*TINY, "trainer.lerning_rate=1"], "trainer.lerning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),

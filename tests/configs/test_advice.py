@@ -311,7 +311,6 @@ EXEMPT = {
     "seeds=3": "a command of the last screen: as that of preset",
     "search ends at step": "what was given",
     "search.stages={}: {} holds no finished search": "a run of the user's",
-    "with task=finetune reads {}": "what was given",
     "trainer.fsdp=true shards the model": "help of a key",
     ": required by ": "a missing value of the user's; tests/configs/test_mistakes.py",
     "cannot be combined with runtime.offline=true": "what was given",

@@ -120,7 +120,7 @@ def test_a_run_says_which_configuration_is_meant(tmp_path: Path) -> None:
 def test_a_configuration_without_a_published_run_is_told_which_have_one(name: str) -> None:
     with pytest.raises(ConfigError) as caught:
         arguments(["--config-name", name, "seed=1", "preset=none,paper"])
-    assert str(caught.value) == f"preset=paper: {name} has no published run; {', '.join(PUBLISHED)} have"
+    assert str(caught.value) == f"preset=paper: {name} has no published run; only {', '.join(PUBLISHED)} have one"
 
 
 def test_an_unknown_configuration_is_left_to_hydra() -> None:

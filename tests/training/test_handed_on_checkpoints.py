@@ -63,10 +63,10 @@ def test_a_whole_one_goes_on(checkpoint: Path) -> None:
 
 _MOMENT = torch.zeros(3, 3)
 OPTIMIZER = [
-    (lambda s: s["state"][0].update(exp_avg=_MOMENT), r"its state of '\S+' has a tensor of shape \(3, 3\)"),
-    (lambda s: s["state"].pop(0), r"its state of '\S+' is missing"),
-    (lambda s: s["param_groups"][0].update(lr="x"), "its group 0: lr must be a number"),
-    (lambda s: s.clear(), "it holds no optimizer state"),
+    (lambda s: s["state"][0].update(exp_avg=_MOMENT), r"the stored state of '\S+' has a tensor of shape \(3, 3\)"),
+    (lambda s: s["state"].pop(0), r"the stored state of '\S+' is missing"),
+    (lambda s: s["param_groups"][0].update(lr="x"), "the stored parameter group 0: lr must be a number"),
+    (lambda s: s.clear(), "the file holds no optimizer state"),
 ]
 OTHERS: dict[str, list[tuple[Any, str]]] = {
     "optimizer.pt": OPTIMIZER,
@@ -80,7 +80,7 @@ OTHERS: dict[str, list[tuple[Any, str]]] = {
             "the random-generator states .* position must be 0 to 624",
         ),
         (lambda s: s.update(cpu=s["cpu"][:9]), "the random-generator states cannot be read"),
-        (lambda s: s.pop("python"), "no random-generator states"),
+        (lambda s: s.pop("python"), "the file holds no random-generator states"),
     ],
 }
 

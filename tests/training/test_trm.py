@@ -223,7 +223,7 @@ def test_a_stopped_run_is_fitted_to_its_target(
     found = read(stopped / "budgets.json")
     assert found == read(budgeted / "budgets.json")
     spent, is_far = found["rows"][1]["mean"], abs(found["rows"][1]["mean"] - 2) > 0.1
-    told = f"budget.target=2: exit_rule correct fitted, {spent:.3g} updates on 100 other examples"
+    told = f"budget.target=2: fitted exit_rule correct, which gives {spent:.3g} updates on 100 other examples"
     assert told + (", off by more than 5%\n" if is_far else "\n") in capsys.readouterr().out
     assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]
 

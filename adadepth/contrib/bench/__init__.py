@@ -1,1 +1,1 @@
-"""Bench: compares methods of allocating depth on tasks over seeds, and recommends one for each task."""
+"""Bench: compares methods of adaptive and fixed depth on tasks over several seeds, and recommends one per task."""

@@ -1,4 +1,4 @@
-"""Questions that papers answer differently, and the answer of each task of a bench; see `measures`.
+"""Research questions on adaptive depth that papers answer differently, and the answer of each task of a bench.
 
 Each comparison has one of three answers on a task: the first group needs less compute, the second does, or they are not
 significantly different.
@@ -28,22 +28,22 @@ def _is_learned(method: HaltingMethod) -> bool:
 
 
 def _has_different_layers(method: HaltingMethod) -> bool:
-    """Return whether a method exits by a prediction between different layers, instead of updates of one block."""
+    """Return whether a method exits between different layers, instead of repeating one block."""
     return method.rule in _PREDICTION_RULES and method.name.startswith("early_exit")
 
 
 def has_adaptive_depth(method: HaltingMethod) -> bool:
-    """Return whether units get different depths, by an exit rule or because the method learns when to stop."""
+    """Return whether a method gives tokens or sequences different depths, by an exit rule or by learned halting."""
     return method.rule in _PREDICTION_RULES or _is_learned(method)
 
 
 def has_fixed_depth(method: HaltingMethod) -> bool:
-    """Return whether all units get the same depth: a network of one depth, or a network at a fixed exit step."""
+    """Return whether a method gives all tokens or sequences one depth: a shallower network, or a fixed exit step."""
     return method.rule == "fixed" or (method.rule == "run" and method.name.startswith(("fixed", "layers")))
 
 
 def _match_names(*names: str, rules: Iterable[str] = ()) -> Callable[[HaltingMethod], bool]:
-    """Return a predicate for halting methods with one of these names and one of these rules.
+    """Build a predicate that is true for halting methods with one of these names and one of these rules.
 
     Without rules, every rule matches.
     """
@@ -128,14 +128,14 @@ Requirements = Mapping[HaltingMethod, Mapping[str, Any] | None]
 
 
 class ComparisonOutcome(NamedTuple):
-    """A comparison and its result on each task that has both groups."""
+    """A comparison of two groups of methods, and its result on each task that has both groups."""
 
     comparison: Comparison
     results: Mapping[str, ComparisonResult]
 
 
 def evaluate_comparisons(requirements: Mapping[str, Requirements]) -> list[ComparisonOutcome]:
-    """Evaluate all comparisons on all tasks.
+    """Evaluate all comparisons of groups of methods on all tasks.
 
     Args:
         requirements: Requirements by task from `adadepth.contrib.bench.measures.find_requirements`.
@@ -151,7 +151,7 @@ def evaluate_comparisons(requirements: Mapping[str, Requirements]) -> list[Compa
 
 
 def format_outcome(outcome: ComparisonOutcome) -> str:
-    """Format the tasks on which each group of a comparison needs less compute."""
+    """Format which group of methods needs less compute on which tasks."""
     if not outcome.results:
         return f"No task of this bench has both groups: {outcome.comparison.first} and {outcome.comparison.second}."
     first, second, total = outcome.comparison.first, outcome.comparison.second, len(outcome.results)
@@ -167,7 +167,7 @@ def format_outcome(outcome: ComparisonOutcome) -> str:
 
 
 def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float]) -> Table:
-    """Build the table of comparisons, with one row for each comparison and task that has both groups.
+    """Build the table of comparisons, with a row for each comparison and task.
 
     Args:
         outcomes: Results of the comparisons.
@@ -209,6 +209,6 @@ def _format_cheapest(cheapest: tuple[HaltingMethod, Estimate] | None, full_depth
 
 
 def format_share(compute: Estimate, full_depth: float) -> str:
-    """Format compute as a share of full depth's compute, with its standard error."""
+    """Format compute relative to full depth, with its standard error."""
     error = "" if compute.error is None else f" ± {100 * compute.error / full_depth:.1f}"
     return percent(compute.mean / full_depth) + error

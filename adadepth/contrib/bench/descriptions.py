@@ -1,4 +1,4 @@
-"""Descriptions of trained methods and exit rules, and of the columns of the tables, for the page of a bench."""
+"""Texts for the page of a bench that explain trained methods, exit rules and table columns."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ COLUMNS = (
 
 
 def describe_method(method: HaltingMethod) -> str:
-    """Return how a method is trained and how its units exit, in words.
+    """Describe how a method is trained, and how its tokens or sequences exit.
 
     The text is empty for a user-defined method.
     """

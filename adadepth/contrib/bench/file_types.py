@@ -9,7 +9,7 @@ from adadepth.runtime.json_files import Count, DepthCount, JsonNumber, Positive
 
 
 class BenchPointFields(TypedDict, total=False):
-    """An operating point: a score and the compute that it needs."""
+    """Operating point of a method: a score, and the compute that it needs."""
 
     rule: Required[str | None]
     score: Required[float | None]
@@ -22,7 +22,7 @@ class BenchPointFields(TypedDict, total=False):
 
 
 class BenchRuleFields(TypedDict, total=False):
-    """An exit rule evaluated on a set, with its controls and times."""
+    """Results of an exit rule on an evaluation set, with controls and times."""
 
     rule: Required[str]
     score: Required[float | None]
@@ -39,7 +39,7 @@ class BenchRuleFields(TypedDict, total=False):
 
 
 class BenchSetFields(TypedDict, total=False):
-    """The results of a run on one evaluated set."""
+    """Results of a run on one evaluation set."""
 
     n: Required[Count]
     readings: Required[dict[str, list[BenchPointFields]]]
@@ -48,7 +48,7 @@ class BenchSetFields(TypedDict, total=False):
 
 
 class BenchResultFields(TypedDict):
-    """A result file of a bench; see `adadepth.contrib.bench.runs.read_bench_result`."""
+    """Result file of one run of a bench; see `adadepth.contrib.bench.runs.read_bench_result`."""
 
     name: str
     task: str

@@ -1,4 +1,4 @@
-"""Comparison of methods of allocating depth: the compute that each needs for the same score, and the recommended one.
+"""Comparison of adaptive-depth methods by the compute that each needs for the same score.
 
 A *halting method* is a trained method with the rule that decides when a unit stops: the run itself, a budget that was
 set afterwards, fixed depths, or an exit rule. It has operating points for every seed, from little compute to much.
@@ -39,14 +39,14 @@ _CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significa
 
 
 class Estimate(NamedTuple):
-    """A mean over seeds and its standard error. The error is None if it was not measured."""
+    """Mean over seeds with its standard error, which is None if it was not measured."""
 
     mean: float
     error: float | None
 
 
 class HaltingMethod(NamedTuple):
-    """A trained method and the rule that decides when a unit stops.
+    """Trained method, with the rule that decides when a token or sequence stops.
 
     Attributes:
         name: Name of the trained method.
@@ -58,7 +58,7 @@ class HaltingMethod(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Name and rule as a reader sees them."""
+        """Name of the method and of its rule for tables."""
         return self.name if self.rule == "run" else f"{self.name}, {self.rule}"
 
 
@@ -66,7 +66,7 @@ OperatingPoints = dict[HaltingMethod, dict[int, list[dict[str, Any]]]]  # points
 
 
 def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> OperatingPoints:
-    """Return the operating points of a task on one of its sets, by halting method and seed, in order of `compute`.
+    """Return the operating points on one set of a task, by halting method and seed, sorted by compute.
 
     The settings of a trained method, such as fixed depths, are points of the same halting method.
     """
@@ -90,7 +90,7 @@ def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> Opera
 
 
 def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the results of a task that were trained for at most the usual number of steps.
+    """Select the results of methods that trained for at most the usual number of steps.
 
     A second training stage may have fewer steps, because it follows a first stage.
     """
@@ -99,7 +99,7 @@ def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the results with a training compute equal to that of full depth for the usual number of steps.
+    """Select the results of methods with the same training compute as full depth.
 
     The list is empty if no result has more than the usual steps.
     """
@@ -111,7 +111,7 @@ def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[s
 
 
 def _compute_training_macs(result: Mapping[str, Any]) -> float:
-    """Return the number of steps times the multiply-accumulates of a unit in a step.
+    """Compute training compute: steps times the multiply-accumulates per token or sequence and step.
 
     For a network of one depth, they are measured on its first set. For any other network, they are the maximum number
     of updates times the mean compute of an update.
@@ -125,7 +125,7 @@ def _compute_training_macs(result: Mapping[str, Any]) -> float:
 
 
 def compute_best_score(points: OperatingPoints) -> float:
-    """Return the best score of a task.
+    """Return the best score that any method reaches on a task.
 
     It is the maximum over halting methods of their largest score, averaged over seeds.
     """
@@ -136,7 +136,7 @@ def compute_best_score(points: OperatingPoints) -> float:
 
 
 def compute_threshold(points: OperatingPoints, share: float) -> float:
-    """Return the score that is the given share of the best score.
+    """Return the threshold score: a given share of the best score.
 
     For log-likelihoods, it is the given share of the likelihood.
     """
@@ -145,7 +145,7 @@ def compute_threshold(points: OperatingPoints, share: float) -> float:
 
 
 def find_requirements(points: OperatingPoints, threshold: float) -> dict[HaltingMethod, dict[str, Any] | None]:
-    """Return the compute that each halting method needs to reach a threshold.
+    """Return the compute that each halting method needs to reach a threshold score.
 
     Returns:
         Estimates of `compute`, `updates` and `score`, the mean `spearman` and the `settings` by seed, or None for a
@@ -191,7 +191,7 @@ def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str
 
 
 def _format_setting(point: Mapping[str, Any]) -> str:
-    """Return the selected settings as text."""
+    """Format the settings that were selected."""
     return point["rule"] or " ".join(point["setting"]) or "as trained"
 
 
@@ -201,7 +201,7 @@ def _average_measured(values: Iterable[float | None]) -> float | None:
 
 
 def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Estimate:
-    """Return a mean over seeds, and its standard error from the variation between seeds and between examples."""
+    """Return the mean over seeds, with a standard error from the variation between seeds and examples."""
     within = [error**2 for error in errors if error is not None]
     if len(within) < len(values) and len(values) == 1:
         return Estimate(values[0], None)
@@ -210,14 +210,14 @@ def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) 
 
 
 class Recommendation(NamedTuple):
-    """The halting method of least compute, and the methods that are not significantly different from it."""
+    """Halting method with the least compute, and the methods that do not differ significantly from it."""
 
     method: HaltingMethod
     ties: list[HaltingMethod]
 
 
 def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]) -> Recommendation | None:
-    """Return the recommended halting method, or None if no method reaches the threshold."""
+    """Recommend the halting method with the least compute, or return None if none reaches the threshold."""
     compute = {method: needs["compute"] for method, needs in requirements.items() if needs is not None}
     if not compute:
         return None
@@ -235,7 +235,7 @@ def differ_significantly(first: Estimate, second: Estimate) -> bool:
 
 
 class Comparison(NamedTuple):
-    """A question, its answers in the literature, and the two groups of halting methods that decide it.
+    """Research question, its answers in the literature, and the two groups of halting methods that decide it.
 
     Attributes:
         question: The question, as shown on the page.
@@ -257,7 +257,7 @@ class Comparison(NamedTuple):
 
 
 class ComparisonResult(NamedTuple):
-    """The result of a comparison on one task.
+    """Result of the comparison of two groups of methods on one task.
 
     Attributes:
         first: Cheapest halting method of the first group and its compute, or None if no method reaches the threshold.
@@ -273,7 +273,7 @@ class ComparisonResult(NamedTuple):
 def evaluate_comparison(
     comparison: Comparison, requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
 ) -> ComparisonResult | None:
-    """Decide a comparison on one task. Return None if a group is missing, or if neither reaches the threshold.
+    """Compare two groups of methods on one task; return None if a group is missing or none reaches the threshold.
 
     Args:
         comparison: The comparison to decide.
@@ -296,7 +296,7 @@ def evaluate_comparison(
 def find_cheapest_method(
     group: Iterable[HaltingMethod], requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
 ) -> tuple[HaltingMethod, Estimate] | None:
-    """Return the halting method of least compute in a group and its compute.
+    """Return the halting method with the least compute in a group, with its compute.
 
     The result is None if no method of the group reaches the threshold.
     """

@@ -1,4 +1,4 @@
-"""The page of a bench: the recommended method of each task, with its supporting tables and figures."""
+"""Report page of a bench: the recommended method of each task, with supporting tables and figures."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ RESULTS = "results"
 
 
 def write_bench(folder: Path, results: Results, descriptions: Mapping[str, str], missing: Sequence[str]) -> Path:
-    """Write a JSON file per run into `results/`, results.md and the page with its figures; return the path of the page.
+    """Write the results of a bench as JSON files, results.md and a page with figures; return the path of the page.
 
     Args:
         folder: Folder of the bench.
@@ -93,7 +93,7 @@ def write_bench(folder: Path, results: Results, descriptions: Mapping[str, str],
 
 
 def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Read the results in a folder, ordered by name. A damaged file is skipped with a warning."""
+    """Read all result files of a bench in a folder. A damaged file is skipped with a warning."""
     results = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -104,7 +104,7 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_result(file: Path) -> dict[str, Any]:
-    """Read a result of a bench.
+    """Read the result file of one run of a bench.
 
     Raises:
         CheckpointError: If the file is damaged. The message names the file and the field.
@@ -123,13 +123,13 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def format_bench(results: Results, descriptions: Mapping[str, str]) -> str:
-    """Format the recommended method of every task as text for the console."""
+    """Format the recommended method of every task for the console."""
     lines = [to_text(build_recommendations_table(evaluate_tasks(results), descriptions)), ""]
     return plain("\n".join([*lines, *(f"{task}: {sentence}" for task, sentence in format_recommendations(results))]))
 
 
 def build_bench_sections(results: Results, descriptions: Mapping[str, str], missing: Sequence[str]) -> list[Section]:
-    """Build the sections of the page.
+    """Build the sections of a bench's page.
 
     They are the recommendations, the comparisons, the meaning of the columns, each task with its figure and tables, and
     the runs.
@@ -171,7 +171,7 @@ def build_bench_sections(results: Results, descriptions: Mapping[str, str], miss
 
 
 def build_set_tables(task: str, set_name: str, runs: Results) -> list[tuple[str, Table]]:
-    """Build the titled tables of a set: equal steps, equal training compute, exit rules and overthinking."""
+    """Build the tables of one evaluation set: equal steps, equal compute, exit rules, and overthinking."""
     name, title = f"{task}_{set_name}", f"{task}, set {set_name}"
     equal_steps, equal_compute = select_equal_steps(runs), select_equal_compute(runs)
     tables = [(f"{title}: methods after equal steps", build_task_table(name, set_name, equal_steps))]
@@ -184,7 +184,7 @@ def build_set_tables(task: str, set_name: str, runs: Results) -> list[tuple[str,
 
 
 def format_anchor(task: str) -> str:
-    """Return the anchor of a task's section on the page."""
+    """Return the HTML anchor of a task's section on the page."""
     return f"task-{task.replace('_', '-')}"
 
 
@@ -192,7 +192,7 @@ def format_anchor(task: str) -> str:
 
 
 def format_comparisons(results: Results) -> list[tuple[str, str, str]]:
-    """Format each comparison: its question, the answer of papers, and the answer of the tasks."""
+    """Format each research question with the answer of papers and the answer of the tasks."""
     requirements = {outcome.task: outcome.requirements for outcome in evaluate_tasks(results)}
     return [
         (outcome.comparison.question, outcome.comparison.literature, format_outcome(outcome))
@@ -201,7 +201,7 @@ def format_comparisons(results: Results) -> list[tuple[str, str, str]]:
 
 
 def build_outcomes_table(results: Results) -> Table:
-    """Build the table of comparisons at the advised share of the best score."""
+    """Build the table of comparisons between groups of methods, at the recommended threshold."""
     outcomes = evaluate_tasks(results)
     comparisons = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
     return build_comparisons_table(comparisons, {outcome.task: outcome.full_depth for outcome in outcomes})
@@ -211,7 +211,7 @@ def build_outcomes_table(results: Results) -> Table:
 
 
 def build_task_table(title: str, set_name: str, runs: Results) -> Table:
-    """Build the table of one set: best score of each halting method, and its compute for shares of the best score."""
+    """Build the table of one evaluation set: best score of each method, and its compute at several thresholds."""
     points = collect_points(runs, set_name)
     by_share = (
         {share: find_requirements(points, compute_threshold(points, share)) for share in QUALITY_SHARES}
@@ -256,12 +256,12 @@ def build_task_table(title: str, set_name: str, runs: Results) -> Table:
 
 
 def _format_difference(updates: float) -> str:
-    """Format a difference of updates with its sign."""
+    """Format a difference in updates with its sign."""
     return f"{updates:+.2f}"
 
 
 def build_rules_table(task: str, set_name: str, runs: Results) -> list[Table]:
-    """Build the table of exit rules on one set: score, controls, calibration error and time.
+    """Build the table of exit rules on one evaluation set: score, controls, calibration error and time.
 
     The list is empty if no rule was evaluated on this set.
     """
@@ -301,7 +301,7 @@ _RULE_VALUES = ("updates", "score", "online", "permuted", "mixture", "spearman",
 
 
 def build_overthinking_table(task: str, set_name: str, runs: Results) -> list[Table]:
-    """Build the table of overthinking: the best fixed update of each method, and the score lost after it.
+    """Build the table of overthinking: each method's best fixed exit step, and the score lost by later ones.
 
     The list is empty if no method of this set predicts after every update.
     """
@@ -364,7 +364,7 @@ def _has_macs(points: OperatingPoints) -> bool:
 
 
 def _build_curve(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:
-    """Return (compute, score) of each setting, averaged over seeds. Settings that a seed lacks are skipped."""
+    """Return (compute, score) of each setting of a method, averaged over seeds."""
     by_setting: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for seed_points in by_seed.values():
         for point in seed_points:
@@ -379,7 +379,7 @@ def _build_curve(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tup
 
 
 def build_conditions_table(results: Results) -> Table:
-    """Build the table of runs: seed, training time, settings, commit and machine."""
+    """Build the table of a bench's runs: seed, training time, settings, commit and machine."""
     columns = [
         Column("run", "run", text, "text"),
         Column("seed"),
@@ -411,7 +411,7 @@ def _format_machine(hardware: Mapping[str, Any]) -> str:
 def to_markdown(
     results: Results, descriptions: Mapping[str, str], locate_figure: Callable[[str], str] = "figures/{}.svg".format
 ) -> str:
-    """Format the page as Markdown.
+    """Format the page of a bench as Markdown.
 
     Args:
         results: Results from `adadepth.contrib.bench.runs.read_bench_result`.
@@ -471,13 +471,13 @@ def to_markdown(
 
 
 def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
-    """Format the tasks on which adaptive depth needs less compute than fixed depth."""
+    """Format on which tasks adaptive depth needs less compute than fixed depth."""
     first, *_ = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
     return format_outcome(first)
 
 
 def _format_advice_row(outcome: TaskOutcome, description: str) -> str:
-    """Format the recommendation for a task. The first sentence of the description names the type of task."""
+    """Format the table row with the recommended method of a task."""
     advice = format_advice(outcome, quote="`")
     method, reason = (ABSENT, format_recommendation(outcome)) if advice is None else advice
     kind = description.partition(". ")[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The recommended method of each task, as sentence, table and figure; `measures` has the definitions."""
+"""Recommended method of each task of a bench, as sentence, table and figure; `measures` has the definitions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Results = Sequence[Mapping[str, Any]]
 
 
 class TaskOutcome(NamedTuple):
-    """Requirements of the methods of a task on its first set, after equal training steps.
+    """Compute that each method needs on the first evaluation set of a task, after equal training steps.
 
     Attributes:
         task: Name of the task.
@@ -58,24 +58,24 @@ class TaskOutcome(NamedTuple):
         return list_seeds(self.runs)
 
     def get_requirement(self, method: HaltingMethod) -> Mapping[str, Any]:
-        """Return the requirement of a method. The method must reach the threshold."""
+        """Return the compute that a method needs, which must reach the threshold score."""
         requirement = self.requirements[method]
         assert requirement is not None
         return requirement
 
     def find_cheapest(self, is_adaptive: bool) -> tuple[HaltingMethod, Estimate] | None:
-        """Return the cheapest method of adaptive or of fixed depth, or None if none reaches the threshold."""
+        """Return the cheapest method of adaptive or fixed depth, or None if none reaches the threshold."""
         is_member = has_adaptive_depth if is_adaptive else has_fixed_depth
         return find_cheapest_method(filter(is_member, self.requirements), self.requirements)
 
 
 def list_tasks(results: Results) -> list[str]:
-    """Return the names of the tasks in the order of the results."""
+    """Return the names of the tasks that occur in the results, in order."""
     return list(dict.fromkeys(result["task"] for result in results))
 
 
 def list_sets(runs: Results) -> list[str]:
-    """Return the names of the evaluated sets. Thresholds are selected on the first set."""
+    """Return the names of the evaluation sets. Methods are compared on the first one."""
     return list(dict.fromkeys(name for run in runs for name in run["sets"]))
 
 
@@ -91,12 +91,12 @@ def format_seeds(runs: Results) -> str:
 
 
 def select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
-    """Return the results of a task."""
+    """Select the results of one task."""
     return [result for result in results if result["task"] == task]
 
 
 def find_full_depth_compute(points: OperatingPoints) -> float:
-    """Return the compute of full depth.
+    """Return the compute of full depth on a task, the reference of relative compute.
 
     It is the maximum over halting methods of the compute of the most expensive point, averaged over seeds.
     """
@@ -108,7 +108,7 @@ def find_full_depth_compute(points: OperatingPoints) -> float:
 
 
 def evaluate_tasks(results: Results) -> list[TaskOutcome]:
-    """Return the outcome of every task with a score."""
+    """Return the outcome of every task for which there are scores."""
     outcomes = []
     for task in list_tasks(results):
         runs = select_task(results, task)
@@ -134,14 +134,14 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
 
 
 class Advice(NamedTuple):
-    """Recommended method for a task, and the reason, as sentences."""
+    """Recommended method for a task, with the reason in sentences."""
 
     method: str
     reason: str
 
 
 def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
-    """Format the recommended method for a task and the reason, or return None if no method reaches the threshold.
+    """Format the recommended method for a task with the reason; return None if none reaches the threshold.
 
     Args:
         outcome: Outcome of the task.
@@ -160,7 +160,7 @@ def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
 
 
 def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str) -> str:
-    """Format the compute of the cheapest alternative to `method`.
+    """Format the compute of the cheapest method other than `method`.
 
     The alternative has fixed depth if `method` has adaptive depth, and adaptive depth otherwise.
     """
@@ -180,7 +180,7 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
 
 
 def format_recommendation(outcome: TaskOutcome) -> str:
-    """Format the recommended method for a task, the reason, and the methods that are not significantly different."""
+    """Format the recommended method for a task, the reason, and equally good methods."""
     advice = format_advice(outcome)
     if advice is None:
         threshold = f"{outcome.threshold:.4f}, {percent(ADVISED_SHARE)} of the best score"
@@ -203,13 +203,13 @@ def format_recommendations(results: Results) -> list[tuple[str, str]]:
 
 
 def format_ties(outcome: TaskOutcome) -> str:
-    """Format the methods that do not differ significantly in compute from the recommended one."""
+    """Format the methods whose compute does not differ significantly from the recommended one's."""
     ties = outcome.recommendation.ties if outcome.recommendation is not None else ()
     return "; ".join(tie.label for tie in ties)
 
 
 def format_setting(requirement: Mapping[str, Any]) -> str:
-    """Format the distinct settings that the seeds selected."""
+    """Format the settings that were selected over seeds, each once."""
     return ", ".join(sorted(set(requirement["settings"].values())))
 
 
@@ -222,7 +222,7 @@ def format_estimate(value: Estimate, digits: int) -> str:
 
 
 def make_error_columns(key: str, title: str) -> list[Column]:
-    """Return the columns of a value with its standard error: two numbers for files, and one text for pages."""
+    """Return the table columns of a value with standard error: two numbers in files, one text on pages."""
     return [
         Column(key, where="file"),
         Column(f"{key}_error", where="file"),
@@ -231,7 +231,7 @@ def make_error_columns(key: str, title: str) -> list[Column]:
 
 
 def build_recommendations_table(outcomes: Iterable[TaskOutcome], descriptions: Mapping[str, str]) -> Table:
-    """Build the table of recommended methods, with one row for each task with its description and compute."""
+    """Build the table of the recommended method of each task, with its compute."""
     score = make_number_format(4)
     columns = [
         Column("task", "task", text, "text", remark="about"),
@@ -275,7 +275,7 @@ def _build_row(outcome: TaskOutcome, descriptions: Mapping[str, str]) -> dict[st
 
 
 def format_share_cells(key: str, compute: Estimate, full_depth: float) -> dict[str, Any]:
-    """Return the cells of `make_error_columns` for compute as a share of full depth."""
+    """Return the cells for compute relative to full depth; see `make_error_columns`."""
     error = None if compute.error is None else compute.error / full_depth
     return {key: compute.mean / full_depth, f"{key}_error": error, f"{key}_text": format_share(compute, full_depth)}
 
@@ -285,7 +285,7 @@ def _format_cells(key: str, value: Estimate, digits: int) -> dict[str, Any]:
 
 
 def _format_overrides(runs: Results, method: HaltingMethod) -> str:
-    """Format the overrides that are specific to the training of one method of the task.
+    """Format the overrides that are specific to one method of a task.
 
     The settings that the bench compares are skipped.
     """
@@ -309,7 +309,7 @@ _COMPARED_KEYS = {
 
 
 def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
-    """Plot the compute of the cheapest adaptive and the cheapest fixed depth of each task.
+    """Plot the compute of the cheapest adaptive and the cheapest fixed-depth method of each task.
 
     A ring marks the recommended method.
     """

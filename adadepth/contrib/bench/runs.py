@@ -1,4 +1,4 @@
-"""Runs of a bench: their overrides and order, and the results read from their folders.
+"""Runs of a bench: their command-line overrides and order, and their results.
 
 A *task* is a list of overrides and has methods (`ways` in YAML), which are also lists of overrides. A method with
 several values of a key has several settings, with one run for each setting and seed. Overrides that begin with
@@ -34,7 +34,7 @@ OverrideExpander = Callable[[Sequence[str]], list[list[str]]]
 
 @dataclass(frozen=True)
 class BenchRun:
-    """A run of the bench.
+    """Training run of one method on one task with one seed, and the evaluation after it.
 
     Attributes:
         task: Name of the task.
@@ -63,7 +63,7 @@ class BenchRun:
 
     @property
     def overrides(self) -> list[str]:
-        """All overrides of training and evaluation except file locations, output directory and choice of bench."""
+        """All overrides of training and evaluation that can change the result."""
         overrides = (*self.training, *self.evaluation)
         return [
             override
@@ -72,16 +72,16 @@ class BenchRun:
         ]
 
     def has_overrides(self, overrides: Sequence[str]) -> bool:
-        """Return whether a stored run had the same values of the same keys, in any order and notation."""
+        """Return whether a stored run had the same overrides, in any order and notation."""
         return _parse_values(overrides) == _parse_values(self.overrides)
 
     @property
     def prerequisites(self) -> set[str]:
-        """Names of the methods that must run first, because this run uses their run directories."""
+        """Names of the methods that must run first, because this run starts from their models."""
         return {name for override in self.training for name in _RUN_REFERENCE.findall(override)}
 
     def resolve_folders(self, folders: Mapping[str, Path]) -> BenchRun:
-        """Return the run with references replaced by the run directories of other methods.
+        """Return the run with its references to other methods replaced by their run directories.
 
         Args:
             folders: Run directory of each method in `prerequisites`.
@@ -124,7 +124,8 @@ def list_bench_runs(
                 run = BenchRun(task, method, distinct, seed, overrides, tuple(evaluation), file_locations)
                 if unknown := run.prerequisites - (set(methods) - {method}):
                     raise ConfigError(
-                        f"hydra.sweeper.tasks.{task}.ways.{method}: no other method is named {sorted(unknown)[0]}"
+                        f"hydra.sweeper.tasks.{task}.ways.{method}: refers to {sorted(unknown)[0]}, "
+                        "which is not another method"
                     )
                 runs.append(run)
     return runs
@@ -136,20 +137,20 @@ def _deduplicate_overrides(overrides: Iterable[str]) -> tuple[str, ...]:
 
 
 def _parse_values(overrides: Sequence[str]) -> dict[str, str]:
-    """Return the value of each key, so that `false` and `False` are equal, and `1e-2` and `0.01`."""
+    """Parse the value of each override, so that `false` equals `False`, and `1e-2` equals `0.01`."""
     parsed = OverridesParser.create().parse_overrides(list(overrides))
     return {override.get_key_element(): str(override.value()) for override in parsed}
 
 
 def _split_overrides(overrides: Any) -> tuple[list[str], list[str]]:
-    """Split overrides into those of the training and those of the evaluation."""
+    """Split overrides into those for training and those for the evaluation after it."""
     texts = [str(override) for override in ([overrides] if isinstance(overrides, str) else overrides)]
     evaluation = [override for override in texts if override.startswith(_EVALUATION_PREFIXES)]
     return [override for override in texts if override not in evaluation], evaluation
 
 
 def add_prerequisites(missing: Iterable[BenchRun], all_runs: Sequence[BenchRun]) -> list[BenchRun]:
-    """Return the missing runs and all runs that they depend on, in the order of `all_runs`."""
+    """Return the missing runs with all runs on which they depend, in the order of `all_runs`."""
     selected = set(missing)
     while True:
         prerequisites = {(run.task, run.seed, name) for run in selected for name in run.prerequisites}
@@ -162,7 +163,7 @@ def add_prerequisites(missing: Iterable[BenchRun], all_runs: Sequence[BenchRun])
 def find_ready_runs(
     runs: Iterable[BenchRun], finished: Mapping[BenchRun, Path], failed: Collection[BenchRun]
 ) -> Iterator[tuple[BenchRun, BenchRun]]:
-    """Yield each run with finished prerequisites, in its original form and with resolved references to run directories.
+    """Yield each run whose prerequisites are finished, with and without resolved run directories.
 
     Args:
         runs: Candidate runs. Finished and failed runs are skipped.
@@ -181,7 +182,7 @@ def find_ready_runs(
 
 
 def build_evaluation_overrides(run: BenchRun, folder: Path) -> list[str]:
-    """Return the overrides of the evaluation after a run, without those of a second stage (`halting.`)."""
+    """Return the overrides of the evaluation after a run, without settings of training stages."""
     training = [override for override in run.training if not override.lstrip("+").startswith("halting.")]
     return [*training, "mode=evaluate", f"checkpoint={folder}", *run.evaluation]
 
@@ -203,7 +204,7 @@ def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None
 
 
 def _is_damaged(evaluation: Path) -> bool:
-    """Return whether the results of an evaluation are unreadable, and warn if they are."""
+    """Return whether the result files of an evaluation are damaged, and warn about it."""
     files = read_run(evaluation)
     files.of(EXIT_RULES), files.of(BUDGETS)
     problem = next((files.missing[name] for name in (EXIT_RULES, BUDGETS) if name in files.missing), None)
@@ -213,7 +214,7 @@ def _is_damaged(evaluation: Path) -> bool:
 
 
 def select_readable_runs(runs: Mapping[str, Path]) -> dict[str, Path]:
-    """Return the finished runs that have all fields that a bench reads, and warn about the others.
+    """Return the finished runs whose files a bench can read, and warn about the others.
 
     Args:
         runs: Run directories by the hash of their settings.
@@ -246,7 +247,7 @@ def _find_problem(run: Path) -> str | None:
 
 
 def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> dict[str, Any]:
-    """Read the result of a run and of the evaluation after it, for every evaluated set.
+    """Read the results of a run and of the evaluation after it, for every evaluation set.
 
     Args:
         run: Run of the bench.
@@ -300,7 +301,7 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
 
 
 def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: str, is_first: bool) -> dict[str, Any]:
-    """Return the operating point of a run with its own halting. Only the first set has measured compute."""
+    """Return the operating point of a run that uses its own halting."""
     score = _get_score(files.run["final_metrics"], "eval/" if is_first else f"eval/{set_name}/")
     difficulty = statistics.get("difficulty", {})
     rows = [statistics["classes"]["all"]] if is_first else difficulty.get("rows", [])
@@ -317,20 +318,20 @@ def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: s
 
 
 def _get_score(metrics: Mapping[str, float], prefix: str) -> float | None:
-    """Return the mean of the metrics of the task, or minus the language modelling loss in nats."""
+    """Return the score of a run: the mean of its task metrics, or minus the language modelling loss."""
     losses = [-metrics[name] for part in ("lm_loss", "mlm_loss") if (name := f"{prefix}{part}") in metrics]
     return next(iter(losses), metrics.get(f"{prefix}score"))
 
 
 def _count_units(statistics: Mapping[str, Any]) -> int:
-    """Return the number of evaluated units of a set."""
+    """Return the number of evaluated tokens or sequences of a set."""
     if "classes" in statistics:
         return int(statistics["classes"]["all"]["n"])
     return sum(row["n"] for row in statistics.get("difficulty", {}).get("rows", []))
 
 
 def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operating point of a run at a mean depth that was set on one half of the examples."""
+    """Return the operating point of a run whose mean depth was fitted on half of the examples."""
     score, units = _get_score(row["metrics"], "eval/"), halting["classes"]["all"]["n"] // 2
     full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
     return {
@@ -344,7 +345,7 @@ def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> d
 
 
 def _compute_share_error(score: float | None, units: int) -> float | None:
-    """Return the standard error of a share of independent units, or None for a score that is not a share."""
+    """Return the standard error of an accuracy over independent examples, or None for other scores."""
     return math.sqrt(score * (1.0 - score) / units) if units and score is not None and 0.0 <= score <= 1.0 else None
 
 
@@ -354,7 +355,7 @@ _SCORE_TOLERANCE = (
 
 
 def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Return operating points of exit rules that ran online, or nothing if their scores match the replay.
+    """Return operating points of exit rules that decided while the model ran, if their scores match the replay.
 
     If an exit changes the inputs of other units, a replay overestimates the score. Compute is that of the replay,
     scaled to the number of updates that ran online.
@@ -376,7 +377,7 @@ def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[
 
 
 def _summarise_exit_study(study: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rules and the overthinking of an exit study in the format of result files.
+    """Convert an exit-rule comparison to the format of result files.
 
     A rule has `score`; `online`, its score when it ran online; `updates` and `macs`; `permuted` and `mixture`, the
     scores of its controls, with `permuted_std`; `spearman` and `calibration`; and `time`, the share of full depth's

@@ -1,4 +1,4 @@
-"""Hydra sweeper of a bench: runs methods on tasks over seeds, and writes a page with recommended methods."""
+"""Hydra sweeper that runs a bench: methods on tasks over seeds, and a page with recommended methods."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class BenchSettings:
-    """Settings of the bench below `hydra.sweeper`."""
+    """Settings of a bench, under `hydra.sweeper`."""
 
     tasks: dict[str, Any] = setting(
         {}, "tasks by name: `about`, `overrides` of all runs, and `ways`, the overrides of each method"
@@ -37,7 +37,7 @@ class BenchSettings:
 
 
 class BenchSweeper(GridSweeper):
-    """Sweeper that completes a bench and writes its results and page.
+    """Hydra sweeper that runs what is missing of a bench, and writes its results and page.
 
     All files are in one folder. If the command is repeated, only missing runs are executed. A failed run is skipped,
     and the page names it.
@@ -103,7 +103,7 @@ class BenchSweeper(GridSweeper):
         return [*run.training, f"output_dir={self.folder / grid_search.RUNS}"]
 
     def _train(self, bench_runs: Sequence[bench.BenchRun]) -> dict[bench.BenchRun, "_FinishedRun"]:
-        """Train runs and return those that finished. Runs that start from other runs follow in a later round."""
+        """Train runs and return those that finished. Runs that start from another run's model wait for it."""
         trained: dict[bench.BenchRun, _FinishedRun] = {}
         failed: set[bench.BenchRun] = set()
         while pending := list(
@@ -124,7 +124,7 @@ class BenchSweeper(GridSweeper):
         return {run: trained[run] for run in bench_runs if run in trained}
 
     def _evaluate(self, runs: Mapping[bench.BenchRun, "_FinishedRun"]) -> dict[bench.BenchRun, Path]:
-        """Run the evaluations that follow training, and return their run directories."""
+        """Run the evaluation after each training run, and return their run directories."""
         jobs = {
             run: [
                 *bench.build_evaluation_overrides(finished.run, finished.folder),
@@ -140,7 +140,7 @@ class BenchSweeper(GridSweeper):
         return {run: folder for run, folder in evaluations.items() if folder is not None}
 
     def _launch_jobs(self, jobs: list[list[str]]) -> None:
-        """Run jobs and log those that fail."""
+        """Launch jobs, and log those that fail."""
         returns = self.launcher.launch(jobs, initial_job_idx=0) if jobs else []
         wait_for_all_processes()
         for job, result in zip(jobs, returns, strict=True):
@@ -157,7 +157,7 @@ class BenchSweeper(GridSweeper):
 
 
 class _FinishedRun(NamedTuple):
-    """A run with its references resolved, and its run directory."""
+    """Finished run of a bench, and its run directory."""
 
     run: bench.BenchRun
     folder: Path

@@ -1,1 +1,1 @@
-"""Mode `estimate`: memory, operations and duration of a training run, before any data are prepared."""
+"""Mode `estimate`: memory, operations and duration of a training run, estimated before it starts and without data."""

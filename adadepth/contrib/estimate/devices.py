@@ -1,4 +1,4 @@
-"""Accelerators with their peak rates and memory, memory use in distributed training, and training time."""
+"""Accelerators with peak rate and memory, memory use of distributed training, and training time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TERA, _GIGA, _DAY = 1e12, 1e9, 86400.0
 
 
 class Device(NamedTuple):
-    """Accelerator with the values of its data sheet.
+    """Accelerator, such as a GPU, with the figures of its data sheet.
 
     Attributes:
         bf16: Peak rate of dense matrix products in bf16 or fp16 with accumulation in float32, TFLOPS.
@@ -39,7 +39,7 @@ DEVICES = {
 
 
 def resolve_device(name: object) -> Device:
-    """Return the accelerator of a name or, for a number, one with that peak rate in TFLOPS and unknown memory.
+    """Return the accelerator with a name or, for a number, one with that many TFLOPS and unknown memory.
 
     Raises:
         ConfigError: If the name is neither a known device nor a positive number.
@@ -54,14 +54,14 @@ def resolve_device(name: object) -> Device:
 
 
 def find_driver_device(name: str) -> Device | None:
-    """Return the accelerator for a driver's name, such as "NVIDIA A100-SXM4-40GB", or None if it is unknown."""
+    """Return the accelerator whose driver reports this name, such as "NVIDIA A100-SXM4-40GB", or None."""
     parts = set(re.split(r"[\s_-]+", name.upper()))
     matches = [key for key in DEVICES if set(key.upper().split("_")) <= parts]
     return DEVICES[max(matches, key=len)] if matches else None
 
 
 def get_peak_rate(device: Device, precision: str, tf32: bool) -> float:
-    """Return the peak rate of an accelerator in operations per second. The rate of tf32 is half of that of bf16."""
+    """Return the peak rate of an accelerator at a precision, in operations per second."""
     if precision != "fp32":
         return device.bf16 * _TERA
     return (max(device.bf16 / 2, device.fp32) if tf32 else device.fp32) * _TERA
@@ -103,7 +103,7 @@ class MemoryUse(NamedTuple):
 def split_over_devices(
     memory: MemoryUse, devices: int, sharded: bool, gradients: float, largest_block: float
 ) -> MemoryUse:
-    """Return the memory use of one device if several devices share the training step.
+    """Return the memory use per device if several devices share a training step.
 
     With sharding, every device has an equal part of weights, gradients and optimiser state. It gathers the weights of
     the running block, and holds that block's gradients before they are reduced. Without sharding, every device has all
@@ -126,7 +126,7 @@ def split_over_devices(
 
 
 def find_largest_batch(rows: int, few: int, bytes_of_rows: float, bytes_of_few: float, limit: float) -> int | None:
-    """Return the largest power of two of batch rows that fits into memory, or None if one row does not fit.
+    """Return the largest power of two of rows per batch that fits into memory, or None if one row does not.
 
     Memory is assumed to be linear in the number of rows.
 

@@ -1,4 +1,4 @@
-"""Estimate of a training run's memory, operations and duration, made on fake tensors without data.
+"""Estimate of a training run's memory, operations and duration from fake tensors, without data.
 
 The real training step runs on fake tensors, without weights; see `adadepth.contrib.estimate.fake_step`. The step covers
 forward pass, loss, backward pass and optimiser. Its micro-batch has the longest examples, and no unit halts before the
@@ -45,7 +45,7 @@ _DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class StepCost(NamedTuple):
-    """Memory and operations of a training step on a micro-batch.
+    """Memory and operations of one training step on a micro-batch.
 
     Attributes:
         memory: Bytes at the peak.
@@ -67,7 +67,7 @@ class StepCost(NamedTuple):
 
 
 def print_estimate(config: ExperimentConfig) -> None:
-    """Print the estimate for the configured training run.
+    """Print memory, operations and duration of the configured training run.
 
     Raises:
         ConfigError: If the estimate exceeds the memory of the device. The message names the micro-batch that fits.
@@ -85,7 +85,7 @@ def print_estimate(config: ExperimentConfig) -> None:
 
 
 def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the estimate for the configured training run.
+    """Estimate memory, operations and duration of the configured training run.
 
     Returns:
         `length`, the tokens of a row; `parameters` and `trained`; `macs_per_token` at full depth, forward;
@@ -124,7 +124,7 @@ def estimate_training(config: ExperimentConfig) -> dict[str, Any]:
 
 
 def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: float, limit: float) -> int | None:
-    """Return the largest power of two of batch rows that fits into memory, or None if one row does not fit.
+    """Return the largest power of two of rows per batch that fits into memory, or None if one row does not.
 
     Args:
         config: Configuration of the experiment.
@@ -141,7 +141,7 @@ def find_fitting_rows(config: ExperimentConfig, spec: TrainingSpec, needed: floa
 
 
 def _format_advice(rows: int | None) -> str:
-    """Return advice on the number of batch rows that fit into memory."""
+    """Format advice on how many rows per batch fit into memory."""
     if rows is None:
         return "not even one row fits"
     return f"trainer.per_device_train_batch_size={rows} fits"
@@ -170,7 +170,7 @@ def _compute_device_memory(config: ExperimentConfig, cost: StepCost) -> MemoryUs
 
 
 def _count_training_tokens(config: ExperimentConfig, spec: TrainingSpec, batch_tokens: int) -> float | None:
-    """Return the number of tokens of all steps, or None if it depends on the data."""
+    """Return the number of tokens in the whole training, or None if it depends on the data."""
     trainer = config.trainer
     step_tokens = batch_tokens * trainer.gradient_accumulation_steps * get_estimate_settings(config).devices
     if trainer.max_steps > 0:
@@ -207,7 +207,7 @@ def run_fake_step(config: ExperimentConfig, spec: TrainingSpec, rows: int) -> St
 
 
 def prepare_for_training(config: ExperimentConfig, model: Any) -> None:
-    """Put a model into the state in which training costs most: training mode, full depth, dense execution."""
+    """Put a model into its most expensive training state: full depth and dense execution."""
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     model.train()
@@ -262,7 +262,7 @@ def _measure_step(
 
 
 def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs of a training step besides the batch: memory, stored slots, or states of a frozen base."""
+    """Return what a training step needs besides the batch: memory, slot states, or cached hidden states."""
     if isinstance(model, ReadsCachedStates) and config.features.cache:
         with torch.no_grad():
             encoded = {name: inputs[name] for name in _ENCODED if name in inputs}
@@ -282,7 +282,7 @@ def compute_carried_inputs(config: ExperimentConfig, model: Any, inputs: Mapping
 def _measure_optimizer(
     config: ExperimentConfig, model: Any, trained: list[nn.Parameter], tracker: MemoryTracker
 ) -> tuple[int, int]:
-    """Return the bytes of the optimiser's state, and the additional bytes at the peak of its step."""
+    """Return the bytes of the optimizer state, and the extra bytes at the peak of an optimizer step."""
     optimizer = build_optimizer(model, config.trainer)
     before = tracker.now
     tracker.reset_peak()
@@ -310,7 +310,7 @@ def _compute_full_macs(model: Any, trace: DepthTrace, known_values: KnownValues)
 
 
 def _count_batch_tokens(batch: Mapping[str, Tensor]) -> int:
-    """Return the number of positions of a micro-batch, or the number of values if the inputs are vectors."""
+    """Count the positions of a micro-batch, or the values if its inputs are vectors."""
     tensor = batch["input_ids"] if "input_ids" in batch else batch["inputs"]
     return tensor.numel()
 
@@ -320,7 +320,7 @@ def _count_distinct(parameters: list[nn.Parameter]) -> int:
 
 
 def _measure_largest_block(model: nn.Module) -> int:
-    """Return the bytes of the largest block in a list of modules, or of the whole model without such a list."""
+    """Return the bytes of the model's largest block, or of the whole model if it has no list of blocks."""
     lists = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
     sizes = [sum(parameter.nbytes for parameter in block.parameters()) for blocks in lists for block in blocks]
     return max(sizes, default=sum(parameter.nbytes for parameter in model.parameters()))
@@ -330,7 +330,7 @@ def _measure_largest_block(model: nn.Module) -> int:
 
 
 def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> str:
-    """Format the estimate as the lines of a table."""
+    """Format the estimate as table lines."""
     settings, memory = get_estimate_settings(config), estimate["memory"]
     trainer, has_several = config.trainer, settings.devices > 1
     batch = f"{trainer.per_device_train_batch_size} rows of {estimate['length']:,}"

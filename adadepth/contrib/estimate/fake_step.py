@@ -1,4 +1,4 @@
-"""Counting of memory and operations in a training step on torch's fake tensors.
+"""Memory and operation counts of a training step on torch's fake tensors.
 
 Fake tensors have a shape, a dtype and a storage size, but no values. The real code of a step therefore runs in seconds
 at any model size. If the code needs the value of a tensor that depends only on the batch, the value is computed along
@@ -31,7 +31,7 @@ _INDEXED = {_aten.index, _aten.index_put, _aten.index_put_, _aten._index_put_imp
 
 
 class MemoryTracker(TorchDispatchMode):
-    """Counter of operations, and of the bytes of all tensors that exist within the context.
+    """Counter of operations, and of the bytes of tensors alive within the `with` block.
 
     It does not count the temporary memory of a running kernel.
 
@@ -49,7 +49,7 @@ class MemoryTracker(TorchDispatchMode):
         self._counted: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def add(self, tensor: Tensor) -> None:
-        """Count the storage of an existing tensor, if it has not been counted yet."""
+        """Count the storage of an existing tensor once."""
         storage = tensor.untyped_storage()
         if storage in self._counted:
             return
@@ -64,7 +64,7 @@ class MemoryTracker(TorchDispatchMode):
         self.now -= size
 
     def watch_gradient(self, parameter: nn.Parameter) -> None:
-        """Count the gradient of a parameter separately, once it is complete."""
+        """Count a parameter's gradient separately, as soon as it is complete."""
         parameter.register_post_accumulate_grad_hook(self._count_gradient)
 
     def _count_gradient(self, parameter: Tensor) -> None:
@@ -77,7 +77,7 @@ class MemoryTracker(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run a torch operation, and count its operations and its results."""
+        """Run a torch operation, and count it and its results."""
         keywords = kwargs or {}
         result = func(*args, **keywords)
         for tensor in _list_tensors(result):
@@ -87,7 +87,7 @@ class MemoryTracker(TorchDispatchMode):
 
 
 def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> int:
-    """Return the count of operations by torch. Attention on a CPU, which torch omits, counts as on other devices."""
+    """Return torch's count of operations, including attention on a CPU, which torch omits."""
     packet = func._overloadpacket
     if packet is _ATTENTION:
         return int(sdpa_flop_count(*(tensor.shape for tensor in args[:3])))
@@ -98,27 +98,27 @@ def _count_operations(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 class KnownValues(TorchDispatchMode):
-    """Values of those fake tensors that depend only on the batch; see the module docstring."""
+    """Values of fake tensors that depend on the batch only, so that data-dependent code can run."""
 
     def __init__(self) -> None:
         super().__init__()
         self._real = WeakIdKeyDictionary()
 
     def add_fake(self, real: Tensor) -> Tensor:
-        """Return a fake tensor with known values. It must be called within `FakeTensorMode`."""
+        """Create a fake tensor with known values, within `FakeTensorMode`."""
         fake = torch.empty_strided(real.shape, real.stride(), dtype=real.dtype)
         self._real[fake] = real
         return fake
 
     def get_real(self, tensor: Tensor) -> Tensor | None:
-        """Return the values of a fake tensor, or None if they depend on weights."""
+        """Return the known values of a fake tensor, or None if they depend on weights."""
         values: Tensor | None = self._real.get(tensor)
         return values
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Run a torch operation on fake tensors and, if all their values are known, on the values too."""
+        """Run a torch operation on fake tensors and, if all inputs are known, on their values too."""
         keywords = kwargs or {}
         if func is _aten._local_scalar_dense.default:
             return self._read_scalar(args[0])

@@ -1,4 +1,4 @@
-"""The mode `estimate`: its settings, their checks and its descriptor."""
+"""Mode `estimate`: its settings and their checks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ ESTIMATE = ModeSpec(
 
 
 def check_estimate(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error line for every setting with which no estimate is possible."""
+    """Yield an error line for every setting that makes an estimate impossible."""
     settings = get_estimate_settings(config)
     try:
         resolve_device(settings.device)

@@ -29,7 +29,7 @@ _SYNTHETIC_EXAMPLES = 64  # generated training examples
 
 
 class TrainingSpec(NamedTuple):
-    """Description of a training run for an estimate: its model and micro-batches.
+    """Model and micro-batches of a training run, without its data, for an estimate.
 
     Attributes:
         build: Function that builds the model.
@@ -43,7 +43,7 @@ class TrainingSpec(NamedTuple):
 
 
 def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
-    """Return the model and micro-batches of the configured training run, without preparing its data.
+    """Build the model and micro-batches of the configured training run without loading its data.
 
     Raises:
         ConfigError: If the vocabulary size is unknown.
@@ -73,7 +73,7 @@ def build_training_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
-    """Return the vocabulary size, or None if the pretrained model defines it.
+    """Return the size of the vocabulary, or None if the pretrained model defines it.
 
     For a trained tokenizer it is the maximum size.
 
@@ -107,7 +107,7 @@ def _load_vocabulary_size(path: str) -> int:
 
 
 def _resolve_model_settings(config: ExperimentConfig) -> Any:
-    """Return the model settings; clusters of words that depend on the text are replaced by equal ones."""
+    """Return model settings in which word clusters that depend on the text are replaced by equal ones."""
     clusters = getattr(config.model, "cutoff_clusters", None)
     if clusters is None:
         return config.model
@@ -134,7 +134,7 @@ def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
 
 
 def _get_head_fields(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the settings of the head that depend on the data, with two classes if the configuration names none."""
+    """Return the head's settings that depend on the data, assuming two classes if none are configured."""
     dataset: Any = config.dataset
     problem = str(get_problem(dataset))
     if problem == "puzzle":

@@ -1,4 +1,4 @@
-"""Words of a treebank with part of speech, relation, depth in the tree and frequency, and sentences as examples."""
+"""Treebank words with part of speech, dependency relation, tree depth and frequency, and sentences as examples."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _MAX_HEAD_CHARACTERS = 40  # characters of a head in a message
 
 @dataclass(frozen=True)
 class Trees:
-    """Words of a treebank in the order of its sentences.
+    """Words of a treebank as arrays, in the order of its sentences.
 
     Attributes:
         sentences: Index of the first word of each sentence, followed by the total number of words, (sentences + 1,)
@@ -61,13 +61,13 @@ class Trees:
         return len(self.sentences) - 1
 
     def sentence(self, number: int) -> list[str]:
-        """Return the words of a sentence in their original form."""
+        """Return the words of one sentence as written."""
         first, last = self.sentences[number : number + 2]
         return self.forms[first:last]
 
 
 def read_trees(table: DataTable) -> Trees:
-    """Return the words of a table with the columns ``COLUMNS``. Each cell is a list with one value per token.
+    """Read the words of a treebank table with the columns ``COLUMNS``, one list per sentence.
 
     Sentences without words are skipped.
 
@@ -89,7 +89,7 @@ def read_trees(table: DataTable) -> Trees:
 
 
 class _Word(NamedTuple):
-    """Word of a treebank: its location for messages, and its values in the columns."""
+    """Word of a treebank with its location for error messages."""
 
     location: str
     form: Any
@@ -120,7 +120,7 @@ def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
 
 
 def _require_columns(word: _Word) -> _Word:
-    """Return the word, or raise DataError if one of its columns is empty."""
+    """Return the word, or raise a DataError if a required column is empty."""
     for name, value in zip(COLUMNS, word[1:], strict=True):
         is_empty = not value if name == "tokens" else isinstance(value, str) and not value.strip()
         if value is None or is_empty:
@@ -129,7 +129,7 @@ def _require_columns(word: _Word) -> _Word:
 
 
 def _count_depths(words: Sequence[_Word]) -> list[int]:
-    """Return the number of arcs from the root of the dependency tree to each word.
+    """Return the depth of each word in the dependency tree, in arcs from the root.
 
     Heads number words from 1, and the head of the root is 0.
     """
@@ -148,7 +148,7 @@ def _count_depths(words: Sequence[_Word]) -> list[int]:
 
 
 def _check_heads(words: Sequence[_Word]) -> list[int]:
-    """Return the number of the head of each word. Exactly one word of a sentence has the head 0."""
+    """Return the head of each word, after checking that exactly one word is the root."""
     allowed = {str(number): number for number in range(len(words) + 1)}
     for word in words:
         if str(word.head) not in allowed:
@@ -165,7 +165,7 @@ def _check_heads(words: Sequence[_Word]) -> list[int]:
 
 
 def count_forms(tables: Iterable[DataTable]) -> Counter[str]:
-    """Return the number of occurrences of each lower-cased form in the tables."""
+    """Count how often each lower-cased word form occurs in the tables."""
     counts: Counter[str] = Counter()
     for table in tables:
         for words in _iterate_sentences(table):
@@ -184,14 +184,14 @@ NO_WORD = -1  # the owner of special tokens
 
 @dataclass(frozen=True)
 class Masks:
-    """Vocabulary and settings for the masking of tokens in treebank sentences."""
+    """Tokenizer tables and settings for masking tokens in treebank sentences."""
 
     vocabulary: Vocabulary
     settings: MaskingConfig
 
 
 class TreebankExamples(Dataset[dict[str, Any]]):
-    """Dataset of sentences as token sequences, which are the same in every epoch and for every seed.
+    """Data set of treebank sentences as token sequences, equal in every epoch and for every seed.
 
     Args:
         pieces: Token ids of each word of each sentence.
@@ -231,7 +231,7 @@ class TreebankExamples(Dataset[dict[str, Any]]):
         return {"input_ids": corrupted, "labels": labels, "mask_kind": kinds, "sentence_order_label": NO_PAIR}
 
     def owners(self, index: int) -> np.ndarray:
-        """Return the index in the treebank of the word of each token, or `NO_WORD`, (S,) int64."""
+        """Return the word index to which each token belongs, or `NO_WORD`, (S,) int64."""
         special = self._build_sequence(index)["special_tokens_mask"] == 1
         words = np.repeat(np.arange(len(self.pieces[index])), [len(word) for word in self.pieces[index]])
         owners = np.full(len(special), NO_WORD, dtype=np.int64)
@@ -245,7 +245,7 @@ WHOLE = "treebank"  # name of the set of files that are not splits
 
 @dataclass(frozen=True)
 class TreebankSet:
-    """Split of a treebank: its words and its sentences as examples.
+    """One split of a treebank: its words, and its sentences as examples.
 
     Attributes:
         trees: All words of the split.
@@ -330,7 +330,7 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
 
 
 def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
-    """Open all splits, or open all files as one set if their names are not those of splits."""
+    """Open the files of all splits, or all files as one set if their names are not those of splits."""
     path = dataset.path
     if path is None:
         return load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
@@ -344,7 +344,7 @@ def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:
 
 
 def _find_treebank_files(path: Any) -> list[Path]:
-    """Return the files of a path, or raise DataError if one is not a CoNLL-U file."""
+    """Return the CoNLL-U files at a path; raise a DataError for any other file."""
     files = find_files("dataset.path", path)
     for file in files:
         if file.suffix != ".conllu":
@@ -365,7 +365,7 @@ def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataT
 
 
 def _summarise_set(split: TreebankSet, layout: Layout) -> dict[str, int]:
-    """Return the counts of sentences and words: all, evaluated, and truncated."""
+    """Count the sentences and words of a split: all, evaluated, and truncated."""
     pieces = split.plain.pieces
     tokens = [sum(map(len, words)) for words in pieces]
     return {

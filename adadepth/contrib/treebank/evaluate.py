@@ -1,4 +1,4 @@
-"""`mode=evaluate` on a treebank: the depth of the tokens of a trained model by the linguistic class of their words."""
+"""`mode=evaluate` on a treebank: mean depth of a trained model's tokens by the linguistic class of their words."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _HEAD_KINDS = ("classification", "tagging", "question_answering")  # heads that 
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
-    """Measure the depths of words on every treebank split, write and print them, and return the metrics."""
+    """Measure the depth of words on every treebank split; write and print it, and return the metrics."""
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = _load_model(config, path)
@@ -69,7 +69,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 
 
 def _load_model(config: ExperimentConfig, path: str) -> Any:
-    """Load the model of a checkpoint with the head with which it was trained.
+    """Load a checkpoint with the prediction head with which it was trained.
 
     Raises:
         CheckpointError: If its tokens do not halt one by one, or it does not accept single sentences.
@@ -84,7 +84,7 @@ def _load_model(config: ExperimentConfig, path: str) -> Any:
 
 
 def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
-    """Return the model class of the head that is stored in a checkpoint."""
+    """Return the model class of the prediction head in a checkpoint."""
     if config.task is Task.pretrain:
         return pretraining_class(config.model)
     spec = family(config.model.name)
@@ -92,7 +92,7 @@ def _resolve_head_class(config: ExperimentConfig, path: str) -> Any:
     stored = (read_config("checkpoint", path).architectures or ["no architecture"])[0]
     if stored not in heads:
         raise CheckpointError(
-            f"checkpoint={path}: holds {stored}; dataset={config.dataset.name} with task=finetune reads "
+            f"checkpoint={path}: holds {stored}; dataset={config.dataset.name} with task=finetune needs "
             f"{', '.join(heads) or f'no head of {spec.name}'}"
         )
     return heads[stored]
@@ -114,7 +114,7 @@ def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer 
 def _summarise_words(
     data: TreebankData, scorers: dict[str, TreebankScorer | MaskedTreebankScorer], session: Session
 ) -> dict[str, Any]:
-    """Return the depths by class of word in every set, which words.json stores."""
+    """Return depth statistics by linguistic class for every split, the content of words.json."""
     max_updates = session.trainer.unwrapped_model.max_updates
     sets: dict[str, Any] = {}
     for name, split in data.sets.items():
@@ -149,7 +149,7 @@ def _list_sentence_numbers(split: TreebankSet) -> np.ndarray:
 
 
 def _publish_summary(summary: dict[str, Any], session: Session) -> None:
-    """Write the depths and probes by class of word to words.json, print them and log them to trackers."""
+    """Write depth statistics and probes to words.json, print them, and send them to the trackers."""
     write_words(session.run.directory, summary)
     say(format_words(summary))
     tracker, step = session.tracking.tracker, session.trainer.state.global_step

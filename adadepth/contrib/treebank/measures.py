@@ -29,7 +29,7 @@ _RAREST = "below 10"
 def classify_words(
     upos: Sequence[str], deprel: Sequence[str], depth: Iterable[int], per_million: Iterable[float]
 ) -> dict[str, list[str]]:
-    """Return the class of each word (e.g. its part of speech) for every kind of class."""
+    """Return the class of each word under every classification, such as part of speech or relation."""
     return {
         "upos": list(upos),
         "deprel": [relation.partition(":")[0] for relation in deprel],
@@ -40,7 +40,7 @@ def classify_words(
 
 
 def _list_ordered_classes(kind: str) -> list[str]:
-    """Return the classes of a kind in their natural order, or an empty list for kinds without one."""
+    """Return the classes of a classification in their natural order, or an empty list if it has none."""
     if kind == "tree_depth":
         return [*map(str, range(DEEPEST)), f"{DEEPEST} or more"]
     return [*(name for _, name in _BANDS), _RAREST] if kind == "frequency" else []
@@ -52,7 +52,7 @@ def _choose_frequency_band(frequency: float) -> str:
 
 @dataclass(frozen=True)
 class WordPieces:
-    """Depths of the subword tokens of words, in any order.
+    """Depths of subword tokens, with the word that each belongs to.
 
     Attributes:
         word: Index of the word of each piece, (K,) int64.
@@ -69,7 +69,7 @@ class WordPieces:
 
 
 def concatenate_pieces(parts: Sequence[WordPieces]) -> WordPieces:
-    """Concatenate the subword depths of several batches or processes."""
+    """Concatenate subword depths from several batches or processes."""
     cosines = [part.cosines for part in parts if part.cosines is not None]
     return WordPieces(
         np.concatenate([part.word for part in parts]),
@@ -82,7 +82,7 @@ def concatenate_pieces(parts: Sequence[WordPieces]) -> WordPieces:
 def describe_words(
     pieces: WordPieces, classes: Mapping[str, Sequence[str]], sentences: NDArray[np.int64], max_updates: int
 ) -> dict[str, Any]:
-    """Return depth statistics by class as JSON values, for first pieces and for the mean over the pieces of a word.
+    """Return depth statistics by class as JSON values, for first subword tokens and for means over a word's tokens.
 
     Args:
         pieces: Pieces of the set. Words without a first piece are not counted.

@@ -1,4 +1,4 @@
-"""Depth by linguistic class: tables, text, files and the report section."""
+"""Tables, text, files and report section on mean depth by linguistic class."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _INTERVAL = Column("interval", "95 %", text, "text")
 
 
 def build_kind_table(name: str, kind: str, readings: Mapping[str, _WordSummary]) -> Table:
-    """Build the table of one kind of class: number of words, depth and interval of each class, without and with masks.
+    """Build the table of mean depth for each class of one classification, without and with masked words.
 
     Args:
         name: Name of the set.
@@ -62,7 +62,7 @@ def build_kind_table(name: str, kind: str, readings: Mapping[str, _WordSummary])
 
 
 def build_cosine_table(name: str, kind: str, reading: _WordSummary, max_updates: int) -> Table | None:
-    """Build the table of the similarity of states before and after each iteration, or return None without states."""
+    """Build the table of hidden-state similarity before and after each iteration; None without states."""
     rows = [row for row in _prepend_all_words(reading, kind) if "cosine" in row]
     if not rows:
         return None
@@ -75,7 +75,7 @@ def build_cosine_table(name: str, kind: str, reading: _WordSummary, max_updates:
 
 
 def build_full_table(summary: _WordSummary) -> Table:
-    """Build the table with one row for each class, over all kinds of class, sets and readings (plain or masked).
+    """Build the table of all classes, over all classifications and splits, plain and masked.
 
     Args:
         summary: Mapping with `max_depth` and `sets`. Each set has `plain` and, if it was measured, `masked`, from
@@ -95,7 +95,7 @@ def build_full_table(summary: _WordSummary) -> Table:
 
 
 def flatten_words(summary: _WordSummary) -> dict[str, float]:
-    """Return the metrics for trackers: mean depth of all words and of each part of speech.
+    """Return metrics for trackers: mean depth of all words and of each part of speech.
 
     There is one metric for each set and reading (plain or masked).
     """
@@ -127,14 +127,14 @@ def format_words(summary: _WordSummary) -> str:
 
 
 def _iterate_rows(reading_summary: _WordSummary) -> Iterator[tuple[str, _WordSummary]]:
-    """Yield (kind of class, statistics) for all words and for every linguistic class."""
+    """Yield (classification, statistics) for all words together and for every class."""
     if "all" in reading_summary:
         yield "word", reading_summary["all"]
     yield from ((kind, row) for kind, rows in reading_summary["kinds"].items() for row in rows)
 
 
 def _prepend_all_words(reading_summary: _WordSummary, kind: str) -> list[_WordSummary]:
-    """Return the statistics of all words, then those of the classes of a kind."""
+    """Return the statistics of all words, followed by those of a classification's classes."""
     return [
         *([reading_summary["all"]] if "all" in reading_summary else []),
         *reading_summary.get("kinds", {}).get(kind, []),
@@ -142,7 +142,7 @@ def _prepend_all_words(reading_summary: _WordSummary, kind: str) -> list[_WordSu
 
 
 def _flatten_cosines(row: _WordSummary) -> dict[str, Any]:
-    """Return the values of each iteration under separate keys."""
+    """Return the cosine similarity of each iteration under a separate key."""
     values = {f"cosine_{step}": value for step, value in enumerate(row.get("cosine", []), start=1)}
     return values | {f"cosine_{step}_n": n for step, n in enumerate(row.get("cosine_n", []), start=1)}
 
@@ -152,7 +152,7 @@ def _format_interval(row: _WordSummary) -> str | None:
 
 
 def write_words(directory: Path, summary: Mapping[str, Any]) -> None:
-    """Write words.json and its rows as depth_by_word.csv."""
+    """Write the depth statistics to words.json and, as a table, to depth_by_word.csv."""
     write_json(directory / WORDS, summary)
     write_atomic(directory / WORDS_TABLE, to_csv(build_full_table(summary)))
 
@@ -162,7 +162,7 @@ _READING_LABELS = {"plain": "as they are", "masked": "masked"}
 
 
 def words(files: RunFiles) -> Section | None:
-    """Build the section on depth by linguistic class, or return None without words.json."""
+    """Build the report section on depth by linguistic class, or return None for a run without words.json."""
     summary = files.of(WORDS, OfSets)
     if not summary:
         return None
@@ -179,7 +179,7 @@ def words(files: RunFiles) -> Section | None:
 
 
 def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figure and tables of each kind of class for one treebank split."""
+    """Return figure and tables of each classification for one treebank split."""
     kinds = [
         {
             "title": CLASS_KINDS[kind],
@@ -200,7 +200,7 @@ def _describe_set(name: str, readings: Mapping[str, Any], summary: Mapping[str, 
 
 
 def build_kind_figure(name: str, kind: str, readings: Mapping[str, Any]) -> Figure:
-    """Plot mean depth and interval of each class with enough words.
+    """Plot mean depth with its interval for each class that has enough words.
 
     There is one panel per reading (plain or masked), with a shared axis.
     """

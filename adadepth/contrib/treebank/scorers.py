@@ -34,7 +34,7 @@ class WordRecorder:
         self._parts: list[WordPieces] = []
 
     def add(self, batch: Mapping[str, Tensor], trace: DepthTrace, states: Sequence[Tensor] | None) -> None:
-        """Add the depths of a batch and, if states are given, their similarity between iterations."""
+        """Record the depths of a batch and, if hidden states are given, their similarity between iterations."""
         owners = torch.full(batch["input_ids"].shape, NO_WORD)
         for row, index in zip(owners, batch["index"].tolist(), strict=True):
             row_owners = torch.from_numpy(self.examples.owners(index))
@@ -59,7 +59,7 @@ class WordRecorder:
 
 
 def _compute_cosines(trace: DepthTrace, states: Sequence[Tensor]) -> Tensor:
-    """Return the similarity of states before and after each iteration, (B, T, L) float32.
+    """Return the cosine similarity of hidden states before and after each iteration, (B, T, L) float32.
 
     It is NaN for iterations that were not run.
     """
@@ -72,7 +72,7 @@ def _compute_cosines(trace: DepthTrace, states: Sequence[Tensor]) -> Tensor:
 
 
 class TreebankScorer(Scorer):
-    """Scorer of sentences without masks. It records the depth of every token and scores no predictions.
+    """Scorer of unmasked treebank sentences, which records depths and scores no predictions.
 
     Args:
         tokenizer: Tokenizer of the sentences.
@@ -91,11 +91,11 @@ class TreebankScorer(Scorer):
         self.words.merge()
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
-        """Return no metrics, because there are no predictions."""
+        """Return an empty mapping, because there are no predictions to score."""
         return {}
 
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
-        """Return the tokens of a batch as units with their token classes."""
+        """Return the tokens of a batch with their token classes, for depth statistics."""
         return Units(classify_tokens(batch, self._tokenizer))
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
@@ -111,7 +111,7 @@ class TreebankScorer(Scorer):
 
 
 class MaskedTreebankScorer(PretrainingScorer):
-    """Scorer of masked sentences, which are evaluated as in pretraining."""
+    """Scorer of masked treebank sentences, with predictions evaluated as in pretraining."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, examples: TreebankExamples, device: torch.device) -> None:
         super().__init__(tokenizer, device)

@@ -74,10 +74,13 @@ def test_a_run_that_starts_from_another_follows_it_with_its_own_seed(tmp_path: P
     ("ways", "message"),
     [
         ({}, "hydra.sweeper.tasks.hops: has no methods (ways)"),
-        ({"gate": ["model.pretrained=@no/model"]}, "hydra.sweeper.tasks.hops.ways.gate: no other method is named no"),
+        (
+            {"gate": ["model.pretrained=@no/model"]},
+            "hydra.sweeper.tasks.hops.ways.gate: refers to no, which is not another method",
+        ),
         (
             {"gate": ["model.pretrained=@gate/model"]},
-            "hydra.sweeper.tasks.hops.ways.gate: no other method is named gate",
+            "hydra.sweeper.tasks.hops.ways.gate: refers to gate, which is not another method",
         ),
     ],
 )

@@ -181,4 +181,4 @@ def test_a_head_of_another_task_is_refused_in_one_line(
 ) -> None:
     assert execute("--config-name", "act_pos", *on(treebank, pretrained), f"output_dir={tmp_path}") == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
-    assert "holds AlbertActForPreTraining; dataset=treebank with task=finetune reads" in line
+    assert "holds AlbertActForPreTraining; dataset=treebank with task=finetune needs" in line

@@ -78,7 +78,7 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "other decay": (lambda s: s["param_groups"][0].update(weight_decay=9.0), "group 0: weight_decay is 9"),
     "decay is a text": (lambda s: s["param_groups"][0].update(weight_decay="x"), "group 0: weight_decay"),
     "parameters twice": (lambda s: s["param_groups"][0].update(params=[0, 0]), "group 0 must have the parameters"),
-    "a group less": (lambda s: s["param_groups"].pop(), "it has 1 parameter groups, but 2 are needed"),
+    "a group less": (lambda s: s["param_groups"].pop(), "the stored state has 1 parameter groups, but 2 are needed"),
     "no groups": (lambda s: s.update(param_groups=None), "no optimizer state"),
     "no states": (lambda s: s.update(state=[]), "no optimizer state"),
 }
