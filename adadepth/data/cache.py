@@ -17,7 +17,7 @@ from typing import Protocol
 from filelock import FileLock
 
 from adadepth.errors import DataError
-from adadepth.runtime.files import damage, describe_files, format_free_space, is_full, write_atomic
+from adadepth.runtime.files import describe_files, find_damaged_file, format_free_space, is_full, write_atomic
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def find_damage(folder: Path) -> str | None:
     """
     try:
         record = json.loads((folder / SEAL).read_text(encoding="utf-8"))
-        return damage(folder, record)
+        return find_damaged_file(folder, record)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return f"its {SEAL} is missing"
     except (ValueError, LookupError, TypeError, AttributeError):

@@ -48,9 +48,9 @@ from adadepth.report.run_groups import (
     get_differing_keys,
     get_headline_metrics,
     get_shared_metrics,
+    get_unshared_keys,
     get_unshared_metrics,
-    listed,
-    unshared,
+    join_names,
 )
 from adadepth.report.section import Section, fill
 from adadepth.report.seeds import build_seeds_section
@@ -110,7 +110,11 @@ def settings(comparison: Comparison, folder: Path) -> Section:
     group_settings = [group.settings for group in comparison.groups]
     keys = get_differing_keys(group_settings)
     table = build_settings_table(comparison, keys[:MAX_SETTINGS]) if keys else None
-    content = {"unshared": unshared(group_settings), "listed": listed, "extra_settings": keys[MAX_SETTINGS:]}
+    content = {
+        "unshared": get_unshared_keys(group_settings),
+        "listed": join_names,
+        "extra_settings": keys[MAX_SETTINGS:],
+    }
     html = fill("compared:settings", table=table, comparison=comparison, **content)
     return Section(
         "Settings that differ", "differs", html, tables=[build_settings_table(comparison, keys)] if keys else []
@@ -220,7 +224,7 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
     if len(comparison.groups) == 1 and len(comparison.runs) > 1:
         return build_seeds_section(comparison.groups[0].summary)
     table = build_figure_table(comparison.entries, names)
-    html = fill("compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=listed)
+    html = fill("compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=join_names)
     return Section("Final metrics", "figures", html, tables=[table])
 
 
@@ -307,7 +311,7 @@ def compare_classes(comparison: Comparison, folder: Path) -> Section | None:
         figure=figure,
         table=table,
         unshared_classes=unshared_classes,
-        listed=listed,
+        listed=join_names,
         unit=comparison.unit,
     )
     return Section(f"Depth by {comparison.unit} class", "classes", html, [figure], [table])

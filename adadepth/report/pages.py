@@ -37,7 +37,7 @@ from adadepth.report.run_files import (
     read_run,
     sources,
 )
-from adadepth.report.run_groups import Comparison, compare, listed, read_seed_runs
+from adadepth.report.run_groups import Comparison, compare, join_names, read_seed_runs
 from adadepth.report.run_metadata import build_facts_section, title
 from adadepth.report.section import Section, SectionEntry, SectionOf
 from adadepth.report.seeds import seeds
@@ -176,7 +176,7 @@ def write_comparison(folder: Path, comparison: Comparison) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     names = list(dict.fromkeys(title(run) for run in comparison.runs))
     return write_page(
-        folder, build_comparison_sections(comparison, folder), title=listed(names, 3), sources=_SOURCES,
+        folder, build_comparison_sections(comparison, folder), title=join_names(names, 3), sources=_SOURCES,
         owner="these runs", subtitle=f"Comparison of runs, {count_runs(comparison)}",
     )  # fmt: skip
 

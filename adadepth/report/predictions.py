@@ -50,13 +50,13 @@ def format_prediction(record: Mapping[str, Any]) -> str:
     return record["label"] if record.get("score") is None else f"{record['label']} {record['score']:.2f}"
 
 
-def board(cells: str) -> list[str]:
+def arrange_cells(cells: str) -> list[str]:
     """Arrange the cells of a puzzle as a square, or as one row if their number is not a square."""
     size = math.isqrt(len(cells))
     return [cells[start : start + size] for start in range(0, len(cells), size)] if size**2 == len(cells) else [cells]
 
 
-def changed(cells: str, before: str) -> int:
+def count_changed_cells(cells: str, before: str) -> int:
     """Count the cells in which an answer to a puzzle differs from the previous step's answer, or from the puzzle."""
     return sum(cell != other for cell, other in zip(cells, before, strict=True))
 
@@ -66,7 +66,7 @@ def get_puzzle_steps(row: Mapping[str, Any]) -> list[tuple[int, Mapping[str, Any
     steps = (row.get("steps") or [])[: round(row["updates"])]
     answers = [row["text"][0], *(step["label"] for step in steps)]
     return [
-        (number, step, changed(step["label"], before))
+        (number, step, count_changed_cells(step["label"], before))
         for number, (step, before) in enumerate(zip(steps, answers, strict=False), start=1)
     ]
 
@@ -117,7 +117,7 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
 
 def format_puzzle(row: Mapping[str, Any]) -> list[str]:
     """Format a puzzle and its answer side by side, and the number of cells that every step changed."""
-    boards = zip(board(row["text"][0]), board(row["label"]), strict=True)
+    boards = zip(arrange_cells(row["text"][0]), arrange_cells(row["label"]), strict=True)
     steps = [
         f"{number}: {cells} cells" + ("" if step.get("halting") is None else f" (right {step['halting']:.2f})")
         for number, step, cells in get_puzzle_steps(row)
@@ -204,7 +204,7 @@ def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
         "scores": {},
         "tokens": [],
         "layers": [],
-        "boards": {"puzzle": board(row["text"][0]), "answer": board(row["label"])},
+        "boards": {"puzzle": arrange_cells(row["text"][0]), "answer": arrange_cells(row["label"])},
         "steps": [
             {"number": number, "halting": step.get("halting"), "prediction": f"{cells} cells changed"}
             for number, step, cells in get_puzzle_steps(row)

@@ -309,7 +309,7 @@ def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
     return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
 
 
-def unshared(settings: Sequence[Settings]) -> list[str]:
+def get_unshared_keys(settings: Sequence[Settings]) -> list[str]:
     """Return the configuration keys that only some of the runs have."""
     every = dict.fromkeys(key for group_settings in settings for key in group_settings)
     return [key for key in every if any(key not in group_settings for group_settings in settings)]
@@ -359,7 +359,7 @@ def format_setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def listed(names: Sequence[str], limit: int = 8) -> str:
+def join_names(names: Sequence[str], limit: int = 8) -> str:
     """Join names on one line, abbreviated to the first names and a count if there are many."""
     rest = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {number(rest)} more" if rest > 0 else "")

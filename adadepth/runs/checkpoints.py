@@ -19,7 +19,14 @@ from typing import Any, NotRequired, Required, TypedDict
 from transformers import TrainerState
 
 from adadepth.errors import CheckpointError
-from adadepth.runtime.files import DiskFullError, Record, damage, describe_files, write_atomic, writing
+from adadepth.runtime.files import (
+    DiskFullError,
+    Record,
+    convert_full_disk_errors,
+    describe_files,
+    find_damaged_file,
+    write_atomic,
+)
 from adadepth.runtime.json_files import Count, parse_json, read_json, read_regular_file
 
 MANIFEST, TRAINER_STATE = "manifest.json", "trainer_state.json"
@@ -129,7 +136,7 @@ def remove_if_disk_full(checkpoint: Path, is_main: bool = True) -> Iterator[None
         DiskFullError: If the disk is full; the message names the checkpoint.
     """
     try:
-        with writing(checkpoint):
+        with convert_full_disk_errors(checkpoint):
             yield
     except DiskFullError:
         if is_main:
@@ -202,7 +209,7 @@ def find_checkpoint_error(checkpoint: Path) -> str | None:
         files = read_json(checkpoint / MANIFEST, _Manifest)["files"]
         if files is None:
             return "it is incomplete"
-        return damage(checkpoint, files) or _find_state_error(checkpoint)
+        return find_damaged_file(checkpoint, files) or _find_state_error(checkpoint)
     except (CheckpointError, LookupError):
         return f"its {MANIFEST} is damaged"
 

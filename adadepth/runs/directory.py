@@ -39,7 +39,13 @@ from adadepth.runs.lock import lock_directory
 from adadepth.runtime.demos import is_demo, resolve_demo
 from adadepth.runtime.distributed import get_world_size
 from adadepth.runtime.failures import attach_run
-from adadepth.runtime.files import DiskFullError, refuse_links, remove_temporary_files, write_atomic, writing
+from adadepth.runtime.files import (
+    DiskFullError,
+    convert_full_disk_errors,
+    refuse_links,
+    remove_temporary_files,
+    write_atomic,
+)
 from adadepth.runtime.hardware import collect_hardware
 from adadepth.runtime.json_files import parse_json, read_regular_file
 from adadepth.runtime.launchers import launches, list_restartable_launches
@@ -92,7 +98,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         yield Run(directory, is_main=False)
         return
     refuse_links(directory)
-    with _remove_without_record(directory), writing(directory), lock_directory(directory):
+    with _remove_without_record(directory), convert_full_disk_errors(directory), lock_directory(directory):
         run, earlier, begun = Run(directory), read_record(directory), time.monotonic()
         remove_temporary_files(directory, _EVALUATIONS)
         write_atomic(directory / CONFIG_FILE, OmegaConf.to_yaml(OmegaConf.create(get_plain_settings(config))))
@@ -104,7 +110,7 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
             run.update(status=status, wall_time_s=round(seconds, 3), **fields)
 
         try:
-            with writing(directory):
+            with convert_full_disk_errors(directory):
                 yield run
         except BaseException as error:
             attach_run(error, directory)

@@ -30,7 +30,7 @@ class DiskFullError(UserError):
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def convert_full_disk_errors(folder: Path) -> Iterator[None]:
     """Convert the error of a full disk within the `with` block to a `DiskFullError`.
 
     Args:
@@ -199,7 +199,7 @@ def describe_files(folder: Path, but: str | None = None) -> dict[str, dict[str, 
     }
 
 
-def damage(folder: Path, record: Record) -> str | None:
+def find_damaged_file(folder: Path, record: Record) -> str | None:
     """Return which file of a folder is missing or does not match its recorded checksum, or None.
 
     Raises:

@@ -27,7 +27,7 @@ from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process, wait_for_processes
-from adadepth.runtime.files import damage
+from adadepth.runtime.files import find_damaged_file
 from adadepth.runtime.hardware import name_device
 from adadepth.tasks.identity import check_resumed_data, choose_training_tokenizer
 from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data, settle_model_config
@@ -276,7 +276,9 @@ def _derive(search: SearchRun, run: Run) -> None:
     """Derive a network from the trained supernet, evaluate it, and choose baselines with equal compute."""
     if "architectures" in run.record:
         return
-    if (problem := damage(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))) is not None:
+    if (
+        problem := find_damaged_file(search.directory / SUPERNET, run.record.get("saved", {}).get(SUPERNET, {}))
+    ) is not None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce("derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget

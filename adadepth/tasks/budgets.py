@@ -62,7 +62,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     return comparison
 
 
-def settle(settings: BudgetConfig, session: Session) -> None:
+def fit_to_target(settings: BudgetConfig, session: Session) -> None:
     """Fit a trained model to its target depth, and report the depth or compute that it reaches on other examples."""
     assert settings.target is not None
     comparison = compare_budgets(replace(settings, targets=[settings.target]), session)

@@ -24,7 +24,7 @@ from adadepth.report.exits import format_exit_study, write_exit_study
 from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
 from adadepth.runtime.console import progress, say
-from adadepth.runtime.files import describe_files, writing
+from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import name_device
 from adadepth.runtime.timing import time_interleaved
 from adadepth.tasks.session import Session
@@ -132,7 +132,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         )
     trainer, folder = session.trainer, session.run.directory / MODEL
     trainer.accelerator.unwrap_model(trainer.model).config.exit_rule = advice["rule"]["rule"]
-    with writing(folder):
+    with convert_full_disk_errors(folder):
         trainer.save_model(str(folder))
     if trainer.is_world_process_zero():
         session.run.update(saved={MODEL: describe_files(folder)})

@@ -82,7 +82,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     session = replace(
         build_finetuning_session(config, args, data, model), baselines=_score_baselines(config, args, data)
     )
-    adjust = {"fitted": budgets.settle, "held": budgets.correct_depth}.get(str(budget_mode(config)))
+    adjust = {"fitted": budgets.fit_to_target, "held": budgets.correct_depth}.get(str(budget_mode(config)))
 
     def build_session(config: ExperimentConfig, args: TrainingArguments) -> Session:
         return build_finetuning_session(config, args, data, _build_model(config, data))

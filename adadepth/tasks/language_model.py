@@ -45,7 +45,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     data = load_data(config, args, choose_training_tokenizer(config, args))
     config = settle_model_config(config, args, data)
     model = build_configured_model(config, data)
-    adjust = partial(budgets.settle, config.budget) if budget_mode(config) == "fitted" else None
+    adjust = partial(budgets.fit_to_target, config.budget) if budget_mode(config) == "fitted" else None
     return build_language_session(config, args, data, model).train(compare_with_matched_baseline, adjust)
 
 

@@ -40,7 +40,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_depth(config, model)
-    adjustments = {"held": budgets.correct_depth, "fitted": budgets.settle}
+    adjustments = {"held": budgets.correct_depth, "fitted": budgets.fit_to_target}
     mode = budget_mode(config)
     adjust = None if mode is None else partial(adjustments[mode], config.budget)
     return build_pretraining_session(config, args, data, model).train(compare_with_matched_baseline, adjust)

@@ -19,7 +19,7 @@ from adadepth.runs.directory import MODEL, RECORD, Run
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runtime.console import say
-from adadepth.runtime.files import describe_files, writing
+from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import describe_machine
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
@@ -68,7 +68,7 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
         facts: Additional entries of the record.
     """
     path, is_main = run.directory / folder, trainer.is_world_process_zero()
-    with writing(path):
+    with convert_full_disk_errors(path):
         trainer.save_model(str(path))
     saved = describe_files(path, but=CARD) if is_main else {}
     best = trainer.state.best_model_checkpoint

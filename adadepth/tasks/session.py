@@ -17,7 +17,7 @@ from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_reco
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process
-from adadepth.runtime.files import writing
+from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions
@@ -165,7 +165,10 @@ class Session:
         if config.mode is Mode.train:
             self.data = store_identity(config, self.data, self.model, checkpoint)
         position = read_log_position(checkpoint)
-        with writing(directory), ExitStack() as last:  # trackers close last, since some store the report
+        with (
+            convert_full_disk_errors(directory),
+            ExitStack() as last,
+        ):  # trackers close last, since some store the report
             with (
                 self._run_finally(partial(results.report_run, config, directory, self.model)),
                 open_run(config, directory, is_main_process()) as self.run,

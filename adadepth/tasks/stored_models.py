@@ -19,7 +19,7 @@ from adadepth.runs.lock import release_remote_lock
 from adadepth.runs.model_card import CARD
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide
-from adadepth.runtime.files import Record, damage
+from adadepth.runtime.files import Record, find_damaged_file
 from adadepth.training.loss_tracking import find_nonfinite_parameter
 from adadepth.training.resume_state import read_world_size
 from adadepth.training.sharded_checkpoints import is_sharded
@@ -160,7 +160,9 @@ def resolve_model_path(config: ExperimentConfig) -> str:
     if (folder / MANIFEST).is_file():
         problem = find_checkpoint_error(folder)
     elif (run := run_of_checkpoint(config)) is not None and folder.parent.samefile(run):
-        problem = damage(folder, _select_checked_files(folder, read_record(run).get("saved", {}).get(folder.name, {})))
+        problem = find_damaged_file(
+            folder, _select_checked_files(folder, read_record(run).get("saved", {}).get(folder.name, {}))
+        )
     if problem is not None:
         raise CheckpointError(f"checkpoint={path}: {problem}")
     return path

@@ -28,8 +28,8 @@ from adadepth.report.run_groups import (
     find_sweep_runs,
     get_compared_quality,
     get_differing_keys,
-    listed,
-    unshared,
+    get_unshared_keys,
+    join_names,
 )
 from adadepth.report.section import Section
 from adadepth.report.style import LINES, get_dash
@@ -196,10 +196,10 @@ def test_settings_and_figures_that_not_all_have_are_named(tmp_path: Path) -> Non
     record(tmp_path / "a", model={"patience": 3}, more={"eval/f1": 0.5})
     record(tmp_path / "b", budget={"target": 7.0})
     comparison = compare(find_runs(tmp_path))
-    assert unshared([group.settings for group in comparison.groups]) == ["model.patience"]
+    assert get_unshared_keys([group.settings for group in comparison.groups]) == ["model.patience"]
     assert "Excluded, because only some runs have them: model.patience." in section(comparison, "differs").html
     assert "Excluded, because only some runs have them: eval/f1." in section(comparison, "figures").html
-    assert listed(list("abcdefghij"), 8) == "a, b, c, d, e, f, g, h and 2 more"
+    assert join_names(list("abcdefghij"), 8) == "a, b, c, d, e, f, g, h and 2 more"
 
 
 def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:

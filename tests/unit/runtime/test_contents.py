@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.data.cache import SEAL, find_damage
 from adadepth.runs.checkpoints import MANIFEST, find_checkpoint_error
-from adadepth.runtime.files import damage, describe_files
+from adadepth.runtime.files import describe_files, find_damaged_file
 
 TEXT = b"123456789"
 CRC = 0xCBF43926  # the check value of CRC-32 in every catalogue
@@ -34,13 +34,13 @@ def test_a_record_has_every_file_but_its_own(folder: Path) -> None:
 @pytest.mark.parametrize("entry", [{"bytes": 9, "crc32": CRC}, {"bytes": 9, "sha256": SHA}])
 def test_files_are_compared_with_the_digest_that_their_record_has(folder: Path, entry: dict[str, object]) -> None:
     record = {"a": entry, "inner/b": entry}
-    assert damage(folder, record) is None
+    assert find_damaged_file(folder, record) is None
     (folder / "inner" / "b").write_bytes(b"123456780")
-    assert damage(folder, record) == "its inner/b has changed since it was written"
+    assert find_damaged_file(folder, record) == "its inner/b has changed since it was written"
     (folder / "inner" / "b").write_bytes(b"12345")
-    assert damage(folder, record) == "its inner/b is damaged (5 bytes of 9)"
+    assert find_damaged_file(folder, record) == "its inner/b is damaged (5 bytes of 9)"
     (folder / "inner" / "b").unlink()
-    assert damage(folder, record) == "its inner/b is missing"
+    assert find_damaged_file(folder, record) == "its inner/b is missing"
 
 
 @pytest.mark.parametrize("record", ["[]", '{"a": [9]}', '{"a": {"bytes": 9}}', '{"a": null}', "{", '{"a": "no"}'])

@@ -10,7 +10,7 @@ import pytest
 from adadepth.errors import CheckpointError
 from adadepth.runs.directory import read_record
 from adadepth.runtime.demos import format_run, is_demo, list_demos, resolve_demo
-from adadepth.runtime.files import damage
+from adadepth.runtime.files import find_damaged_file
 from adadepth.runtime.hub_access import resolve_path
 from tests.scripts_support import ROOT, load_script
 
@@ -34,7 +34,7 @@ def test_there_are_as_many_as_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_name_is_a_run_with_whole_files(name: str) -> None:
     run = run_of(name)
     assert run == FOLDER / name.removeprefix("demo:")
-    assert damage(run / "model", read_record(run)["saved"]["model"]) is None
+    assert find_damaged_file(run / "model", read_record(run)["saved"]["model"]) is None
     assert resolve_path("model", name) == str(run / "model")
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.data.cache import ensure_folder
 from adadepth.errors import DataError
-from adadepth.runtime.files import DiskFullError, format_full_disk_error, is_full, writing
+from adadepth.runtime.files import DiskFullError, convert_full_disk_errors, format_full_disk_error, is_full
 
 NUMPY = OSError("100000 requested and 1008 written")
 
@@ -27,13 +27,13 @@ def test_what_says_that_a_disk_is_full(error: Exception, full: bool) -> None:
 def test_the_first_that_was_full_is_told_whatever_failed_later(tmp_path: Path) -> None:
     def fail() -> None:
         try:
-            with writing(tmp_path / "inner"):
+            with convert_full_disk_errors(tmp_path / "inner"):
                 raise OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "there" / "file"))
         finally:
             raise OSError(errno.ENOSPC, "No space left on device", "report.html")
 
     line = rf"^{tmp_path}/there: disk quota exceeded for file \([\d.,]+ MiB are free\)"
-    with pytest.raises(DiskFullError, match=line), writing(tmp_path / "outer"):
+    with pytest.raises(DiskFullError, match=line), convert_full_disk_errors(tmp_path / "outer"):
         fail()
 
 
@@ -51,7 +51,7 @@ def test_what_is_told_is_what_is_known(error: Exception, line: str) -> None:
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError), writing(tmp_path):
+    with pytest.raises(ZeroDivisionError), convert_full_disk_errors(tmp_path):
         raise ZeroDivisionError
     assert format_full_disk_error(ZeroDivisionError()) is None
 
