@@ -21,7 +21,7 @@ Examples = Sequence[Mapping[str, Any]]
 
 
 def get_sequence_columns(pad_id: int) -> Columns:
-    """Return the names of the columns that examples of every data set of token sequences have."""
+    """Return padding value and dtype of each column that examples of token sequences have, by column name."""
     return {
         "input_ids": (pad_id, np.int64),
         "attention_mask": (0, np.int64),
@@ -31,7 +31,7 @@ def get_sequence_columns(pad_id: int) -> Columns:
 
 
 def pad_columns(examples: Examples, width: int, columns: Columns) -> dict[str, Tensor]:
-    """Return the columns of examples as padded tensors (B, width), including the attention mask."""
+    """Pad the columns of examples to tensors (B, width), and add the attention mask."""
     batch = {}
     for name, (padding, dtype) in columns.items():
         rows = np.full((len(examples), width), padding, dtype)

@@ -125,7 +125,7 @@ def f1(prediction: str, answer: str) -> float:
 
 
 def score_answer(prediction: str, answers: Sequence[str]) -> dict[str, float]:
-    """Return exact match and F1 of a prediction, each the best over the answers of the question.
+    """Return exact match and F1 of a predicted answer, each the maximum over the reference answers.
 
     An empty prediction is right if there is no answer. Answers that are empty after `normalised` are ignored, as in
     version 2.0 of the SQuAD script (version 1.1 counts them).

@@ -285,7 +285,7 @@ def _explain_no_comparison(files: RunFiles) -> str:
 
 
 def has_one_depth(files: RunFiles) -> bool:
-    """Return whether a model that can halt gave all tokens or sequences of the evaluated set the same depth."""
+    """Return whether an adaptive model gave all tokens or sequences of the evaluated set the same depth."""
     return any(entry["std"] == 0 for entry in files.of(MATCHED_BASELINE).get("sets", {}).values())
 
 

@@ -495,7 +495,7 @@ def _get_axis_title(axis: str) -> str:
 
 
 def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:
-    """Group the points (cost, score) by rule name without parameters. Times are in milliseconds."""
+    """Group the points (cost, score) of exit rules by the rule's name without parameters. Times are in ms."""
     scale = 1000.0 if axis.startswith("seconds") else 1.0
     groups: dict[str, list[Dot]] = {}
     for row in study["rows"]:

@@ -109,7 +109,7 @@ def _build_table(name: str, key: str, metrics: Mapping[str, Mapping[str, Any]], 
 
 
 def format_seeds(summary: Mapping[str, Any]) -> str:
-    """Format the headline metrics of several seeds as text.
+    """Format the headline metrics of runs with several seeds as a text table of means and deviations.
 
     Args:
         summary: Result of `summarise_seeds`.

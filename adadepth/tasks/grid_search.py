@@ -34,7 +34,7 @@ class Job(NamedTuple):
     seeds: range
 
     def only(self, seed: int) -> list[str]:
-        """Return the overrides for the job's run with one seed."""
+        """Return the command-line overrides that run this job with one seed."""
         return [*self.overrides, f"seed={seed}", "seeds=1"]
 
 
@@ -53,7 +53,7 @@ class GridCell:
     hashes: dict[int, str] = field(default_factory=dict)
 
     def of_seed(self, seed: int) -> list[str]:
-        """Return the overrides for the cell's run with one seed."""
+        """Return the command-line overrides that run this grid cell with one seed."""
         return next(job for job in self.jobs if seed in job.seeds).only(seed)
 
 

@@ -90,7 +90,7 @@ def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> Opera
 
 
 def select_equal_steps(results: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Select the results of methods that trained for at most the usual number of steps.
+    """Select the results whose training took at most the usual number of steps, for a fair comparison.
 
     A second training stage may have fewer steps, because it follows a first stage.
     """
@@ -111,7 +111,7 @@ def select_equal_compute(results: Sequence[Mapping[str, Any]]) -> list[Mapping[s
 
 
 def _compute_training_macs(result: Mapping[str, Any]) -> float:
-    """Compute training compute: steps times the multiply-accumulates per token or sequence and step.
+    """Compute the training compute per token or sequence: optimiser steps times multiply-accumulates.
 
     For a network of one depth, they are measured on its first set. For any other network, they are the maximum number
     of updates times the mean compute of an update.

@@ -117,7 +117,7 @@ def _resolve_model_settings(config: ExperimentConfig) -> Any:
 
 
 def _build_synthetic_spec(config: ExperimentConfig) -> TrainingSpec:
-    """Build the description of a run on generated data, from a few generated examples."""
+    """Build the model and micro-batches of a run on generated tasks, from a few generated examples."""
     full: Any = config.dataset
     dataset = dataclasses.replace(
         full, train_examples=min(full.train_examples, _SYNTHETIC_EXAMPLES), max_evaluation_examples=8

@@ -174,7 +174,7 @@ class FeatureReader:
     stores: Sequence[FeatureStore]
 
     def __call__(self, batch: dict[str, Any], states: Sequence[int]) -> dict[str, Any]:
-        """Return the batch with the entry ``states``, which maps state numbers to (B, T, K) float32.
+        """Return the batch with the additional entry ``states``: hidden states (B, T, K) float32 by number.
 
         A batch without feature rows is returned unchanged.
         """
@@ -267,7 +267,7 @@ def _compute_share(
 
 
 def _split_batches(lengths: np.ndarray, batch_tokens: int) -> Iterator[slice]:
-    """Yield batches as slices of rows that are sorted by length, with at most ``batch_tokens`` tokens after padding."""
+    """Yield batches as slices of rows sorted by length, with at most ``batch_tokens`` tokens including padding."""
     first = 0
     while first < len(lengths):
         last = min(first + max(1, batch_tokens // int(lengths[first])), len(lengths))

@@ -71,7 +71,7 @@ def draw_numbers(rows: int, digits: int, nines: float, generator: np.random.Gene
 
 
 def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the digits of the sums, and the distance of each column to the column that determines its carry.
+    """Return the digits of the sums, and for each column the distance to the column in which its carry arises.
 
     Args:
         numbers: Digits of both numbers, (rows, 2, columns), the most significant digit first.

@@ -75,7 +75,7 @@ class DrawnTags(DrawnExamples):
         return tags
 
     def row_number(self, index: int) -> int:
-        """Return the number of an example in the data, which is its index."""
+        """Return the number of an example in the data set, which is its index."""
         return index
 
     def find_first_pieces(self, index: int) -> np.ndarray:

@@ -28,7 +28,7 @@ def load_labelled_data(
     double_cls_pairs: DoubleCls = "first",
     classes: Sequence[str] | None = None,
 ) -> LabelledData:
-    """Read and tokenise labelled data, or load them from the cache.
+    """Load labelled data for fine-tuning: read and tokenise them, or load them from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
 

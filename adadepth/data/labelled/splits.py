@@ -101,7 +101,7 @@ def split_examples(
 def group_rows_by_split(
     dataset: TableConfig, split: str, rows: int, classes: np.ndarray | None
 ) -> dict[str, np.ndarray]:
-    """Return the row numbers of a split's table. The held-out rows of the training table are a separate split.
+    """Return the row numbers of each split of a table; rows held out from training form a split of their own.
 
     Args:
         dataset: Settings of the held-out share.

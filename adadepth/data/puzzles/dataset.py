@@ -27,7 +27,7 @@ Symmetry = Callable[[np.ndarray, np.ndarray, np.random.Generator], tuple[np.ndar
 
 
 class PuzzleExamples(Dataset[dict[str, Any]]):
-    """Puzzles with their solutions. In training, a symmetry that is redrawn in every epoch transforms each puzzle.
+    """Puzzles with their solutions, augmented in training by a symmetry that is drawn at random in every epoch.
 
     An example is a pure function of (seed, epoch, index).
 

@@ -151,7 +151,7 @@ def _read_starts(folder: Path, name: str, count: int) -> np.ndarray:
 
 
 def _open_array(folder: Path, name: str, dimensions: int) -> np.ndarray:
-    """Open a file of whole numbers as a memory map, because augmented puzzles can exceed the memory."""
+    """Open an array file of integers as a memory map, because augmented puzzles can exceed the memory."""
     path = _get_array_path(folder, name)
     try:
         array: np.ndarray = np.lib.format.open_memmap(path, mode="r")
@@ -280,7 +280,7 @@ def _is_whole(value: Any) -> bool:
 
 
 def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
-    """Return puzzles in text form as tokens, (rows, length) int8."""
+    """Convert puzzles in text form to tokens, (rows, length) int8."""
     for number, text in enumerate(texts, first):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
             raise DataError(f"{where} {number}: must be a text of {length} symbols, like the first one")

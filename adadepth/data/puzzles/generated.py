@@ -177,7 +177,7 @@ def read_sudoku(dataset: SudokuConfig, rows: GridRows, before: Mapping[str, Any]
 
 
 def _has_second_solution(puzzle: np.ndarray, solved: np.ndarray, shape: Shape) -> bool:
-    """Return whether a puzzle has a second solution, which has another digit in at least one blank."""
+    """Return whether a puzzle has a second solution besides the given one."""
     blanks = np.flatnonzero(puzzle[0] == 0)
     candidates = to_candidates(np.repeat(puzzle, len(blanks), axis=0), shape)
     candidates[np.arange(len(blanks)), blanks] &= ~(1 << (solved[0, blanks].astype(np.int32) - 1))

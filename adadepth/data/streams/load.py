@@ -56,7 +56,7 @@ def load_language_data(
     processes: int = 1,
     two_phase: TwoPhase | None = None,
 ) -> LanguageData:
-    """Read and tokenise a text and arrange it in streams, or load it from the cache.
+    """Load a text for language modelling: read, tokenise and arrange it in streams, or load it from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
 

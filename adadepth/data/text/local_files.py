@@ -411,7 +411,7 @@ def _check_word(word: Row, form: _ColumnFormat) -> None:
 
 
 def _detect_format(file: Path, key: str) -> _ColumnFormat:
-    """Detect the format of a CoNLL file from the first line that is certainly a word."""
+    """Detect the column format of a CoNLL file from the first line that certainly contains a word."""
     for number, line in enumerate(read_lines(key, file), start=1):
         form = _ColumnFormat(_TAB if _TAB in line else None, 0, number)
         may_be_comment = line.lstrip(_BLANK)[:1] == "#" and (form.separator is None or _COMMENT.match(line))
