@@ -49,7 +49,7 @@ def get_prediction_type(model: object) -> str | None:
     return None
 
 
-def load_parts(path: Any) -> tuple[Any, Any]:
+def load_model_and_tokenizer(path: Any) -> tuple[Any, Any]:
     """Load a model and its tokenizer from a folder, a hub id, `package:NAME/FOLDER` or `demo:NAME`.
 
     Raises:
@@ -164,7 +164,7 @@ def build_layout(
     elif predicts == "next":
         layout = Layout.plain(length)
     else:
-        has_no_marks = is_drawn(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
+        has_no_marks = has_generated_symbols(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
         first = {"cls_tokens": 0} if has_no_marks else get_first_tokens(model)
         layout = Layout.from_tokenizer(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
@@ -173,12 +173,12 @@ def build_layout(
     return layout
 
 
-def is_drawn(predicts: str, trained: DataIdentity | None) -> bool:
+def has_generated_symbols(predicts: str, trained: DataIdentity | None) -> bool:
     """Return whether a model tags generated symbol sequences, which have a fixed length and no special tokens."""
     return predicts == "tags" and trained is not None and trained.sequence_length is None
 
 
-def end_tokens(model: Any, tokenizer: Any) -> list[int]:
+def list_end_tokens(model: Any, tokenizer: Any) -> list[int]:
     """Return the token ids at which text generation stops. The tokenizer's end-of-text token comes first.
 
     A generation configuration may name more ids, such as the end of a turn. Only ids of special tokens are used,

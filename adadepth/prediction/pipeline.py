@@ -22,11 +22,11 @@ from adadepth.models.shared.albert.heads import PretrainingHeads
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
 from adadepth.prediction.models import (
     build_layout,
-    end_tokens,
     format_unsupported,
     get_prediction_type,
-    is_drawn,
-    load_parts,
+    has_generated_symbols,
+    list_end_tokens,
+    load_model_and_tokenizer,
     refuse_other_tokenizer,
     refuse_tokenizer,
 )
@@ -103,7 +103,7 @@ class Pipeline:
         if trained is not None and not allow_changed_data:
             refuse_other_tokenizer(tokenizer, trained)
         self.trained_length = None if trained is None else trained.sequence_length
-        self.is_drawn = is_drawn(predicts, trained)
+        self.has_generated_symbols = has_generated_symbols(predicts, trained)
         self.layout = build_layout(model, tokenizer, predicts, max_length, trained)
         self.segment_length = resolve_segment_length(segment_length, model)
         self.new_tokens = resolve_new_tokens(new_tokens, model, predicts)
@@ -123,7 +123,7 @@ class Pipeline:
             CheckpointError: If there is no model that predicts texts, or no tokenizer. The message is one line.
             ConfigError: As for `Pipeline`.
         """
-        return cls(*load_parts(path), **options)
+        return cls(*load_model_and_tokenizer(path), **options)
 
     def __call__(self, texts: Text | Iterable[Text]) -> list[Prediction]:
         """Predict texts in batches, and return one prediction for each text.
@@ -258,7 +258,7 @@ class Pipeline:
                 raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: contains no token")
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
-            if self.is_drawn:  # a part of a drawing is another drawing, and a maze is no row of tokens
+            if self.has_generated_symbols:  # a part of a drawing is another drawing, and a maze is no row of tokens
                 raise DataError(
                     f"texts: {count} of {len(encoded)} have more than the {length} tokens that the model reads; "
                     "mode=serve accepts whole examples"
@@ -358,7 +358,7 @@ class Pipeline:
         self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]
     ) -> tuple[EncodedText, str]:
         """Generate a continuation of a text. Return the extended text, and the generated text alone."""
-        ends = end_tokens(self.model, self.tokenizer)
+        ends = list_end_tokens(self.model, self.tokenizer)
         inputs = self._prepend_start(ids).to(self.model.device)
         longest, length = self.model.longest_sequence, inputs.shape[1]
         if longest is not None and self.new_tokens is not None and length + self.new_tokens > longest:

@@ -54,7 +54,7 @@ def mean_of_tokens(states: Tensor, real: Tensor) -> Tensor:
     return real_states.sum(dim=1) / real.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def refuse_steps(config: AlbertActConfig) -> None:
+def refuse_mean_pooling(config: AlbertActConfig) -> None:
     """Raise an error if mean pooling is combined with predictions at every step, which read the first token.
 
     Raises:
@@ -165,7 +165,7 @@ class AlbertActTaskModel(AlbertActPreTrainedModel):
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of targets in a batch for each part of the loss."""
         mask = batch["attention_mask"].flatten(0, -2)
-        counts = {"ponder": self.count_payers(mask), "task": self.count_labels(batch)}
+        counts = {"ponder": self.count_ponder_targets(mask), "task": self.count_labels(batch)}
         return counts | ({"readouts": counts["task"]} if self.config.readout_weight else {})
 
     def count_labels(self, batch: Mapping[str, Tensor]) -> Tensor:
@@ -241,7 +241,7 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     def read(self, state: Tensor) -> Tensor:
         """Return the logits, (K, C), for the states of first tokens, (K, H)."""
-        refuse_steps(self.config)
+        refuse_mean_pooling(self.config)
         return self.classifier(self.dropout(self.albert.pooled(state)))
 
     @property
@@ -434,7 +434,7 @@ class AlbertActForPreTraining(PretrainingHeads, AlbertActPreTrainedModel):
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of targets in a batch for each part of the loss."""
-        counts = {"ponder": self.count_payers(batch["attention_mask"]), **self.count_predicted(batch)}
+        counts = {"ponder": self.count_ponder_targets(batch["attention_mask"]), **self.count_predicted(batch)}
         return counts | ({"readouts": counts["mlm"]} if self.config.readout_weight and "mlm" in counts else {})
 
     @can_return_tuple

@@ -160,9 +160,9 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         assert trace is not None
         assert outputs.remainders is not None
         total = (trace.updates + outputs.remainders).sum()
-        return LossTerm(total, self.count_payers(trace.valid), self.config.act_penalty)
+        return LossTerm(total, self.count_ponder_targets(trace.valid), self.config.act_penalty)
 
-    def count_payers(self, mask: Tensor) -> Tensor:
+    def count_ponder_targets(self, mask: Tensor) -> Tensor:
         """Return the divisor of the ponder cost: the number of real tokens, or of nonempty sequences.
 
         Args:

@@ -151,7 +151,7 @@ def run_ragged(
     finished: list[tuple[Tensor, TokenStates]] = []
     probabilities: list[tuple[Tensor, Tensor]] = []
     computed = []
-    min_halted = least_to_leave(encoder.config, state.device)
+    min_halted = compute_repacking_threshold(encoder.config, state.device)
     for step in range(1, encoder.max_updates + 1):
         positions.renew(tokens.state)  # before repacking: running tokens attend to the final states of halted ones
         if step > 1:
@@ -177,7 +177,7 @@ def run_ragged(
     return result, encoder.trace(halting, masses, positions.valid, ComputedSteps.from_counts(computed))
 
 
-def least_to_leave(config: AlbertActConfig, device: torch.device) -> float:
+def compute_repacking_threshold(config: AlbertActConfig, device: torch.device) -> float:
     """Return the number of halted tokens from which on repacking saves time."""
     return _REPACK_SAVES.get(device.type, _UNMEASURED_REPACK_SAVES) / update_work(config, 0)
 

@@ -95,7 +95,7 @@ def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read
         read: Function that returns logits, (R, C), for states, (R, H) or (R, sequences, H).
     """
     states = outputs.readout_states
-    ran = ran_steps(outputs.trace, units.slots, states.shape[1])
+    ran = build_step_mask(outputs.trace, units.slots, states.shape[1])
     if units.sequences is not None:
         states = states.unflatten(0, (-1, units.sequences)).transpose(1, 2)
         ran = ran.unflatten(0, (-1, units.sequences)).any(dim=1)
@@ -107,7 +107,7 @@ def readout_term(config: AlbertActConfig, outputs: Any, units: TargetUnits, read
     return LossTerm((counted[unit] * losses / ran.sum(dim=1)[unit]).sum(), counted.sum(), config.readout_weight)
 
 
-def ran_steps(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
+def build_step_mask(trace: DepthTrace, slots: Tensor, steps: int) -> Tensor:
     """Return a mask of the iterations that selected tokens ran, boolean, (K, N)."""
     updates = trace.updates.flatten()[slots]
     return torch.arange(1, steps + 1, device=slots.device) <= updates.unsqueeze(1)

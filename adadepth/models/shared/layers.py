@@ -115,7 +115,7 @@ def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return result
 
 
-def activated(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
+def apply_linear_and_activation(layer: nn.Module, activation: nn.Module, state: Tensor) -> Tensor:
     """Return activation(layer(x)), (..., O), computed by one kernel in inference without hooks."""
     if (
         not torch.is_grad_enabled()

@@ -59,7 +59,7 @@ def answer_losses(logits: Tensor, labels: Tensor, kind: str) -> Tensor:
     return (sums / labelled.sum(dim=-1).clamp(min=1)).float()
 
 
-def all_right(logits: Tensor, labels: Tensor) -> Tensor:
+def is_answer_correct(logits: Tensor, labels: Tensor) -> Tensor:
     """Return whether all labelled cells of each row are predicted correctly, boolean (B,)."""
     return ((logits.argmax(dim=-1) == labels) | (labels < 0)).all(dim=-1)
 
@@ -75,7 +75,7 @@ def step_terms(logits: Tensor, q: Tensor, labels: Tensor, kind: str, halt_weight
         halt_weight: Weight w of `halt`.
     """
     rows = torch.full((), len(labels), device=labels.device)
-    right = all_right(logits.detach(), labels).float()
+    right = is_answer_correct(logits.detach(), labels).float()
     halt = functional.binary_cross_entropy_with_logits(q.float(), right, reduction="none")
     return {
         "task": LossTerm(answer_losses(logits, labels, kind).sum(), rows),

@@ -7,7 +7,7 @@ from adadepth import AlbertActForSequenceClassification, AlbertActForTokenClassi
 from adadepth.errors import ConfigError
 from adadepth.halting.act import act_hazard
 from adadepth.halting.exit_rules import Quantile, apply_rule
-from adadepth.models.albert_act.readouts import ran_steps
+from adadepth.models.albert_act.readouts import build_step_mask
 from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config, spread_depths
 
@@ -149,7 +149,7 @@ def test_labels_choose_what_is_recorded():
     torch.testing.assert_close(some.logits[labels >= 0], everyone.logits[labels >= 0])
     assert some.updates.equal(STEPS * valid.float())
     assert some.step_logits.shape == (int((labels >= 0).sum()), STEPS, 3)
-    assert ran_steps(some.trace, some.unit_slots, STEPS).all()
+    assert build_step_mask(some.trace, some.unit_slots, STEPS).all()
 
 
 def test_without_a_rule_nothing_changes():

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers.activations import ACT2FN
 
 from adadepth.models.shared import layers as products
-from adadepth.models.shared.layers import Product, activated, product
+from adadepth.models.shared.layers import Product, apply_linear_and_activation, product
 
 INPUTS, OUTPUTS = 64, 256
 
@@ -71,8 +71,12 @@ def test_an_activation_is_fused_in_inference_only(used, name):
     activation, state = ACT2FN[name], torch.randn(7, INPUTS)
     wanted = activation(plain(state.double()))
     with torch.inference_mode():
-        torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(activated(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5)
+        torch.testing.assert_close(
+            apply_linear_and_activation(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5
+        )
+    torch.testing.assert_close(
+        apply_linear_and_activation(mapped, activation, state).double(), wanted, atol=1e-5, rtol=1e-5
+    )
     assert used == ([("gelu",)] if name.startswith("gelu") else [()]) + [()]
 
 
@@ -81,7 +85,7 @@ def test_a_hook_sees_what_it_saw(used):
     seen, state = [], torch.randn(2, INPUTS)
     mapped.register_forward_hook(lambda module, args, output: seen.append(output))
     with torch.no_grad():
-        activated(mapped, ACT2FN["gelu_pytorch_tanh"], state)
+        apply_linear_and_activation(mapped, ACT2FN["gelu_pytorch_tanh"], state)
         assert seen[0].equal(mapped(state))
 
 

@@ -8,7 +8,7 @@ from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification
 from adadepth.errors import ConfigError
 from adadepth.models.albert_act import modeling, ragged
 from adadepth.models.albert_act.modeling import ragged_kernel
-from adadepth.models.albert_act.ragged import least_to_leave
+from adadepth.models.albert_act.ragged import compute_repacking_threshold
 from adadepth.models.shared.albert import packed_attention
 from tests.albert_act_support import HEADS, labelled_batch
 from tests.models_support import padded_batch, small_config, spread_depths
@@ -141,8 +141,8 @@ def test_auto_packs_batches_that_are_worth_it():
     assert ragged_kernel(config, 10**9, accelerator, torch.float32, training=False) is None, "not measured"
     config.execution = "ragged"
     assert ragged_kernel(config, 10, accelerator, torch.float32, training=False) == "padded"
-    assert 1 < least_to_leave(config, CPU) <= 10**4
-    assert least_to_leave(config, accelerator) > 10**4
+    assert 1 < compute_repacking_threshold(config, CPU) <= 10**4
+    assert compute_repacking_threshold(config, accelerator) > 10**4
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch
 
 from adadepth import Pipeline
 from adadepth.errors import ConfigError
-from adadepth.prediction.models import end_tokens
+from adadepth.prediction.models import list_end_tokens
 from adadepth.prediction.texts_file import describe_texts
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
@@ -75,7 +75,7 @@ def test_a_text_ends_at_every_token_that_the_generation_configuration_names(part
     assert written(model, own, TEXTS[0], max_new_tokens=9)[0, -1] == turn
     assert Pipeline(model, own, new_tokens=9)(TEXTS[0])[0].continuation == ""
     model.generation_config.eos_token_id = [own.eos_token_id, own.convert_tokens_to_ids("a")]
-    assert end_tokens(model, own) == [own.eos_token_id], "a word of the vocabulary ends nothing"
+    assert list_end_tokens(model, own) == [own.eos_token_id], "a word of the vocabulary ends nothing"
 
 
 def test_what_is_stored_has_the_whole_text(parts: Any) -> None:

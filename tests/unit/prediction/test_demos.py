@@ -12,14 +12,14 @@ from safetensors.torch import load_file
 
 from adadepth import Pipeline
 from adadepth.errors import DataError
-from adadepth.prediction.models import load_parts
+from adadepth.prediction.models import load_model_and_tokenizer
 from adadepth.runtime.demos import list_demos
 from adadepth.runtime.hub_access import resolve_path
 
 
 @pytest.mark.parametrize("name", list_demos())
 def test_weights_are_stored_as_halves_and_computed_with_as_float32(name: str) -> None:
-    folder, (model, _) = Path(resolve_path("model", name)), load_parts(name)
+    folder, (model, _) = Path(resolve_path("model", name)), load_model_and_tokenizer(name)
     stored = load_file(folder / "model.safetensors")
     loaded = model.state_dict()
     assert {value.dtype for value in stored.values()} == {torch.float16}

@@ -23,7 +23,7 @@ from adadepth.models.contract import DepthModel
 from adadepth.models.shared.albert.configuration import AlbertShape
 from adadepth.models.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
 from adadepth.models.shared.encoders import check_words
-from adadepth.models.shared.layers import Product, activated, linear_in_float32
+from adadepth.models.shared.layers import Product, apply_linear_and_activation, linear_in_float32
 
 
 def may_wait(device: torch.device, *, training: bool) -> bool:
@@ -256,7 +256,9 @@ class AlbertLayer(GradientCheckpointingLayer):
             before = None if keys is None or values is None else Memory(keys, values)
             context, after = self.attention.packed(state, attention_mask, refresh, changed, before, **kwargs)
         attended = self.LayerNorm(context + state)
-        output = self.full_layer_layer_norm(self.ffn_output(activated(self.ffn, self.activation, attended)) + attended)
+        output = self.full_layer_layer_norm(
+            self.ffn_output(apply_linear_and_activation(self.ffn, self.activation, attended)) + attended
+        )
         return output, weights if kwargs.get("output_attentions") else None, *(after or (None, None))
 
 
