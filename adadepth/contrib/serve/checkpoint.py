@@ -160,7 +160,7 @@ def get_cell_symbols(checkpoint: ServedCheckpoint, example: Mapping[str, Any]) -
 
 
 def arrange_rows(checkpoint: ServedCheckpoint, cells: Sequence[Any]) -> list[list[Any]]:
-    """Arrange the cells of an example, or one value per cell, into the rows of its grid."""
+    """Return the cells of an example, or one value per cell, as the rows of its grid."""
     synthetic = checkpoint.synthetic
     assert synthetic is not None
     if synthetic.board is None:

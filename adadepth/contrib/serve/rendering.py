@@ -460,6 +460,6 @@ def _format_command(checkpoint: ServedCheckpoint, mode: str, overrides: Sequence
 
 
 def _quote_text(text: str) -> str:
-    """Quote a text for Hydra's override syntax."""
+    """Put a text in quotes for Hydra's override syntax."""
     escaped = re.sub(r"(\\*)('|$)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
     return "'" + escaped.replace("${", "\\${") + "'"

@@ -25,7 +25,7 @@ class Deadline:
         self.renew()
 
     def renew(self) -> None:
-        """Restart the time limit, for example after every generated token."""
+        """Start the time limit again, for example after every generated token."""
         self.end = perf_counter() + self._seconds
 
     def check(self, *_: Any) -> None:
