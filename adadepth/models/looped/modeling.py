@@ -89,6 +89,7 @@ class Looping:
         loops: Number N of loops of this forward pass.
         done: Number n of completed loops.
         counts: Number of loops of each row, int64 (B,), if rows train with different numbers, else None.
+        fewest: Least of these numbers, if rows train with different numbers, else None.
         kinds: Kind of mask of every layer, if layers have different kinds.
         running: Mask of the tokens that have not exited, boolean (B, T), if the cache policy stops exited tokens, else
             None.
@@ -107,6 +108,7 @@ class Looping:
     loops: int
     done: int = 0
     counts: Tensor | None = None
+    fewest: int | None = None
     kinds: list[str] | None = None
     running: Tensor | None = None
     picked: Selection | None = None
@@ -388,7 +390,7 @@ class LoopedModel(LoopedPreTrainedModel):
         window = self.config.backprop_loops if self.training and torch.is_grad_enabled() else None
         if window is not None:
             counts = torch.full((1,), run.loops) if run.counts is None else run.counts
-            if run.done < int(counts.min()) - window:
+            if run.done < (run.loops if run.fewest is None else run.fewest) - window:
                 with torch.no_grad():
                     return self.loop_once(run)
             begins = ((counts == run.done + window) & (counts > window)).view(-1, 1, 1).to(run.state.device)

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from transformers import Cache
 
 from adadepth.errors import ConfigError
@@ -173,7 +175,18 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         else:
             uniform = text_uniforms(input_ids, self.config.draw_seed, self._step)
         run.counts = draw_loops(uniform, mean, spread)
-        run.loops = int(run.counts.max())
+        run.fewest, run.loops = self._find_range_of_loops(run.counts)
+
+    def _find_range_of_loops(self, counts: Tensor) -> tuple[int, int]:
+        """Return the least and the largest number of loops; of all processes if they share the parameters.
+
+        A process gathers the parameters in every loop, so all processes must run the same number of loops.
+        """
+        limits = torch.stack([-counts.min(), counts.max()])
+        if isinstance(self, FSDPModule):
+            dist.all_reduce(limits, dist.ReduceOp.MAX)
+        fewest, most = limits.tolist()
+        return -fewest, most
 
     def _reads_all_loops(self, run_all: bool | None, labels: Tensor | None, rule: ExitRule, loops: int) -> bool:
         """Return whether the head must predict after every loop, because the call or a loss requires it."""
