@@ -32,7 +32,7 @@ class TaskDepthReporter(Scorer):
         self._reads_cached_states |= "states" in batch
 
     def report(self, statistics: dict[str, Any]) -> EvaluationReport:
-        """Return the learned layer weights, the parameter counts of head and base, and the origin of the states."""
+        """Return the learned layer weights, the parameter counts of head and base, and the source of the states."""
         if "layers" in statistics and isinstance(self._model, MixesLayers):
             statistics["layers"] |= {
                 "added_parameters": self._model.added_parameters(),

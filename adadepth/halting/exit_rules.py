@@ -100,7 +100,7 @@ class Fixed(ExitRule):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Signals that the exit rule reads after every step: none."""
+        """Names of the signals that the exit rule reads after every step. There are none by default."""
         return frozenset()
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:

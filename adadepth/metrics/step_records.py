@@ -132,7 +132,7 @@ class StepRecorder:
         self.keep(columns, outputs.trace.max_updates)
 
     def keep(self, columns: Mapping[str, Tensor], max_updates: int) -> None:
-        """Store the columns of one batch, for a model with at most `max_updates` updates."""
+        """Store the recorded values of a batch by column, for a model with at most `max_updates` updates of a token."""
         columns = {**columns, "max_updates": torch.tensor([max_updates])}
         self._batches.append({name: values.detach().cpu() for name, values in columns.items()})
 

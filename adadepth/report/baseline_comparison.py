@@ -235,7 +235,7 @@ _NOT_RETRAINED = "not retrained"
 
 
 def compare_with_baselines(files: RunFiles) -> Finding:
-    """Compare an adaptive run with every baseline in its files, for the verdict."""
+    """Compare an adaptive run with every baseline that was evaluated with it, for the verdict of the report."""
     # A reading of an exit study replaces that of the matched baseline: it covers all examples.
     readings = {pair.key: pair for pair in (*_compare_matched(files), *_compare_steps(files))}
     pairs = [

@@ -129,8 +129,8 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     unique_owners = np.unique(owners)
     if len(unique_owners) < 2:
         raise ConfigError(
-            "dataset.max_evaluation_examples: fitting a depth needs at least two examples, one of them to measure "
-            "the result"
+            "dataset.max_evaluation_examples: fitting a depth needs at least two examples: one to fit the exit rule, "
+            "and one to measure its depth"
         )
     shuffled = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(unique_owners)
     is_first = np.isin(owners, shuffled[: len(shuffled) // 2])

@@ -136,7 +136,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         trainer.save_model(str(folder))
     if trainer.is_world_process_zero():
         session.run.update(saved={MODEL: describe_files(folder)})
-        say(f"model with exit rule {advice['rule']['rule']}: {folder}")
+        say(f"saved the model with the exit rule {advice['rule']['rule']} in {folder}")
 
 
 def select_unit_metrics(data: LabelledData) -> dict[str, Any]:

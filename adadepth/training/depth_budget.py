@@ -162,7 +162,7 @@ class TrainingBudget(Extension, TrainerCallback):
         self._depths = torch.zeros(2, dtype=torch.float64, device=device)
 
     def counts(self, batch: Batch) -> dict[str, Tensor]:
-        """Count the tokens or sequences of a micro-batch; return 0 if it cannot change the depth."""
+        """Count the tokens or sequences of a micro-batch whose depth the budget can change, 0 if there are none."""
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
@@ -231,7 +231,7 @@ class TrainingBudget(Extension, TrainerCallback):
 
     @property
     def is_held(self) -> bool:
-        """Whether the depth budget is met: the target is final, and measured depth is within tolerance of it."""
+        """Whether the measured depth is within tolerance of the target, and the target no longer changes."""
         if not self._has_arrived:
             return False
         measured = self.controller.figures(self.progress)["measured"]

@@ -54,7 +54,7 @@ class TrainingSlots(Extension, TrainerCallback):
         return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
-        """Store the state of the slots for the next optimiser step, and count examples that have halted."""
+        """Store the states of the running examples for the next optimiser step, and count examples that have halted."""
         self._carries[self._micro] = carry = outputs.carry
         self._micro += 1
         right = ((outputs.logits.detach().argmax(dim=-1) == carry["labels"]) | (carry["labels"] < 0)).all(dim=1)
@@ -87,7 +87,7 @@ class TrainingSlots(Extension, TrainerCallback):
         save_file({**tensors, _SUMS: self._sums}, checkpoint / _slots_file(process))
 
     def load(self, checkpoint: Path, process: int, device: torch.device) -> None:
-        """Read the state of this process's slots from a checkpoint of any world size."""
+        """Read the states of this process's running examples from a checkpoint of any world size."""
         by_name: dict[str, dict[tuple[int, int], Tensor]] = {}
         sums = []
         for (key, owner), values in read_process_files(checkpoint, _slots_file).items():

@@ -147,7 +147,9 @@ def read_rows(batch: Rows, dataset: QuestionConfig, first: int) -> Iterator[tupl
                 f"{column}: {location} has {len(context):,} characters, more than {_LONGEST_CONTEXT:,}; shorten it"
             )
         if ids is not None and ids[number] is None:
-            raise DataError(f"dataset.id_column={dataset.id_column}: {location} has no id; null uses row numbers")
+            raise DataError(
+                f"dataset.id_column={dataset.id_column}: {location} has no id; null uses row numbers as ids"
+            )
         texts, starts = _read_answers(answers, f"dataset.answers_column={dataset.answers_column}: {location}")
         if not texts and not dataset.unanswerable:
             raise DataError(

@@ -308,7 +308,7 @@ def _check_ids(rows: list[Row]) -> None:
             raise DataError(f"{location} has the id {word_id[:_LONGEST_ID_TOLD]!r} instead of {word + 1}; {allowed}")
     if word < contracted:
         raise DataError(
-            f"{rows[-1].location} ends a sentence of {word} words, but a contraction spans words up to {contracted}"
+            f"{rows[-1].location} ends a sentence of {word} words, but a contraction includes word {contracted}"
         )
 
 

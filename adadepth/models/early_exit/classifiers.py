@@ -140,7 +140,7 @@ class EarlyExitForSequenceClassification(_Classifier):
         return partial(self._read_texts, real)
 
     def _read_texts(self, real: Tensor, step: int, states: Tensor, texts: Tensor) -> Tensor:
-        """Read texts as transformers does: encoders by their own way of pooling, decoders at their last token."""
+        """Return the state that classifies each text: the pooled state of an encoder, or a decoder's last token."""
         if not self._reads_last_token:
             return self.read(step, states, attention_mask=real[texts].long())
         return self.read(step, _pick_last_tokens(states, real[texts]))

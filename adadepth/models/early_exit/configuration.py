@@ -78,7 +78,9 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
             parse_rule(rule)  # also the rule of training, since a compiled forward pass parses nothing new
         check_policy(self.cache_policy)
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
-            raise ConfigError(f"exit_layers={self.exit_layers}: there are {self.num_hidden_layers} layers, from 1")
+            raise ConfigError(
+                f"exit_layers={self.exit_layers}: must be numbers of layers, from 1 to {self.num_hidden_layers}"
+            )
         if self.exit_weights == "layerskip" and self.num_hidden_layers == 1:
             raise ConfigError("exit_weights=layerskip: must be another one, because the weight of layer 1 is 0")
         reads_with_own = self.exit_heads != "shared" or self.exit_gate

@@ -88,7 +88,7 @@ def test_depth_counts_the_arcs_to_the_root(rows: list[int], depths: list[int], t
       for found in ("3", "0", "x", "٢", "²", "02", "1-2", "3-4", "2-1", "2-", "2-x", "1.2", "2.1", "-2", "")),
     (["0:0"], "line 1 has the id '0' instead of 1; words are numbered 1, 2, 3, ...; n-m is a contraction"),
     (["1-2:_", "1-3:_", "1:0"], "line 2 has the id '1-3' instead of 1; words are numbered"),
-    (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, but a contraction spans words up to 3"),
+    (["1-3:_", "1:0", "2:1"], "line 3 ends a sentence of 2 words, but a contraction includes word 3"),
 ])  # fmt: skip
 def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as raised:

@@ -318,8 +318,8 @@ def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> No
     ({"base": "llama"}, "base=llama: transformers has no such network for EarlyExitForMaskedLM"),
     ({"base": "bert"}, "base=bert: transformers has no such network for EarlyExitForCausalLM"),
     ({"base": "lama"}, "base=lama: transformers has no such type (did you mean 'llama'?)"),
-    ({"exit_layers": [5]}, "exit_layers=[5]: there are 4 layers, from 1"),
-    ({"exit_layers": [0]}, "exit_layers=[0]: there are 4 layers, from 1"),
+    ({"exit_layers": [5]}, "exit_layers=[5]: must be numbers of layers, from 1 to 4"),
+    ({"exit_layers": [0]}, "exit_layers=[0]: must be numbers of layers, from 1 to 4"),
     ({"trains": "exits"}, "trains=exits: exit_heads=shared with 4 exits trains nothing"),
 ])  # fmt: skip
 def test_what_cannot_be_is_one_line(fields: dict[str, Any], message: str) -> None:
