@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from adadepth.cli.checks.data import check_data
-from adadepth.cli.checks.measures import check_optimised, check_prediction, check_probing
+from adadepth.cli.checks.measures import check_optimised, check_prediction
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer
@@ -70,9 +70,8 @@ def validate(config: ExperimentConfig) -> None:
     checks = (
         find_range_errors, check_largest_sizes, _check_task, check_prediction, check_halting_stage,
         check_settings_of_family, check_budget,
-        *((check_data,) if config.mode in (Mode.train, Mode.evaluate, Mode.probe) else ()), check_probing,
-        check_trainer, _check_mode, _check_reports, _check_exit_rules, _check_baseline, _check_seeds, _check_names,
-        _check_trackers,
+        *((check_data,) if config.mode in (Mode.train, Mode.evaluate) else ()), check_trainer, _check_mode,
+        _check_reports, _check_exit_rules, _check_baseline, _check_seeds, _check_names, _check_trackers,
     )  # fmt: skip
     _refuse(problem for check in checks for problem in check(config))
 

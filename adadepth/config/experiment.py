@@ -410,7 +410,6 @@ class Mode(StrEnum):
     train = "train"
     evaluate = "evaluate"
     predict = "predict"
-    probe = "probe"
     report = "report"
     for plugin in list_plugin_names(MODES_GROUP):
         if plugin not in vars():

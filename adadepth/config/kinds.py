@@ -85,7 +85,6 @@ class Kind:
         positions: Name of the setting with the number of positions that a model must have.
         vectors: Function of the settings that returns whether an example is a vector instead of a sequence of tokens.
         own_symbols: Whether tokens are special symbols that no pretrained tokenizer has.
-        is_probed: Whether mode=probe supports the data.
         extensions: Training extensions for such data; see `Family.extensions`.
         sections: Additional sections in the report of a run; see `Family.sections`.
         board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`, or None if examples can only be
@@ -106,7 +105,6 @@ class Kind:
     positions: str = "sequence_length"
     vectors: Callable[[Any], bool] = lambda dataset: False
     own_symbols: bool = False
-    is_probed: bool = False
     extensions: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     board: str | None = None
@@ -229,7 +227,7 @@ KINDS: dict[str, Kind] = {
     ),
     "agreement_task": Kind(
         AgreementConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
-        _name_checks(*_LABELLED, "local"), is_probed=True,
+        _name_checks(*_LABELLED, "local"),
     ),
     "corpus": Kind(
         CorpusConfig, None, f"{_DATA}.pretraining.load:load_pretraining_data", "text_column",
@@ -241,7 +239,6 @@ KINDS: dict[str, Kind] = {
     ),
     "labelled": Kind(
         LabelledConfig, _get_labelled_problem, _SENTENCES, "text_columns", checks=_name_checks(*_LABELLED),
-        is_probed=True,
     ),
     "mano_task": Kind(
         ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_name_checks("mano"), own_symbols=True
@@ -273,7 +270,6 @@ KINDS: dict[str, Kind] = {
     "senteval_task": Kind(
         SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns",
         f"{_DATA}.labelled.senteval:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"),
-        is_probed=True,
     ),
     "causal": Kind(
         CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",

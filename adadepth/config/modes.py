@@ -33,6 +33,7 @@ class ModeSpec:
         describes_training: Whether the mode reads the settings that otherwise only training reads.
         batch_advice: Function of the configuration, the bytes of memory and the precision that describes a batch that
             fits. It is used in the error about a batch that does not fit.
+        sections: Report sections of the mode's runs; see `Family.sections`.
     """
 
     run: str
@@ -46,6 +47,7 @@ class ModeSpec:
     needs_model: bool = True
     describes_training: bool = False
     batch_advice: str | None = None
+    sections: tuple[str, ...] = ()
 
 
 _TASK = "adadepth.tasks:train_or_evaluate"
@@ -58,9 +60,6 @@ MODES: dict[str, ModeSpec] = {
         "predicting with",
         checkpoints="one",
         inherits=True,
-    ),
-    "probe": ModeSpec(
-        "adadepth.tasks.probe:probe", "train linear probes on the states of every depth", "probing", checkpoints="one"
     ),
     "report": ModeSpec(
         "adadepth.tasks.report:rewrite",
@@ -124,7 +123,7 @@ def _find_problem(descriptor: object, name: str) -> str | None:
         return "its name must be a Python identifier"
     if descriptor.settings is not None and not is_dataclass(descriptor.settings):
         return f"its settings must be a dataclass, not {descriptor.settings!r}"
-    paths = (descriptor.run, *descriptor.checks, *filter(None, [descriptor.batch_advice]))
+    paths = (descriptor.run, *descriptor.checks, *descriptor.sections, *filter(None, [descriptor.batch_advice]))
     if wrong := [path for path in paths if path.count(":") != 1]:
         return f"{wrong[0]!r} must be 'module:function'"
     return None

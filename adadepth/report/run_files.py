@@ -27,7 +27,7 @@ EXITS, EXIT_RULES, PARETO, SEEDS = "exits.json", "exit_rules.json", "pareto.csv"
 BUDGETS, BUDGETS_TABLE, RIVALS = "budgets.json", "budgets.csv", "rivals.json"
 MATCHED_BASELINE = "matched_baseline.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
-PROBES, TEXTS_FILE = "probes.json", "texts.json"
+TEXTS_FILE = "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
 SPLITS = ("train", "eval")
 

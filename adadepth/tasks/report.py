@@ -12,6 +12,7 @@ from pathlib import Path
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.kinds import kinds
+from adadepth.config.modes import modes
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
 from adadepth.models.registry import Family, families, load
@@ -74,9 +75,13 @@ def draw_run_figures(directory: Path) -> list[Path]:
 
 
 def family_sections(directory: Path) -> list[SectionOf | SectionEntry]:
-    """Return the report sections that the run's model family and dataset type add, if these are installed."""
+    """Return the report sections that the run's model family, dataset type and mode add, if these are installed."""
     files = read_run(directory)
-    owners = (_find_family(files), kinds().get(str(files.run.get("dataset_schema"))))
+    owners = (
+        _find_family(files),
+        kinds().get(str(files.run.get("dataset_schema"))),
+        modes().get(str(files.run.get("mode"))),
+    )
     return [load(section) for owner in owners if owner is not None for section in owner.sections]
 
 

@@ -1,11 +1,11 @@
-"""Checks of the settings of metrics, prediction and probing."""
+"""Checks of the settings of metrics and prediction."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from adadepth.config import DatasetConfig, ExperimentConfig, Mode, Source, Task
+from adadepth.config import DatasetConfig, ExperimentConfig, Mode, Task
 from adadepth.config.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
 from adadepth.errors import ConfigError, nearest
 from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
@@ -129,19 +129,3 @@ def _check_tagger(model: Family, dataset: DatasetConfig) -> Iterator[str]:
     elif "tagging" not in model.heads:
         taggers = join_alternatives(list_families_with_head("tagging"))
         yield f"model={model.name}: dataset={dataset.name} tags words; use {taggers}"
-
-
-def check_probing(config: ExperimentConfig) -> Iterator[str]:
-    """Check that the run's model and data support probing of hidden states."""
-    if config.mode is not Mode.probe:
-        return
-    dataset, model = config.dataset, family(config.model.name)
-    if config.task is not Task.finetune:
-        yield f"mode=probe: reads labelled data, e.g. --config-name act_cola; not task={config.task}"
-    elif not get_kind(dataset).is_probed or getattr(dataset, "source", None) is Source.embedded:
-        yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
-    elif (problem := get_problem(dataset)) != "classification":
-        yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
-    if model.encoder is None:
-        able = join_alternatives(name for name, spec in families().items() if spec.encoder is not None)
-        yield f"model={model.name}: does not return the states after its updates, which mode=probe reads; {able} does"

@@ -8,13 +8,13 @@ from typing import Any, NoReturn
 import numpy as np
 
 from adadepth.config import ExperimentConfig
+from adadepth.contrib.probing.hidden_states import READOUTS, EncodedSet, encode_set
+from adadepth.contrib.probing.linear_probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
+from adadepth.contrib.probing.report import build_probe_table, flatten_accuracies, format_probes, write_probes
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.labelled.splits import HELD_OUT
-from adadepth.evaluation.hidden_states import READOUTS, EncodedSet, encode_set
-from adadepth.metrics.probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
 from adadepth.metrics.task_metrics import quality
 from adadepth.models.build import load_encoder
-from adadepth.report.probes import build_probe_table, flatten_accuracies, format_probes, write_probes
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
 from adadepth.runtime.console import say

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.probes import FEWEST_EXAMPLES
+from adadepth.contrib.probing.linear_probes import FEWEST_EXAMPLES
 from adadepth.report.figure import Axis, Figure, Lines, Panel, Ranges, Span, build_depth_axis, pad_range
-from adadepth.report.run_files import PROBES, RunFiles, write_json
+from adadepth.report.run_files import RunFiles, write_json
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, percent, text, to_csv, to_text
 from adadepth.runtime.files import write_atomic
 
+PROBES = "probes.json"
 _READOUTS = {"first": "first token", "mean": "mean of the tokens"}
 
 
@@ -156,7 +157,7 @@ def probes(files: RunFiles) -> Section | None:
         for name, set_probes in results["sets"].items()
     ]
     tables = [table for entry in sets for table in (entry["table"], entry["difficulty"]) if table is not None]
-    html = fill("probes", probes=results, sets=sets, fewest=FEWEST_EXAMPLES)
+    html = fill("probes", "adadepth.contrib.probing", probes=results, sets=sets, fewest=FEWEST_EXAMPLES)
     sample = "n = " + ", ".join(f"{entry['n']:,} sentences of {entry['name']}" for entry in sets)
     return Section(
         "Linear probes after each update", "probes", html, [entry["figure"] for entry in sets], tables, of=sample
@@ -190,4 +191,4 @@ def _build_interval_panel(readout: str, rows: list[dict[str, Any]], majority: Ma
     return Panel(f"Read: {_READOUTS[readout]}", Ranges(ranges), x, y)
 
 
-SECTIONS = (SectionEntry(10, probes, alone=PROBES, subtitle="Linear probes"),)
+SECTION = SectionEntry(10, probes, alone=PROBES, subtitle="Linear probes")

@@ -10,8 +10,8 @@ import torch
 from transformers import AlbertConfig
 
 from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification, AlbertActModel
+from adadepth.contrib.probing.hidden_states import count_changed_tokens, encode_set, read_states
 from adadepth.errors import ConfigError
-from adadepth.evaluation.hidden_states import count_changed_tokens, encode_set, read_states
 from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.models.build import load_encoder
 from adadepth.models.registry import family

@@ -11,9 +11,24 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
 
-from adadepth.metrics.probes import STRENGTHS, Labelled, accuracy, by_difficulty, fit_probe, gain, majority
+from adadepth.contrib.probing.linear_probes import (
+    STRENGTHS,
+    Labelled,
+    accuracy,
+    by_difficulty,
+    fit_probe,
+    gain,
+    majority,
+)
+from adadepth.contrib.probing.report import (
+    SECTION,
+    build_probe_difficulty_table,
+    flatten_accuracies,
+    format_probes,
+    probes,
+    write_probes,
+)
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.probes import build_probe_difficulty_table, flatten_accuracies, format_probes, probes, write_probes
 from adadepth.report.run_files import read_run
 
 
@@ -130,7 +145,7 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
         ("mean", "2", 0.7), ("mean", "", 0.75), ("majority", "", 0.45),
     ]  # fmt: skip
     assert (lines[0]["gain"], lines[1]["gain"], lines[1]["matthews"]) == ("", "0.1", "0.5")
-    page = write_report(tmp_path).read_text()
+    page = write_report(tmp_path, [SECTION]).read_text()
     for expected in (
         "Linear probes after each update",
         "always PAST",
@@ -143,7 +158,7 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
         assert expected in page
     assert "halting.json" not in page
     assert (tmp_path / "tables" / "probes_test.tex").exists()
-    assert {path.name for path in draw_figures(tmp_path)} == {"probes_test.png", "probes_test.pdf"}
+    assert {path.name for path in draw_figures(tmp_path, [SECTION])} == {"probes_test.png", "probes_test.pdf"}
     text = format_probes(found)
     assert "update 2" in text
     assert "always PAST" in text
