@@ -116,15 +116,26 @@ class ExitMlp(nn.Module):
         return states + mixed
 
 
+def copy_module(module: nn.Module) -> nn.Module:
+    """Return a copy of a module with weights of its own.
+
+    `copy.deepcopy` alone would give fake tensors, on which a training step is estimated, a mode of their own.
+    """
+    copies: dict[int, Tensor] = {id(buffer): buffer.clone() for buffer in module.buffers()}
+    for weight in module.parameters():
+        copies[id(weight)] = nn.Parameter(weight.detach().clone(), weight.requires_grad)
+    return copy.deepcopy(module, copies)
+
+
 class EarlyExit(nn.Module):
     """The weights of an early exit: those that `exit_heads` gives it beside the last exit's."""
 
     def __init__(self, config: EarlyExitConfig, head: Any) -> None:
         super().__init__()
         norm = head.base_model.norm
-        self.mlp = ExitMlp(config, copy.deepcopy(norm)) if config.exit_heads == "mlp" else None
-        self.norm = copy.deepcopy(norm) if config.exit_heads == "norm" else None
-        self.head = copy.deepcopy(head) if config.exit_heads in ("own", "mlp") else None
+        self.mlp = ExitMlp(config, copy_module(norm)) if config.exit_heads == "mlp" else None
+        self.norm = copy_module(norm) if config.exit_heads == "norm" else None
+        self.head = copy_module(head) if config.exit_heads in ("own", "mlp") else None
 
     def copy_weights(self, head: Any) -> None:
         """Initialise the exit with the weights of the last exit, which has the given head."""

@@ -37,6 +37,7 @@ PUBLISHED = {
         max_position_embeddings=514, type_vocab_size=1,
     ),
     "facebook/bart-large-cnn": BartConfig(),
+    "google-bert/bert-base-uncased": BertConfig(),
     "HuggingFaceTB/SmolLM2-135M": LlamaConfig(
         vocab_size=49152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
         num_key_value_heads=3, tie_word_embeddings=True,
@@ -47,7 +48,7 @@ PUBLISHED = {
 }  # fmt: skip
 KEYS = ("pretrained", "base_model")
 TRAINED = [root for root in ROOTS if root != "conll_tagger"]  # which is an evaluation
-QUICK = {"act_tiny", "ponder_parity", "trm_tiny"}
+QUICK = {"act_tiny", "exit_stsb", "ponder_parity", "trm_tiny"}
 
 
 @cache
