@@ -150,6 +150,7 @@ def test_runs_of_blanks_separate_where_no_tabs_do(
     lines=st.lists(st.lists(WORDS | st.sampled_from([" ", "\t", ""]), max_size=5).map("".join), max_size=4),
     mark=st.booleans(),
 )
+@example(lines=[" \t"], mark=False)
 def test_other_columns_are_read_by_the_rule_or_refused_by_their_line(
     folder: Path, lines: list[str], mark: bool
 ) -> None:
@@ -164,7 +165,7 @@ def test_other_columns_are_read_by_the_rule_or_refused_by_their_line(
         return
     tabs = bool(words) and "\t" in words[0]
     expected = list(
-        sentences_of(["" if not line.strip("\t") else line for line in lines_of(content)], "\t" if tabs else None)
+        sentences_of(["" if not line.strip(" \t") else line for line in lines_of(content)], "\t" if tabs else None)
     )
     assert found == [[row[0] for row in rows] for rows in expected]
     assert len({len([field for field in row if field]) for rows in expected for row in rows}) <= 1

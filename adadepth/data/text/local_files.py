@@ -367,13 +367,15 @@ class _ColumnFormat(NamedTuple):
     first: int
 
     def split(self, line: str) -> list[str]:
-        """Return the fields of a line, without empty fields at its end. A blank line has no fields."""
+        """Return the fields of a line, without empty fields at its end. A line of blanks and tabs has no fields."""
+        if not line.strip(_BLANK + _TAB):
+            return []
         if self.separator is None:
             return [field for field in line.split(_BLANK) if field]
         fields = line.split(self.separator)
         while fields and not fields[-1]:
             fields.pop()
-        return [] if fields == [line] and not line.strip(_BLANK) else fields
+        return fields
 
     def __str__(self) -> str:
         separator = "blanks" if self.separator is None else "tabs"

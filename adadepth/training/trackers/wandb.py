@@ -24,16 +24,18 @@ class Chart(NamedTuple):
 
 _OF_TASKS = ("eval/score", "eval/accuracy", "eval/token_accuracy", "eval/mlm_accuracy", "eval/perplexity")
 _MEANS = ("halting/all/mean", "halting/expected_steps", "halting/layers/expected_depth", "search/expected_blocks")
+_BUDGET = ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")
+_SPEEDS = ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")
 PANELS = (
     Chart("Quality", "Loss", ("train/loss", "eval/loss")),
     Chart("Quality", "Task", _OF_TASKS),
     Chart("Depth", "Mean depth", _MEANS),
     Chart("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
     Chart("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
-    Chart("Depth", "Price", ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")),
-    Chart("Work", "Compute that the depths need, of full depth", ("cost/adaptive_over_full",)),
-    Chart("Work", "Compute that the evaluation ran, of full depth", ("cost/executed_over_full",)),
-    Chart("Work", "Measured speed", ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")),
+    Chart("Depth", "Depth penalty and budget", _BUDGET),
+    Chart("Compute", "Compute at the measured depths (share of full depth)", ("cost/adaptive_over_full",)),
+    Chart("Compute", "Executed compute of the evaluation (share of full depth)", ("cost/executed_over_full",)),
+    Chart("Compute", "Measured speed", _SPEEDS),
 )
 _SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
 
