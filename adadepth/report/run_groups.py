@@ -214,7 +214,7 @@ class Comparison:
 
     @property
     def unit(self) -> str | None:
-        """What has a depth in all compared runs, such as a token; None if the runs differ or nothing halts."""
+        """Unit that has a depth in all compared runs, such as a token; None if the runs differ or nothing halts."""
         units = {get_run_unit(run) if halts(run) else "" for run in self.runs if run.halting}
         return (units.pop() or None) if len(units) == 1 else None
 
