@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from pathlib import Path
@@ -270,7 +270,7 @@ def refuse_missing(origin: str, missing: Iterable[str], surplus: Iterable[str] =
     absent, unread = sorted(missing), sorted(surplus)
     if not absent:
         return
-    listed = repr(absent[0]) if len(absent) == 1 else f"{absent[0]!r} and {len(absent) - 1} more"
+    listed = _format_names(absent)
     wrapper = next((name.removesuffix(absent[0]) for name in unread if name.endswith(f".{absent[0]}")), None)
     other = f"; it contains {unread[0]!r}" if unread else ""
     if wrapper is not None:
@@ -286,8 +286,13 @@ def refuse_unread(origin: str, model: Any, surplus: Collection[str]) -> None:
     """
     if surplus and not _is_of_transformers(model):
         raise CheckpointError(
-            f"{origin}: it contains the weights {sorted(surplus)[0]!r}, which its model does not have"
+            f"{origin}: it contains the weights {_format_names(sorted(surplus))}, which its model does not have"
         )
+
+
+def _format_names(names: Sequence[str]) -> str:
+    """Format the first name and the number of the others."""
+    return repr(names[0]) if len(names) == 1 else f"{names[0]!r} and {len(names) - 1} more"
 
 
 def warn_about_new_weights(origin: str, names: Collection[str]) -> None:
@@ -365,7 +370,11 @@ def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozen
         return None
     if source is None or source.config_class.model_type != model.config_class.model_type:
         return None if name in {base.__name__ for base in type(model).__mro__} else frozenset()
-    return list_weight_names(type(model.config).from_dict(dict(stored)))
+    if stored.get("model_type") == model.config.model_type:
+        return list_weight_names(type(model.config).from_dict(dict(stored)))
+    converted = copy.deepcopy(model.config)  # of a published model; its weights were renamed
+    converted.architectures = [source.__name__]
+    return list_weight_names(converted)
 
 
 def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:

@@ -12,13 +12,13 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
-from adadepth.models.looped.family import LoopedSettings
+from adadepth.models.looped.family import START_STD, LoopedSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 
 @strict
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
-    """Configuration of a looped language model. It can also read the published configurations of Ouro and Huginn."""
+    """Configuration of a looped language model. It can also read those of Ouro, Huginn and retrofits."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
@@ -40,6 +40,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     injection: str = "none"
     start: str = "input"
     draw_seed: int = 0
+    start_std: int | float = START_STD
     queries: str = "state"
     damping: int | float | None = 1.0
     gate: bool = False
@@ -87,10 +88,22 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             self._check_sizes()
 
     @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        """Load a configuration from a folder or hub id, which may be that of a published model."""
+        options = {"name_or_path": str(pretrained_model_name_or_path)} | kwargs
+        return super().from_pretrained(pretrained_model_name_or_path, *args, **options)
+
+    @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
-        """Build a configuration from a dictionary, which may be that of a published model."""
+        """Build a configuration from a dictionary, which may be that of a published model.
+
+        Args:
+            config_dict: Fields.
+            kwargs: Fields that take precedence. `name_or_path` is the folder or hub id of the dictionary, which is
+                needed for retrofits; see `convert_config`.
+        """
         if config_dict.get("model_type") in PUBLISHED_MODELS:
-            config_dict = convert_config(config_dict)
+            config_dict = convert_config(config_dict, kwargs.get("name_or_path"))
         return super().from_dict(config_dict, **kwargs)
 
     @property
@@ -124,6 +137,11 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     def width_of_head(self) -> int:
         """Width of an attention head."""
         return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def logit_cap(self) -> float | None:
+        """Bound of the logits of a language model, or None. Only decoders of transformers have one."""
+        return getattr(self.base_config, "final_logit_softcapping", None)
 
     @property
     def key_value_heads(self) -> int:

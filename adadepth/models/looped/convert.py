@@ -1,30 +1,46 @@
-"""Conversion of the published looped models Ouro and Huginn, without running their code.
+"""Conversion of the published looped models Ouro, Huginn and retrofits, without running their code.
 
 Configurations and weight names are converted to those of this package. Huginn stores queries, keys and values in one
 matrix, gate and up in another, and the biases of queries and keys in one tensor.
+
+Decoders retrofitted with recurrence (McLeish et al. 2025, arXiv 2511.07384) are published under Huginn's model type and
+with Huginn's configuration, in which some values are stale. Their weights have Huginn's names, and only they show which
+decoder of transformers the layers come from:
+
+    Huginn    norm_1 to norm_4 around the residual sums
+    Llama     norm_1 and norm_2 before the branches
+    OLMo 2    norm_1 and norm_2 after the branches, q_norm and k_norm
+    Gemma 2   norm_1 to norm_4 before and after the branches, no qk_bias; the configuration has heads whose widths do
+              not add up to D, or caps of logits
 """
 
 from __future__ import annotations
 
+import json
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
-from adadepth.models.loading import describe_place
 
 # Options of `from_pretrained` by which the hub finds a model.
 _HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 _SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_FILES = ("config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json")
+_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+_FILES = (
+    "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *_TOKENIZER_FILES,
+)  # fmt: skip
+_HUGINN_TOKENS = frozenset({65504, 65505, 65508, 65509})  # ids of Huginn's tokenizer, stale in retrofits
 _SHARED_FIELDS = (
     "vocab_size",
     "hidden_size",
@@ -54,56 +70,70 @@ _OURO_NAMES = (
     (r"\.post_attention_layernorm\.", ".mlp_norm."),
     (r"^(model\.)?early_exit_gate\.", r"\1gate."),
 )
-_HUGINN_NAMES = (
+_RAVEN_NAMES = (  # of Huginn and of retrofits
     (r"^transformer\.wte\.", "model.embed_tokens."),
     (r"^transformer\.core_block\.", "model.core."),
     (r"^transformer\.ln_f\.", "model.norm."),
     (r"^transformer\.", "model."),
-    (r"\.norm_1\.", ".attention_norm."),
-    (r"\.norm_2\.", ".attention_post_norm."),
-    (r"\.norm_3\.", ".mlp_norm."),
-    (r"\.norm_4\.", ".mlp_post_norm."),
     (r"\.attn\.proj\.", ".self_attn.o_proj."),
+    (r"\.attn\.([qk])_norm\.", r".self_attn.\1_norm."),
     (r"\.mlp\.proj\.", ".mlp.down_proj."),
 )
+# Decoder of transformers, None for Huginn's own layers -> names of norm_1, norm_2, norm_3 and norm_4.
+_NORM_NAMES: dict[str | None, tuple[str, ...]] = {
+    None: ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm"),
+    "llama": ("input_layernorm", "post_attention_layernorm"),
+    "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "gemma2": (
+        "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
+    ),
+}  # fmt: skip
+_TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")  # rotary tables, which follow from the configuration
 
 
-def read_published_weights(path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Tensor]:
+def find_folder(path: Any, options: Mapping[str, Any]) -> Path:
+    """Return the folder of a published model, after downloading its configuration and weights if it is on the hub.
+
+    Args:
+        path: Folder, configuration file or hub id.
+        options: Arguments of `from_pretrained`.
+    """
+    folder = Path(path)
+    if folder.is_file():
+        return folder.parent
+    if not folder.is_dir():
+        hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
+        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **hub_options))
+    return folder / (options.get("subfolder") or "")
+
+
+def read_published_weights(folder: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
     """Load the weights of a published looped model, renamed as in this package.
 
     Args:
-        path: Folder or hub id.
+        folder: Folder of the model.
         stored: Content of the configuration file.
-        options: Arguments of `from_pretrained`.
 
     Raises:
-        CheckpointError: If there are no weights, or they are those of a retrofitted model.
+        CheckpointError: If there are no weights.
     """
-    hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
-    folder = Path(path)
-    if not folder.is_dir():
-        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **hub_options))
-    weights = _load_weights(folder / (options.get("subfolder") or ""))
-    if stored["model_type"] == "huginn_raven" and not any(".norm_3." in name for name in weights):
-        raise CheckpointError(
-            f"{describe_place(path)}: model_type=huginn_raven without norm_3 is a retrofit (arXiv 2511.07384), a "
-            "pretrained decoder with looped layers, and cannot be loaded; load an original Huginn model, or loop "
-            "a decoder of transformers with adadepth.retrofit"
-        )
-    return dict(rename_weights(stored["model_type"], weights, stored))
+    return dict(rename_weights(_load_weights(folder), stored))
 
 
-def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationConfig | None:
+def read_generation_config(path: Any, options: Mapping[str, Any], config: Any) -> GenerationConfig | None:
     """Load the generation configuration of a published model's folder, or return None if it has none.
 
     transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
-    are kept.
+    are kept. A retrofit's special tokens come from its converted configuration where those of Huginn are stored.
     """
     hub_options = {name: options[name] for name in (*_HUB_OPTIONS, "subfolder") if name in options}
     try:
         stored = GenerationConfig.from_pretrained(path, **hub_options)
     except OSError:
         return None
+    for name in _SPECIAL_TOKENS if config.base_config is not None else ():
+        if _is_of_huginn(getattr(stored, name)):
+            setattr(stored, name, getattr(config, name))
     try:
         stored.validate(strict=True)
     except ValueError:
@@ -111,24 +141,63 @@ def read_generation_config(path: Any, options: Mapping[str, Any]) -> GenerationC
     return stored
 
 
-def convert_config(stored: Mapping[str, Any]) -> dict[str, Any]:
+def convert_config(stored: Mapping[str, Any], path: Any = None) -> dict[str, Any]:
     """Convert the configuration of a published looped model to the fields of `LoopedConfig`.
 
+    Args:
+        stored: Published configuration.
+        path: Folder or hub id of the model, or None if it is unknown. The weights of a retrofit are needed to convert
+            its configuration, and are downloaded from the hub.
+
     Raises:
-        CheckpointError: If a value differs from those of all published models.
+        CheckpointError: If a value differs from those of all published models, or the weights of a retrofit are needed
+            and unknown.
     """
-    return PUBLISHED_MODELS[stored["model_type"]](stored)
+    if stored["model_type"] != "huginn_raven":
+        return PUBLISHED_MODELS[stored["model_type"]](stored)
+    claims_huginn = stored.get("qk_bias", True)
+    if path is not None and (Path(path).exists() or not claims_huginn):
+        folder = find_folder(path, {"revision": stored.get("_commit_hash")})
+        if names := _list_weights(folder):
+            decoder = find_decoder(names, stored)
+            return _convert_huginn(stored) if decoder is None else _convert_retrofit(stored, decoder, folder)
+    if claims_huginn:
+        return _convert_huginn(stored)
+    raise CheckpointError(
+        f"{'model_type=huginn_raven' if path is None else path}: qk_bias=False is that of a retrofitted decoder (arXiv "
+        "2511.07384), whose kind only its weights show; load a folder or hub id with weights"
+    )
 
 
-def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+def find_decoder(names: Collection[str], stored: Mapping[str, Any]) -> str | None:
+    """Return the model type of the decoder that provides the layers of a model of type `huginn_raven`.
+
+    Args:
+        names: Published names of its weights.
+        stored: Published configuration.
+
+    Returns:
+        `llama`, `olmo2` or `gemma2`, or None if the layers are those of Huginn.
+    """
+    if not any(".norm_3." in name for name in names):
+        return "olmo2" if any(".attn.q_norm." in name for name in names) else "llama"
+    heads, width = _get_first(stored, "num_attention_heads", "n_heads"), _get_first(stored, "n_embd", "hidden_size")
+    has_other_width = stored.get("head_dim", width // heads) * heads != width
+    is_gemma = has_other_width or any("softcap" in name for name in stored)
+    return "gemma2" if is_gemma and not any(name.endswith(".attn.qk_bias") for name in names) else None
+
+
+def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     """Yield the weights of a published looped model, renamed as in this package.
 
     Args:
-        kind: Published model type, `ouro` or `huginn_raven`.
         weights: Weights by their published names.
         config: Published configuration.
     """
-    names = _OURO_NAMES if kind == "ouro" else _HUGINN_NAMES
+    names: tuple[tuple[str, str], ...] = _OURO_NAMES
+    if config["model_type"] == "huginn_raven":
+        norms = enumerate(_NORM_NAMES[find_decoder(weights, config)], start=1)
+        names = (*_RAVEN_NAMES, *((rf"\.norm_{number}\.", f".{norm}.") for number, norm in norms))
     for published, weight in weights.items():
         name = published
         for pattern, ours in names:
@@ -136,7 +205,7 @@ def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str
         if name.endswith(".attn.Wqkv.weight"):
             heads = _get_first(config, "num_attention_heads", "n_heads")
             shared = config.get("num_key_value_heads", heads)
-            head = weight.shape[1] // heads
+            head = weight.shape[0] // (heads + 2 * shared)
             parts = weight.split([heads * head, shared * head, shared * head])
             for letter, part in zip("qkv", parts, strict=True):
                 yield name.replace(".attn.Wqkv.", f".self_attn.{letter}_proj."), part.contiguous()
@@ -146,7 +215,7 @@ def rename_weights(kind: str, weights: Mapping[str, Tensor], config: Mapping[str
         elif name.endswith(".mlp.fc.weight"):
             for part, half in zip(("gate", "up"), weight.chunk(2), strict=True):
                 yield name.replace(".mlp.fc.", f".mlp.{part}_proj."), half.contiguous()
-        elif published != "freqs_cis":  # the rotary table, which follows from the configuration
+        elif not _TABLES.search(published):
             yield name, weight
 
 
@@ -184,31 +253,18 @@ def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
     The model has an adapter of [s, e], a random first state, norms of residual sums, and a norm before and after the
     coda.
     """
-    for name, value in (
-        ("injection_type", "linear"),
-        ("state_init", "like-init"),
-        ("bias", False),
-        ("block_class_name", "SandwichBlock"),
-        ("nonlin_name", "SiLU"),
-        ("test_time_noise", 0),
-    ):
-        _check_value(stored, name, value)
+    _check_value(stored, "block_class_name", "SandwichBlock")
+    _check_value(stored, "nonlin_name", "SiLU")
     if not stored["n_layers_in_coda"]:
         raise CheckpointError("n_layers_in_coda=0: Huginn models need a coda")
     return {
-        **{name: stored[name] for name in _SHARED_FIELDS if name in stored},
+        **_convert_loops(stored),
         "hidden_size": _get_first(stored, "n_embd", "hidden_size"),
         "num_attention_heads": _get_first(stored, "num_attention_heads", "n_heads"),
         "max_position_embeddings": stored["block_size"],
         "rms_norm_eps": stored["norm_eps"],
-        "prelude": stored["n_layers_in_prelude"],
-        "core": stored["n_layers_in_recurrent_block"],
-        "coda": stored["n_layers_in_coda"],
-        "num_loops": stored["mean_recurrence"],
         "norms": "sandwich",
         "state_norm": "read",
-        "injection": "linear",
-        "start": "drawn",
         "qk_bias": stored.get("qk_bias", True),
         "rope_theta": stored.get("rope_base", 50_000),
         "rope_pairs": True,
@@ -216,6 +272,111 @@ def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
         "tie_word_embeddings": stored.get("tie_embeddings", stored.get("tie_word_embeddings", True)),
         "initializer": "scaled",
     }
+
+
+def _convert_loops(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert what Huginn and retrofits share: prelude, core, coda, a linear adapter and a random first state."""
+    for name, value in (
+        ("injection_type", "linear"),
+        ("state_init", "like-init"),
+        ("initial_state_mode", "random"),
+        ("bias", False),
+        ("test_time_noise", 0),
+    ):
+        _check_value(stored, name, value)
+    return {
+        **{name: stored[name] for name in _SHARED_FIELDS if name in stored},
+        "prelude": stored["n_layers_in_prelude"],
+        "core": stored["n_layers_in_recurrent_block"],
+        "coda": stored["n_layers_in_coda"],
+        "num_loops": stored["mean_recurrence"],
+        "injection": "linear",
+        "start": "drawn",
+    }
+
+
+def _convert_retrofit(stored: Mapping[str, Any], decoder: str, folder: Path) -> dict[str, Any]:
+    """Convert the configuration of a retrofitted decoder, whose layers, norms and positions are those of transformers.
+
+    The first state has the standard deviation `init_values.std`, times the scale of embeddings. Special tokens of
+    Huginn's tokenizer are replaced by those of the tokenizer in the folder.
+
+    Args:
+        stored: Published configuration.
+        decoder: Model type of the decoder; see `find_decoder`.
+        folder: Folder of the model.
+    """
+    width = _get_first(stored, "n_embd", "hidden_size")
+    values = stored.get("init_values", {})
+    root, is_gemma = math.sqrt(width), decoder == "gemma2"
+    deviation, scale = values.get("std", math.sqrt(2 / 5) / root), values.get("embed_scale", root)
+    _check_value(stored, "qk_bias", False)
+    if not math.isclose(scale, root if is_gemma else 1.0, rel_tol=1e-6):
+        raise CheckpointError(f"init_values.embed_scale={scale}: must be {root if is_gemma else 1.0} with {decoder}")
+    if not is_gemma:
+        _check_value(stored, "nonlin_name", "SiLU")
+    loops = _convert_loops(stored)
+    tokens = {name: loops.pop(name, None) for name in _SPECIAL_TOKENS}
+    if any(map(_is_of_huginn, tokens.values())):
+        true_tokens = _read_special_tokens(folder)
+        tokens = {name: true_tokens.get(name) if _is_of_huginn(token) else token for name, token in tokens.items()}
+    heads = _get_first(stored, "num_attention_heads", "n_heads")
+    base = {
+        "model_type": decoder,
+        "vocab_size": _get_first(stored, "padded_vocab_size", "vocab_size"),
+        "hidden_size": width,
+        "intermediate_size": stored["intermediate_size"],
+        "num_hidden_layers": loops["prelude"] + loops["core"] + loops["coda"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": stored.get("num_key_value_heads", heads),
+        "head_dim": stored.get("head_dim", width // heads),
+        "max_position_embeddings": _get_first(stored, "max_position_embeddings", "block_size"),
+        "rms_norm_eps": stored["norm_eps"],
+        "rope_parameters": _convert_positions(stored),
+        "tie_word_embeddings": stored.get("tie_embeddings", False),
+        **dict.fromkeys(_SPECIAL_TOKENS),
+        **(_convert_gemma(stored, loops) if is_gemma else {}),
+    }
+    return {**loops, **tokens, "base_config": base, "start_std": deviation * scale}
+
+
+def _convert_positions(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the rotary positions of a retrofit. Its `rope_base` is Huginn's and is not read."""
+    if parameters := stored.get("rope_parameters"):
+        return dict(parameters)
+    if "rope_theta" not in stored:
+        raise CheckpointError("rope_theta: missing, and rope_base is not that of a retrofitted decoder")
+    scaling = dict(stored.get("rope_scaling") or {})
+    return {**scaling, "rope_type": scaling.get("rope_type", "default"), "rope_theta": stored["rope_theta"]}
+
+
+def _convert_gemma(stored: Mapping[str, Any], loops: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the fields that only Gemma 2 has. Values that are not stored are those of Gemma 2 2B."""
+    layers = loops["prelude"] + loops["core"] + loops["coda"]
+    return {
+        "attn_logit_softcapping": stored.get("attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": stored.get("final_logit_softcapping", 30.0),
+        "query_pre_attn_scalar": stored.get("query_pre_attn_scalar", stored["head_dim"]),
+        "layer_types": stored.get("layer_types", ["full_attention"] * layers),
+    }
+
+
+def _is_of_huginn(token: Any) -> bool:
+    """Return whether one or several token ids are special tokens of Huginn's tokenizer."""
+    return token is not None and _HUGINN_TOKENS.issuperset(token if isinstance(token, list) else [token])
+
+
+def _read_special_tokens(folder: Path) -> dict[str, int]:
+    """Return the ids of the special tokens of a folder's tokenizer, by the names of configuration fields."""
+    described, backend = (
+        json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
+        for name in _TOKENIZER_FILES
+    )
+    ids = {token["content"]: token["id"] for token in backend.get("added_tokens", ())}
+    ids |= {token["content"]: int(number) for number, token in described.get("added_tokens_decoder", {}).items()}
+    tokens = {name: described.get(name.removesuffix("_id")) for name in _SPECIAL_TOKENS}
+    contents = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
+    return {name: ids[content] for name, content in contents.items() if content in ids}
 
 
 PUBLISHED_MODELS = {"ouro": _convert_ouro, "huginn_raven": _convert_huginn}
@@ -233,10 +394,30 @@ def _get_first(stored: Mapping[str, Any], *names: str) -> Any:
     return next(stored[name] for name in names if name in stored)
 
 
+def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the safetensors files and the pickles of a folder that contain weights."""
+    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
+    return tensors, sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
+
+
+def _list_weights(folder: Path) -> set[str]:
+    """Return the names of all weights of a folder, none if it has no weights."""
+    tensors, pickles = _list_files(folder)
+    names: set[str] = set()
+    for file in tensors:
+        try:
+            with safe_open(file, framework="pt") as weights:
+                names.update(weights.keys())
+        except SafetensorError as error:
+            raise CheckpointError(f"{file}: damaged ({error})") from error
+    for file in () if tensors else pickles:
+        names.update(torch.load(file, map_location="meta", weights_only=True))
+    return names
+
+
 def _load_weights(folder: Path) -> dict[str, Tensor]:
     """Load all weights of a folder, from safetensors files if there are any."""
-    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
-    pickles = sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
+    tensors, pickles = _list_files(folder)
     if not tensors and not pickles:
         raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
     weights: dict[str, Tensor] = {}

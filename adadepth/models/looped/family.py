@@ -10,6 +10,8 @@ from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.registry import Budgeting, Family
 
+START_STD = (2 / 5) ** 0.5  # of Huginn's first states
+
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
 StateNorm = StrEnum("StateNorm", ["none", "fed", "read"])
 Injection = StrEnum("Injection", ["none", "add", "linear", "restart"])
@@ -88,7 +90,7 @@ class LoopedSettings(ModelConfig):
     start: StartState = setting(
         StartState.input,
         "state before the first loop: the input e, zeros, or random",
-        more="Random states come from a normal distribution with standard deviation sqrt(2/5), truncated at three. "
+        more="Random states come from a normal distribution truncated at three standard deviations. "
         "Training samples new ones; otherwise they depend on the position.",
     )
     draw_seed: int = setting(
@@ -96,6 +98,12 @@ class LoopedSettings(ModelConfig):
         "random seed of initial states outside training, which are the same in every row, and of random numbers "
         "of loops",
         at_least(0),
+    )
+    start_std: float = setting(
+        START_STD,
+        "standard deviation of random initial states",
+        POSITIVE,
+        more="The default sqrt(2/5) is that of Huginn's embeddings times sqrt(D).",
     )
     queries: Queries = setting(
         Queries.state,

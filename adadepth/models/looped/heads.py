@@ -24,6 +24,7 @@ from adadepth.models.looped.cache import make_cache
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import ROWS, LoopResults
+from adadepth.models.looped.layers import LanguageModelHead
 from adadepth.models.looped.modeling import Looping
 from adadepth.models.looped.objectives import (
     loop_losses,
@@ -34,7 +35,6 @@ from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, Loo
 from adadepth.models.shared.causal import causal_targets
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
-from adadepth.models.shared.layers import Product
 from adadepth.models.shared.losses import (
     CLASSES,
     LossOptions,
@@ -60,7 +60,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
-        self.lm_head = Product(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = LanguageModelHead(config)
         self.post_init()
 
     @can_return_tuple

@@ -154,6 +154,19 @@ class LoopedHaltingUnit(nn.Linear):
         return linear_in_float32(self, states).squeeze(-1)
 
 
+class LanguageModelHead(Product):
+    """Head of a language model, W r, or c tanh(W r / c) if the decoder bounds its logits by c (Gemma 2)."""
+
+    def __init__(self, config: LoopedConfig) -> None:
+        super().__init__(config.hidden_size, config.vocab_size, bias=False)
+        self.cap = config.logit_cap
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the logits of states, (..., D) to (..., V)."""
+        logits: Tensor = super().forward(states)
+        return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
+
+
 _STOCK = ("embed_tokens", "layers", "norm", "rotary_emb")
 
 

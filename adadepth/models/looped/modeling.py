@@ -21,11 +21,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedModel
+from transformers import MODEL_MAPPING, Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_masks_for_generate
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -39,6 +39,7 @@ from adadepth.models.looped.cache import LoopedCache, make_cache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import (
     PUBLISHED_MODELS,
+    find_folder,
     read_generation_config,
     read_published_weights,
 )
@@ -173,17 +174,25 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Load a published Ouro or Huginn model from a folder or hub id, without running its code."""
+        """Load a published Ouro, Huginn or retrofit from a folder or hub id, without running its code."""
         if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
             return None
-        more = dict(options)
-        config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
+        more, folder = dict(options), find_folder(path, options)
+        config = more.pop("config", None) or cls.config_class.from_dict(dict(stored), name_or_path=str(folder))
         for name in [name for name in more if hasattr(config, name) and name not in ("dtype", "attn_implementation")]:
             setattr(config, name, more.pop(name))
-        weights = read_published_weights(path, stored, options)
+        weights = read_published_weights(folder, stored)
         if cls.can_generate() and more.get("generation_config") is None:
-            more["generation_config"] = read_generation_config(path, options)
+            more["generation_config"] = read_generation_config(path, options, config)
         return more | {"config": config, "state_dict": weights}
+
+    def _sdpa_can_dispatch(self, is_init_check: bool = False) -> bool:
+        """Return True, or raise an error if the layers of transformers need another attention, as those of Gemma 2."""
+        base: Any = self.config.base_config
+        decoder_class: Any = None if base is None else MODEL_MAPPING[type(base)]
+        if decoder_class is not None and not decoder_class._supports_sdpa:
+            raise ValueError(f"attn_implementation=sdpa: layers of {base.model_type} need eager or flex_attention")
+        return super()._sdpa_can_dispatch(is_init_check)
 
     @property
     def max_updates(self) -> int:
@@ -211,6 +220,9 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
+        scale: Any = getattr(module, "embed_scale", None)
+        if isinstance(scale, Tensor):  # Gemma's embedding, whose scale is a buffer that is never saved
+            init.constant_(scale, cast(Any, module).scalar_embed_scale)
         if isinstance(module, LoopedHaltingUnit):
             init.zeros_(module.bias)
         elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
@@ -459,7 +471,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if self.config.start == "zeros":
             return torch.zeros_like(run.embedded)
         if self.training:
-            return _draw_truncated_normal(torch.empty_like(run.embedded), None)
+            return _draw_truncated_normal(torch.empty_like(run.embedded), self.config.start_std, None)
         return self._draw_states(run.positions).to(run.embedded)
 
     def _draw_states(self, positions: Tensor) -> Tensor:
@@ -467,19 +479,16 @@ class LoopedModel(LoopedPreTrainedModel):
         last = int(positions.max()) // _BLOCK
         for block in range(len(self._drawn), last + 1):
             generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
-            self._drawn[block] = _draw_truncated_normal(torch.empty(_BLOCK, self.config.hidden_size), generator)
+            states = torch.empty(_BLOCK, self.config.hidden_size)
+            self._drawn[block] = _draw_truncated_normal(states, self.config.start_std, generator)
         return torch.cat([self._drawn[block] for block in range(last + 1)])[positions.cpu()]
 
 
 _BLOCK = 256  # positions that are drawn at once
 
 
-def _draw_truncated_normal(empty: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Fill a tensor with normal random numbers of standard deviation sqrt(2/5), truncated at three deviations.
-
-    This is the distribution of Huginn's embeddings times sqrt(D).
-    """
-    deviation = math.sqrt(2 / 5)
+def _draw_truncated_normal(empty: Tensor, deviation: float, generator: torch.Generator | None) -> Tensor:
+    """Fill a tensor with normal random numbers of the given standard deviation, truncated at three deviations."""
     return nn.init.trunc_normal_(empty, std=deviation, a=-3 * deviation, b=3 * deviation, generator=generator)
 
 

@@ -6,7 +6,7 @@ They read weights by the published names, or ours, and share no line with the pa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,25 +19,30 @@ def rms(u: Tensor, w: Tensor, eps: float) -> Tensor:
     return u / (u.pow(2).mean(-1, keepdim=True) + eps).sqrt() * w
 
 
-def turned(head: Tensor, theta: float, pairs: bool) -> Tensor:
-    """A head (T, d), every pair of features as a complex number times exp(i p theta^(-2j/d))."""
+def turned(head: Tensor, theta: float | Sequence[float], pairs: bool) -> Tensor:
+    """A head (T, d), every pair of features as a complex number times exp(i p r_j), r_j given or theta^(-2j/d)."""
     length, width = head.shape
+    rates = [theta ** (-2 * j / width) for j in range(width // 2)] if isinstance(theta, float | int) else theta
     out = torch.empty_like(head)
     for position in range(length):
         for j in range(width // 2):
             a, b = (2 * j, 2 * j + 1) if pairs else (j, j + width // 2)
-            angle = position * theta ** (-2 * j / width)
+            angle = position * rates[j]
             number = complex(head[position, a], head[position, b]) * complex(math.cos(angle), math.sin(angle))
             out[position, a], out[position, b] = number.real, number.imag
     return out
 
 
 def attention(
-    x: Tensor, asked: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int, theta: float,
-    pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
+    x: Tensor, asked: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int,
+    theta: float | Sequence[float], pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
+    norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None, scale: float | None = None,
+    cap: float | None = None,
 ) -> Tensor:  # fmt: skip
-    """Causal attention of one row, x (T, D), queries of `asked`."""
+    """Causal attention of one row, x (T, D), queries of `asked`; norms of all queries and of all keys."""
     query, key, value = asked @ q.T, x @ k.T, x @ v.T
+    if norms is not None:
+        query, key = norms[0](query), norms[1](key)
     if q_bias is not None and k_bias is not None:
         query, key = query + q_bias, key + k_bias
     width, outputs = query.shape[1] // heads, []
@@ -48,7 +53,8 @@ def attention(
         said = value[:, of * width : (of + 1) * width]
         rows = []
         for position in range(len(x)):
-            scores = (theirs[: position + 1] @ mine[position]) / math.sqrt(width)
+            scores = (theirs[: position + 1] @ mine[position]) / math.sqrt(scale or width)
+            scores = scores if cap is None else cap * torch.tanh(scores / cap)
             rows.append(scores.softmax(0) @ said[: position + 1])
         outputs.append(torch.stack(rows))
     return torch.cat(outputs, dim=1) @ o.T
@@ -114,6 +120,71 @@ def plain_huginn(found: Mapping[str, Any], weights: Weights, ids: Tensor, state:
     for number in range(found["n_layers_in_coda"]):
         x = block(x, f"transformer.coda.{number}.")
     return rms(x, w["transformer.ln_f.weight"], eps) @ w["transformer.wte.weight"].T
+
+
+def llama3_rates(theta: float, width: int, scaling: Mapping[str, Any]) -> list[float]:
+    """Rates of rotary positions as Llama 3 scales them: long waves slower, short ones not, a line in between."""
+    rates = []
+    for j in range(width // 2):
+        rate = theta ** (-2 * j / width)
+        turns = scaling["original_max_position_embeddings"] * rate / (2 * math.pi)
+        slow, fast = scaling["low_freq_factor"], scaling["high_freq_factor"]
+        share = min(max((turns - slow) / (fast - slow), 0.0), 1.0)
+        rates.append(share * rate + (1 - share) * rate / scaling["factor"])
+    return rates
+
+
+def plain_retrofit(
+    kind: str, found: Mapping[str, Any], weights: Weights, ids: Tensor, state: Tensor, steps: int
+) -> Tensor:
+    """Logits (T, V) of one row of a retrofitted Llama, OLMo 2 or Gemma 2 after so many steps from a state (T, D)."""
+    w = {name: weight.double() for name, weight in weights.items()}
+    eps, heads, shared, wide = (found[name] for name in ("norm_eps", "n_heads", "num_key_value_heads", "head_dim"))
+    theta: float | list[float] = found["rope_theta"]
+    if found.get("rope_scaling"):
+        theta = llama3_rates(found["rope_theta"], wide, found["rope_scaling"])
+    more: dict[str, Any] = {"scale": 256.0, "cap": 50.0} if kind == "gemma2" else {}
+
+    def norm(u: Tensor, name: str) -> Tensor:
+        return rms(u, w[name + ".weight"] + float(kind == "gemma2"), eps)
+
+    def attend(x: Tensor, p: str) -> Tensor:
+        q, k, v = w[p + "attn.Wqkv.weight"].split([heads * wide, shared * wide, shared * wide])
+        if kind == "olmo2":
+            more["norms"] = lambda u: norm(u, p + "attn.q_norm"), lambda u: norm(u, p + "attn.k_norm")
+        return attention(
+            x, x, q, k, v, w[p + "attn.proj.weight"], heads=heads, shared=shared, theta=theta, pairs=False, **more
+        )
+
+    def feed(x: Tensor, p: str) -> Tensor:
+        gate, up = w[p + "mlp.fc.weight"].chunk(2)
+        if kind != "gemma2":
+            return swiglu(x, gate, up, w[p + "mlp.proj.weight"])
+        u = x @ gate.T
+        gelu = u / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (u + 0.044715 * u**3)))
+        return (gelu * (x @ up.T)) @ w[p + "mlp.proj.weight"].T
+
+    def block(x: Tensor, p: str) -> Tensor:
+        if kind == "llama":
+            x = x + attend(norm(x, p + "norm_1"), p)
+            return x + feed(norm(x, p + "norm_2"), p)
+        if kind == "olmo2":
+            x = x + norm(attend(x, p), p + "norm_1")
+            return x + norm(feed(x, p), p + "norm_2")
+        x = x + norm(attend(norm(x, p + "norm_1"), p), p + "norm_2")
+        return x + norm(feed(norm(x, p + "norm_3"), p), p + "norm_4")
+
+    e, s = w["transformer.wte.weight"][ids] * found["init_values"]["embed_scale"], state.double()
+    for number in range(found["n_layers_in_prelude"]):
+        e = block(e, f"transformer.prelude.{number}.")
+    for _ in range(steps):
+        s = torch.cat([s, e], dim=-1) @ w["transformer.adapter.weight"].T
+        for number in range(found["n_layers_in_recurrent_block"]):
+            s = block(s, f"transformer.core_block.{number}.")
+    for number in range(found["n_layers_in_coda"]):
+        s = block(s, f"transformer.coda.{number}.")
+    logits = norm(s, "transformer.ln_f") @ w["lm_head.weight"].T
+    return 30.0 * torch.tanh(logits / 30.0) if kind == "gemma2" else logits
 
 
 def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None) -> list[Tensor]:

@@ -1,13 +1,16 @@
-"""The published code of Ouro and Huginn, run beside this project's where a folder of it is at hand.
+"""The published code of Ouro, Huginn and retrofits, run beside this project's where a folder of it is at hand.
 
 `ADADEPTH_PUBLISHED_CODE` names a folder with `modeling_ouro.py` (ByteDance/Ouro-1.4B), `raven_modeling_minimal.py` and
-`raven_config_minimal.py` (seal-rg/recurrent-pretraining). Both were written for older transformers: what these files
-import and find no more is put beside them here, and their arithmetic is left alone.
+`raven_config_minimal.py` (seal-rg/recurrent-pretraining), and `raven_modeling_minimal_llama.py` and
+`raven_modeling_minimal_olmo.py` (mcleish7/retrofitting-recurrence). They were written for older transformers: what
+these files import and find no more is put beside them here, and their arithmetic is left alone. Files that are not
+there skip their tests.
 """
 
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
 import sys
 from collections.abc import Iterator
@@ -22,9 +25,12 @@ import transformers
 from transformers import PreTrainedConfig, masking_utils, modeling_rope_utils
 
 FOLDER = os.environ.get("ADADEPTH_PUBLISHED_CODE")
-NEEDED = pytest.mark.skipif(
-    FOLDER is None, reason="ADADEPTH_PUBLISHED_CODE does not name a folder with the published modeling files"
-)
+
+
+def need(*files: str) -> Any:
+    """Skip a test unless the folder has these files."""
+    missing = [file for file in files if FOLDER is None or not Path(FOLDER, file).is_file()]
+    return pytest.mark.skipif(bool(missing), reason=f"ADADEPTH_PUBLISHED_CODE names no folder with {missing}")
 
 
 class OuroConfig(PreTrainedConfig):
@@ -59,6 +65,22 @@ def huginn(**fields: Any) -> Any:
     return _drawn(module.RavenForCausalLM(config_class(**fields)))
 
 
+def retrofit(kind: str, fields: dict[str, Any]) -> Any:
+    """A small retrofitted decoder with random weights, `llama` or `olmo2`, by all fields of its configuration file."""
+    with _importable():
+        module = importlib.import_module(f"published.raven_modeling_minimal_{kind.removesuffix('2')}")
+        config_class = importlib.import_module("published.raven_config_minimal").RavenConfig
+        known = inspect.signature(config_class).parameters
+        config = config_class(**{name: value for name, value in fields.items() if name in known})
+        for name, value in fields.items():  # as older transformers do with fields that a class does not have
+            if name not in ("model_type", "architectures", "rope_scaling"):
+                setattr(config, name, value)
+        scaling = fields.get("rope_scaling") or {"rope_type": "default"}
+        config.rope_parameters = {"rope_theta": fields["rope_theta"], **scaling}
+        module.RavenPreTrainedModel._tied_weights_keys = {}
+        return _drawn(module.RavenForCausalLM(config))
+
+
 def _drawn(model: Any) -> Any:
     """Every weight drawn: initial norms of 1, biases of 0 and small matrices would let much pass for equal."""
     generator = torch.Generator().manual_seed(7)
@@ -84,6 +106,8 @@ def _importable() -> Iterator[None]:
         patch.setattr(masking_utils, "create_causal_mask", _mask(masking_utils.create_causal_mask))
         patch.setitem(modeling_rope_utils.ROPE_INIT_FUNCTIONS, "default", _frequencies)
         patch.setattr(transformers, "PretrainedConfig", PreTrainedConfig, raising=False)
+        for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForCausalLM):
+            patch.setattr(auto, "register", lambda *_, **__: None)  # ours are registered for these model types
         yield
 
 

@@ -33,6 +33,7 @@ DECODERS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 4},
     "smollm3": {},
     "phi3": {},
+    "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, "final_logit_softcapping": 2.0},
 }  # fmt: skip
 
 
@@ -149,12 +150,8 @@ def test_a_decoder_with_fewer_layers_is_one_line() -> None:
         retrofit(decoder(), prelude=4, core=8, coda=4)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2"])
-def test_a_decoder_that_computes_more_than_layers_is_one_line(kind: str) -> None:
-    if kind == "gpt2":
-        config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=PIECES)
-    else:
-        config = AutoConfig.for_model(kind, **SIZES, head_dim=8)
+def test_a_decoder_that_computes_more_than_layers_is_one_line() -> None:
+    config = transformers.GPT2Config(n_embd=32, n_head=4, n_layer=2, vocab_size=PIECES)
     with pytest.raises((CheckpointError, ConfigError)) as raised:
         retrofit(AutoModelForCausalLM.from_config(config).eval(), prelude=0, core=2, coda=0)
     assert "\n" not in str(raised.value)

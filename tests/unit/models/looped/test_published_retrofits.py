@@ -1,0 +1,256 @@
+"""Retrofits as published under Huginn's model type, read by their weights: numbers of equations and published code."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, tasks
+from adadepth.contrib.serve.answers import compute_answer
+from adadepth.contrib.serve.knobs import Setting
+from adadepth.contrib.serve.serve import load_served_checkpoint
+from adadepth.errors import CheckpointError
+from adadepth.models.folder import read_config
+from adadepth.prediction.models import resolve_model_class
+from tests.configs.support import configured
+from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.models.looped import published_code
+from tests.unit.models.looped.plain_looped import plain_retrofit
+from tests.unit.models.looped.retrofits_support import (
+    KINDS,
+    PIECES,
+    WIDTH,
+    decoder_of,
+    fields_of,
+    weights_of,
+    write_retrofit,
+)
+
+LENGTH = 9
+IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+STATE = torch.randn(2, LENGTH, WIDTH, generator=torch.Generator().manual_seed(2))
+LOADERS = [LoopedForCausalLM.from_pretrained, AutoModelForCausalLM.from_pretrained]
+CODE = ("raven_config_minimal.py", "raven_modeling_minimal_llama.py", "raven_modeling_minimal_olmo.py")
+
+
+def assert_near(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("loops", [1, 2, 5])
+def test_a_retrofit_is_what_its_equations_say(kind: str, loops: int, tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
+    assert model.config.base_config.model_type == decoder_of(kind)
+    with torch.no_grad():
+        found = model(IDS, num_loops=loops, initial_state=STATE).logits
+    for row, ids in enumerate(IDS):
+        expected = plain_retrofit(decoder_of(kind), fields_of(kind), weights_of(kind), ids, STATE[row], loops)
+        assert_near(found[row], expected)
+
+
+@published_code.need(*CODE)
+@pytest.mark.parametrize("kind", ["llama", "tinyllama", "olmo2"])
+def test_the_published_code_gives_the_same_logits(kind: str, tmp_path: Path) -> None:
+    published = published_code.retrofit(decoder_of(kind), fields_of(kind))
+    ours = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind, published.state_dict()))
+    with torch.no_grad():
+        found = ours(IDS, initial_state=STATE, num_loops=7, run_all_steps=True).step_logits
+        for loops in (1, 2, 4, 7):
+            expected = published(IDS, input_states=STATE, num_steps=torch.tensor([loops])).logits
+            assert_near(ours(IDS, initial_state=STATE, num_loops=loops).logits, expected)
+            assert_near(found[:, :, loops - 1], expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_auto_classes_read_a_retrofit_without_its_code(kind: str, tmp_path: Path) -> None:
+    write_retrofit(tmp_path, kind)
+    config = AutoConfig.from_pretrained(tmp_path)
+    assert type(config) is LoopedConfig
+    assert (config.num_loops, config.prelude, config.core, config.coda) == (4, 2, 2, 1)
+    assert config.max_position_embeddings == 128
+    assert LoopedConfig.from_pretrained(tmp_path).to_dict() == config.to_dict()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(model) is LoopedForCausalLM
+    with torch.no_grad():
+        expected = LoopedForCausalLM.from_pretrained(tmp_path)(IDS, initial_state=STATE).logits
+        assert torch.equal(model(IDS, initial_state=STATE).logits, expected)
+    described = read_config("checkpoint", str(tmp_path))
+    assert resolve_model_class("checkpoint", str(tmp_path), described) is LoopedForCausalLM
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cache_changes_nothing(kind: str, tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
+    with torch.no_grad():
+        cached = model(IDS[:, :5], use_cache=True)
+        found = model(IDS[:, 5:], past_key_values=cached.past_key_values).logits
+        assert_near(found, model(IDS).logits[:, 5:])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_saved_is_ours(kind: str, tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "published", kind))
+    model.save_pretrained(tmp_path / "ours")
+    assert json.loads((tmp_path / "ours" / "config.json").read_text())["model_type"] == "looped"
+    again = LoopedForCausalLM.from_pretrained(tmp_path / "ours")
+    with torch.no_grad():
+        assert torch.equal(again(IDS).logits, model(IDS).logits)
+
+
+def test_first_states_have_the_published_standard_deviation(tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "a", "llama")).model
+    spread = model._draw_states(torch.arange(256).unsqueeze(0)).std()
+    assert spread == pytest.approx(0.0087 * 0.987, rel=0.02)  # cut at three deviations
+    gemma = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "b", "gemma2"))
+    assert gemma.config.start_std == pytest.approx(0.0087 * math.sqrt(WIDTH))
+
+
+def test_special_tokens_are_those_of_the_tokenizer(tmp_path: Path) -> None:
+    words = tokenizer("roberta")
+    words.save_pretrained(tmp_path)
+    write_retrofit(tmp_path, "llama", vocab_size=len(words), padded_vocab_size=len(words))
+    model = LoopedForCausalLM.from_pretrained(tmp_path)
+    expected = (words.bos_token_id, words.eos_token_id, words.pad_token_id)
+    assert (model.config.bos_token_id, model.config.eos_token_id, model.config.pad_token_id) == expected
+    assert model.generation_config.eos_token_id == words.eos_token_id
+    assert AutoTokenizer.from_pretrained(tmp_path)("a cat")["input_ids"] == words("a cat")["input_ids"]
+
+
+def test_special_tokens_without_a_tokenizer_are_unknown(tmp_path: Path) -> None:
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, "llama"))
+    assert (model.config.eos_token_id, model.generation_config.eos_token_id) == (None, None)
+    kept = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, "llama", eos_token_id=7))
+    assert kept.config.eos_token_id == 7
+
+
+@pytest.mark.parametrize("load", LOADERS)
+@pytest.mark.parametrize(
+    ("missing", "added", "message"),
+    [
+        ("transformer.core_block.1.norm_2.weight", None, "'model.core.1.post_attention_layernorm.weight' are missing"),
+        ("lm_head.weight", None, "'lm_head.weight' are missing"),
+        ("transformer.adapter.weight", None, "'model.adapter.weight' are missing"),
+        (None, "transformer.core_block.0.attn.qk_bias", r"'model\.core\.0\.self_attn\.k_proj\.bias' and 1 more, which"),
+        (None, "transformer.step_embedding.weight", r"contains the weights 'model\.step_embedding\.weight'"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_are_one_line(
+    load: Any, missing: str | None, added: str | None, message: str, tmp_path: Path
+) -> None:
+    weights = weights_of("llama")
+    weights.pop(missing, None)
+    weights |= {} if added is None else {added: torch.zeros(2, 1, 4, 8)}
+    write_retrofit(tmp_path, "llama", weights)
+    with pytest.raises(CheckpointError, match=message) as raised:
+        load(tmp_path)
+    assert str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("llama", {"init_values": {"std": 0.0087, "embed_scale": 5.0}}, r"init_values\.embed_scale=5\.0: must be 1\.0"),
+        ("llama", {"qk_bias": True}, "qk_bias=True"),
+        ("olmo2", {"initial_state_mode": "skip-adapter"}, "initial_state_mode='skip-adapter'"),
+        ("llama", {"nonlin_name": "GELU"}, "nonlin_name='GELU'"),
+        ("llama", {"injection_type": "add"}, "injection_type='add'"),
+    ],
+)
+def test_a_retrofit_that_computes_otherwise_is_refused(
+    kind: str, changes: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    folder = write_retrofit(tmp_path, kind, **changes)
+    for load in LOADERS:
+        with pytest.raises(CheckpointError, match=message) as raised:
+            load(folder)
+        assert "\n" not in str(raised.value)
+
+
+def test_positions_are_never_guessed(tmp_path: Path) -> None:
+    folder = write_retrofit(tmp_path, "llama")
+    described = {name: value for name, value in fields_of("llama").items() if name != "rope_theta"}
+    (folder / "config.json").write_text(json.dumps(described))
+    with pytest.raises(CheckpointError, match="rope_theta: missing"):
+        LoopedForCausalLM.from_pretrained(folder)
+
+
+def test_a_configuration_alone_does_not_say_which_decoder_it_is() -> None:
+    with pytest.raises(CheckpointError, match="whose kind only its weights show"):
+        LoopedConfig.from_dict(fields_of("llama"))
+
+
+def test_pickles_show_the_decoder_too(tmp_path: Path) -> None:
+    write_retrofit(tmp_path, "olmo2")
+    (tmp_path / "model.safetensors").unlink()
+    torch.save(weights_of("olmo2"), tmp_path / "pytorch_model.bin")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path)
+    expected = plain_retrofit("olmo2", fields_of("olmo2"), weights_of("olmo2"), IDS[0], STATE[0], 4)
+    with torch.no_grad():
+        assert_near(model(IDS[:1], initial_state=STATE[:1]).logits[0], expected)
+
+
+def test_another_head_is_new_and_nothing_else(tmp_path: Path, caplog: Any) -> None:
+    write_retrofit(tmp_path, "llama")
+    source = LoopedForCausalLM.from_pretrained(tmp_path)
+    model = LoopedForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
+    assert "randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
+    weights = source.model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
+
+
+# ---- from the command line
+
+
+@pytest.fixture(scope="module", params=["llama", "olmo2", "gemma2"])
+def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer, and a file of text beside it."""
+    folder: Path = tmp_path_factory.mktemp(request.param) / "published"
+    words = tokenizer("roberta")
+    words.save_pretrained(folder)
+    write_retrofit(folder, request.param, vocab_size=len(words) + 3, padded_vocab_size=len(words) + 3)
+    (folder.parent / "text.txt").write_text("\n\n".join(["don't stop the naive cat: 12 of 345 cats don't"] * 60))
+    return folder
+
+
+def test_predictions_are_those_of_the_pipeline(published: Path, tmp_path: Path) -> None:
+    config = configured(
+        "loop_tiny", "mode=predict", f"checkpoint={published}", f"output_dir={tmp_path}", "new_tokens=3", "text=a cat"
+    )
+    tasks.run(config)
+    (texts,) = tmp_path.glob("*/*/texts.json")
+    (said,) = json.loads(texts.read_text(encoding="utf-8"))["texts"]
+    (expected,) = Pipeline.from_pretrained(published, new_tokens=3)(["a cat"])
+    assert [token["updates"] for token in said["tokens"]] == [token.updates for token in expected.tokens]
+    assert said["score"] == pytest.approx(expected.score)
+
+
+def test_an_evaluation_runs_the_published_loops_and_more(published: Path, tmp_path: Path) -> None:
+    place = f"dataset.path={published.parent}/text.txt"
+    for loops in (4, 7):
+        changes = () if loops == 4 else (f"model.num_loops={loops}",)
+        config = configured(
+            "loop_retrofit", "mode=evaluate", f"checkpoint={published}", "dataset=causal_text", place,
+            f"output_dir={tmp_path}/{loops}", "logger=none", "trainer.disable_tqdm=true", *changes,
+        )  # fmt: skip
+        with pytest.MonkeyPatch.context() as patch:
+            overridden = ["num_loops"] if changes else []
+            patch.setattr("adadepth.tasks.language_model.list_overridden_model_settings", lambda: overridden)  # noqa: B023
+            tasks.run(config)
+        record = json.loads(next((tmp_path / str(loops)).glob("*/*/run.json")).read_text(encoding="utf-8"))
+        assert record["final_metrics"]["halting/all/mean"] == loops
+
+
+def test_the_page_serves_it(published: Path) -> None:
+    served = load_served_checkpoint(configured("loop_tiny", "mode=serve", f"checkpoint={published}"))
+    answer = compute_answer(served, "a cat", Setting())
+    (expected,) = served.pipeline(["a cat"])
+    assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
