@@ -68,6 +68,13 @@ class EpochCallback(TrainerCallback):
 class StepCallback(TrainerCallback):
     """Callback that passes the optimiser step to the model, for schedules inside the model."""
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Pass the last optimiser step of a resumed run to the model, which may be evaluated before the next one."""
+        if state.global_step > 0:
+            kwargs["model"].set_step(state.global_step - 1, state.max_steps)
+
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:

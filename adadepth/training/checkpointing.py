@@ -337,10 +337,6 @@ class ResumeCallback(TrainerCallback):
         self._first_step = state.global_step
         trainer.restore_progress(trainer.resumed_from)
         trainer.restore_random_numbers(trainer.resumed_from)
-        # Schedules of the model are set to the last step, of which the checkpoint is.
-        state.global_step -= 1
-        trainer.callback_handler.on_step_begin(args, state, control)
-        state.global_step += 1
         if state.global_step >= state.max_steps:
             control.should_training_stop = True
 

@@ -166,21 +166,35 @@ class TrainingBudget(Extension, TrainerCallback):
         units = self.model.count_units(batch)
         return {"budget": units if self._teaches_depth(batch) else torch.zeros_like(units)}
 
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Set the schedule of a resumed run to its last optimiser step, since it may be evaluated before the next one.
+
+        The halting bias does not move: the stored weights contain the shift of that step.
+        """
+        if state.global_step > 0:
+            self._set_schedule(state.global_step - 1, state.max_steps)
+
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Set the target depth for this optimiser step, and the model's forced depth or halting-bias shift.
+        """Set the schedule to the optimiser step that begins, and shift the model's halting bias."""
+        self._set_schedule(state.global_step, state.max_steps)
+        if self.controller.moves_bias:
+            shift_bias(self.model.halting_bias, self.controller.compute_bias_shift(self.progress))
+
+    def _set_schedule(self, step: int, max_steps: int) -> None:
+        """Set the training progress, and the model's forced or largest depth at that progress.
 
         While the depth grows, all units are forced to one depth. Once the target is reached, it is the maximum depth if
         the unit of the budget allows a ceiling.
         """
-        self.progress = state.global_step / max(state.max_steps, 1)
+        self.progress = step / max(max_steps, 1)
         if self.controller.schedule.grow > 0:
             self.model.force_depth(self.controller.schedule.compute_forced_depth(self.progress))
         if self._has_ceiling:
             self.model.limit_depth(int(self.controller.schedule.target))
-        if self.controller.moves_bias:
-            shift_bias(self.model.halting_bias, self.controller.compute_bias_shift(self.progress))
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -106,6 +106,24 @@ def test_a_budget_goes_on_bit_for_bit(tmp_path, at, held):
     assert {"budget/target", "budget/measured", "budget/multiplier", "budget_loss"} <= logged(whole)[0].keys()
 
 
+def test_a_resume_moves_the_halting_bias_once_a_step(tmp_path):
+    """The bias of a saturated halting unit moves before every step but the first; a finished run leaves it alone."""
+    saturated = (
+        *HELD, "trainer.max_steps=3", "trainer.save_steps=1", "budget.grow=0", "budget.hold=0", "budget.ramp=0",
+        "model.halt_bias_init=-20",
+    )  # fmt: skip
+    whole = tiny_trainer(tmp_path, *saturated)
+    whole.train()
+    bias = float(whole.model.halting_bias.detach())
+    shift = (whole.model.max_updates - 2) / whole.model.max_updates
+    assert bias == pytest.approx(-20 + 2 * shift, abs=1e-3)
+    for at in (2, 3):
+        resumed = tiny_trainer(tmp_path / f"from-{at}", *saturated)
+        resumed.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{at}"))
+        for name, value in parameters(whole).items():
+            assert torch.equal(value, parameters(resumed)[name]), f"{name} after resuming at step {at}"
+
+
 def _equal(left, right):
     return (
         all(
