@@ -195,13 +195,15 @@ def _build_config(
 ) -> PreTrainedConfig:
     """Build a model's configuration from its settings and from fields that depend on the data.
 
-    Settings that are None come from the source.
+    Settings that are None come from the source. So do fields without a setting that determine shapes of weights, if the
+    source is of the same family; `base_config` is one.
     """
     from_settings = {name: getattr(settings, name) for name in _list_model_settings(settings)}
     values = {name: value for name, value in from_settings.items() if value is not None}
     if source is not None:
         _check_source(config_class, settings, source, values, fields)
-        open_names = [name for name in from_settings if name not in values]
+        stored_alone = shapes(config_class) if isinstance(source, config_class) else ()
+        open_names = [name for name in (*from_settings, *stored_alone) if name not in values]
         values |= {name: getattr(source, name) for name in open_names if hasattr(source, name)}
     if vocab_size is not None:
         values.setdefault("vocab_size", vocab_size)

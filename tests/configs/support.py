@@ -71,7 +71,7 @@ HOMES = {
     **{("dataset", name): "trm_tiny" for name in ("sudoku", "maze_path", "sudoku_extreme", "maze_hard")},
     **{("model", f"trm_{name}"): "trm_tiny" for name in ("mini", "attention", "positions")},
     **{("model", name): "ponder_tiny" for name in (
-        "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b",
+        "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b", "published_retrofit",
         "early_exit_mini", "early_exit_masked", "early_exit_pretrained", "early_exit_retrofit",
     )},
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
@@ -96,7 +96,7 @@ NEEDS = {
     ("budget", "depth"): ["model.act_penalty=0"],
     ("budget", "work"): ["model.act_penalty=0"],
     ("model", "stock"): ["model.pretrained=folder"],
-    ("model", "looped_retrofit"): ["model.pretrained=folder"],
+    **{("model", name): ["model.pretrained=folder"] for name in ("looped_retrofit", "published_retrofit")},
     ("model", "early_exit_retrofit"): ["model.pretrained=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }

@@ -17,6 +17,7 @@ from adadepth.contrib.serve.answers import compute_answer
 from adadepth.contrib.serve.knobs import Setting
 from adadepth.contrib.serve.serve import load_served_checkpoint
 from adadepth.errors import CheckpointError
+from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
@@ -254,3 +255,26 @@ def test_the_page_serves_it(published: Path) -> None:
     answer = compute_answer(served, "a cat", Setting())
     (expected,) = served.pipeline(["a cat"])
     assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
+
+
+def test_training_begins_with_a_published_retrofit(published: Path, tmp_path: Path) -> None:
+    source = LoopedForCausalLM.from_pretrained(published)
+    source.save_pretrained(tmp_path)
+    sizes = [f"model.{part}={getattr(source.config, part)}" for part in ("prelude", "core", "coda")]
+    for folder in (published, tmp_path):
+        there = ["model=published_retrofit", f"model.pretrained={folder}", *sizes, "model.num_loops=3"]
+        wanted = configured("loop_tiny", *there, f"model.vocab_size={source.config.vocab_size}").model
+        model = build_language_model(wanted, source.config.vocab_size).eval()
+        assert model.config.start_std == pytest.approx(0.0087, rel=1e-3)
+        with torch.no_grad():
+            expected = source(IDS, initial_state=STATE, num_loops=3).logits
+            assert torch.equal(model(IDS, initial_state=STATE).logits, expected)
+
+
+def test_the_published_number_of_weights() -> None:
+    """2 V D + D + 2 D^2 + 14 (2 D^2 + 2 D h d + 3 D F + 2 D), of Llama 3.2 1B as 4, 6, 4 layers."""
+    base = {"model_type": "llama", "vocab_size": 128256, "hidden_size": 2048, "intermediate_size": 8192,
+            "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 14}  # fmt: skip
+    with torch.device("meta"):
+        model = LoopedForCausalLM(LoopedConfig(prelude=4, core=6, coda=4, injection="linear", base_config=base))
+    assert sum(weight.numel() for weight in model.parameters()) == 1_385_228_288
