@@ -73,7 +73,7 @@ class TokenizerConfig:
     )
 
 
-Optimizer = StrEnum("Optimizer", ["adamw", "adam", "adam_atan2", "lamb"])
+Optimizer = StrEnum("Optimizer", ["adamw", "adam", "adam_atan2", "lamb", "muon"])
 Schedule = StrEnum("Schedule", ["linear", "reference_linear", "constant", "cosine", "plateau"])
 Precision = StrEnum("Precision", ["auto", "bf16", "fp16", "fp32"])
 EvalStrategy = StrEnum("EvalStrategy", ["no", "steps", "epoch"])
@@ -174,7 +174,10 @@ class TrainerConfig(BorrowedConfig):
     optimizer: Optimizer = setting(
         Optimizer.adamw,
         "adam: weight decay in the gradient; adam_atan2: as in tiny recursive models, without adam_epsilon; lamb: "
-        "ALBERT's published recipe",
+        "ALBERT's published recipe; muon: for matrices of hidden layers, with adamw for all others",
+    )
+    muon_learning_rate: float | None = setting(
+        None, "peak learning rate of Muon's matrices; None: learning_rate", POSITIVE
     )
     decay_vectors: bool = setting(False, "apply weight_decay to biases and layer norms, too")
     ema_decay: float | None = setting(

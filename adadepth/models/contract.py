@@ -164,6 +164,15 @@ class DepthModel(StrictLoading):
         """Return the names of the parameters to train without weight decay."""
         return set()
 
+    def list_heads(self) -> set[str]:
+        """Return the names of the modules that predict or halt: task heads and halting heads.
+
+        By default, these are the children of the model other than its base model.
+        """
+        model: Any = self
+        base = model.base_model
+        return set() if base is model else {name for name, child in model.named_children() if child is not base}
+
     def descending_by_sign(self) -> set[str]:
         """Return the names of the parameters to update by the sign of their gradients; see `AdamAtan2`."""
         return set()

@@ -1,4 +1,4 @@
-"""Optimizers (AdamW, Adam, AdamATan2, LAMB), parameter groups and learning-rate schedules.
+"""Optimizers (AdamW, Adam, AdamATan2, LAMB, Muon), parameter groups and learning-rate schedules.
 
 The published code of HRM and TRM trains with AdamATan2:
 
@@ -27,6 +27,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 from adadepth.config import TrainerConfig
 from adadepth.config.experiment import Optimizer, Schedule
 from adadepth.metrics.directions import prefers_greater
+from adadepth.training.muon import build_muon
 
 
 class AdamAtan2(torch.optim.Optimizer):
@@ -107,7 +108,9 @@ def parameter_groups(
 def build_optimizer(
     model: Any, trainer: TrainerConfig, extra_groups: Sequence[dict[str, Any]] = ()
 ) -> torch.optim.Optimizer:
-    """Build AdamW, Adam, AdamATan2, or LAMB with the recipe for ALBERT (You et al. 2020, arXiv 1904.00962, version 3).
+    """Build the optimizer of a run: AdamW, Adam, AdamATan2, Muon with AdamW, or LAMB.
+
+    LAMB has the recipe for ALBERT (You et al. 2020, arXiv 1904.00962, version 3).
 
     Adam (Kingma & Ba 2015) adds the weight decay to the gradient, and so to the moments, as in recipes older than
     AdamW.
@@ -130,6 +133,8 @@ def build_optimizer(
     common: dict[str, Any] = {"lr": trainer.learning_rate, "betas": betas, "eps": trainer.adam_epsilon}
     if trainer.optimizer != Optimizer.lamb:
         fused = all(p.device.type in ("cpu", "cuda") for group in groups for p in group["params"])
+        if trainer.optimizer is Optimizer.muon:
+            return build_muon(model, groups, {**common, "fused": fused}, trainer.muon_learning_rate)
         kind = torch.optim.Adam if trainer.optimizer == Optimizer.adam else torch.optim.AdamW
         return kind(groups, **common, fused=fused)
 

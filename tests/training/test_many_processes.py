@@ -35,6 +35,9 @@ NO_DROPOUT = ("model.hidden_dropout_prob=0", "model.classifier_dropout_prob=0")
 FAMILIES = {
     "act": ("act_tiny", "dataset.max_documents=12"),
     "act, LAMB": ("act_tiny", "dataset.max_documents=12", "trainer.optimizer=lamb"),
+    "act, Muon": (  # with small steps, because Muon rounds its updates to bfloat16
+        "act_tiny", "dataset.max_documents=12", "trainer.optimizer=muon", "trainer.muon_learning_rate=1e-4",
+    ),
     "act, a budget": (
         "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "budget.target=2", "budget.hold=0",
         "budget.ramp=0",
@@ -86,7 +89,12 @@ def named(value):
 
 
 def is_left_out(family, kind):
-    """A search is not sharded; a finished one, which a test would cut short, has no second step to go back to."""
+    """A search is not sharded; a finished one, which a test would cut short, has no second step to go back to.
+
+    Nor is what Muon trains.
+    """
+    if family == "act, Muon":
+        return any(each.sharded for each in ((kind,) if isinstance(kind, Kind) else kind))
     return family == "par, a search" and (not isinstance(kind, Kind) or kind.sharded)
 
 

@@ -10,9 +10,12 @@ from transformers import BertConfig
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification, AlbertActForPreTraining
 from adadepth.config import TrainerConfig
 from adadepth.config.experiment import Optimizer, Schedule
+from adadepth.errors import ConfigError
 from adadepth.models.contract import DepthModel
+from adadepth.training.muon import find_hidden_matrices
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
 from tests.models_support import small_config
+from tests.unit.models.every_model_support import BUILD
 
 
 def test_groups_hold_every_parameter_once_and_decay_only_matrices():
@@ -162,6 +165,67 @@ def test_adam_atan2_and_its_sign_descent_are_the_published_ones():
     torch.testing.assert_close(model.signed.detach(), signed, atol=1e-6, rtol=1e-6)
     others = parameter_groups(model, TrainerConfig(decay_vectors=True))
     assert [group["by_sign"] for group in others] == [False], "AdamW takes all parameters alike"
+
+
+# A part of the name of every weight that is an embedding or a head, which Muon must not train.
+NOT_HIDDEN = (
+    "embed", "prefix", "classifier", "predictions", "qa_outputs", "act.dense", "ponder", "halting", "head", "score",
+    "gate.", "exits", "bias", "norm", "Norm", "tables",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in BUILD if name != "mixture"])
+def test_muon_takes_the_matrices_of_hidden_layers(name):
+    model = BUILD[name]()
+    hidden = {id(weight) for weight in find_hidden_matrices(model)}
+    names = {name for name, weight in model.named_parameters() if id(weight) in hidden}
+    expected = {
+        name
+        for name, weight in model.named_parameters()
+        if name.endswith(".weight") and weight.ndim == 2 and not any(part in name for part in NOT_HIDDEN)
+    } | {name for name, _ in model.named_parameters() if "embedding_hidden_mapping_in.weight" in name}
+    assert names == expected
+    assert names
+
+
+def test_muon_refuses_a_head_on_a_frozen_base():
+    with pytest.raises(ConfigError, match=r"^trainer.optimizer=muon: \w+ trains no matrix of a hidden layer here"):
+        build_optimizer(BUILD["mixture"](), TrainerConfig(optimizer=Optimizer.muon))
+
+
+def test_muon_and_adamw_are_those_of_torch():
+    """Also after their state was stored and read, as an interrupted run does."""
+    torch.manual_seed(0)
+    model, twin = (AlbertActForPreTraining(small_config()) for _ in range(2))
+    twin.load_state_dict(model.state_dict())
+    settings = TrainerConfig(
+        optimizer=Optimizer.muon, learning_rate=0.01, weight_decay=0.1, muon_learning_rate=0.03, adam_epsilon=1e-8
+    )
+    optimizer = build_optimizer(model, settings)
+    of_twin = dict(zip(map(id, model.parameters()), twin.parameters(), strict=True))
+    hidden = [of_twin[id(weight)] for weight in find_hidden_matrices(model)]
+    others = [weight for weight in twin.parameters() if not any(weight is matrix for matrix in hidden)]
+    by_decay = [
+        {"params": [weight for weight in others if (weight.ndim > 1) is decays], "weight_decay": 0.1 * decays}
+        for decays in (True, False)
+    ]
+    separate = (
+        torch.optim.Muon(hidden, lr=0.03, weight_decay=0.1, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(by_decay, lr=0.01, eps=1e-8, fused=True),
+    )
+    for number in range(4):
+        for weight, other in zip(model.parameters(), twin.parameters(), strict=True):
+            weight.grad = torch.randn_like(weight)
+            other.grad = weight.grad.clone()
+        optimizer.step()
+        for one in separate:
+            one.step()
+        if number == 1:
+            state = optimizer.state_dict()
+            optimizer = build_optimizer(model, settings)
+            optimizer.load_state_dict(state)
+    for (name, weight), other in zip(model.named_parameters(), twin.parameters(), strict=True):
+        assert torch.equal(weight, other), name
 
 
 @pytest.mark.parametrize(

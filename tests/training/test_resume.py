@@ -57,6 +57,20 @@ def test_resume_is_bit_exact_mid_epoch_and_at_its_end(tmp_path, workers, accumul
         assert whole.lr_scheduler.state_dict()["last_epoch"] == resumed.lr_scheduler.state_dict()["last_epoch"]
 
 
+def test_muon_goes_on_bit_for_bit(tmp_path):
+    overrides = (
+        "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
+        "trainer.per_device_train_batch_size=4", "trainer.optimizer=muon", "trainer.muon_learning_rate=0.01",
+    )  # fmt: skip
+    whole, resumed = tiny_trainer(tmp_path, *overrides), tiny_trainer(tmp_path / "resumed", *overrides)
+    whole.train()
+    resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
+    for name, value in parameters(whole).items():
+        assert torch.equal(value, parameters(resumed)[name]), name
+    assert losses(whole) == losses(resumed)
+    assert _equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
+
+
 HELD = (
     f"trainer.max_steps={STEPS}",
     "trainer.save_strategy=steps",

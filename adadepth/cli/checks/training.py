@@ -25,6 +25,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
         unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
         yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
+    yield from _check_muon(trainer)
     yield from _check_plateau(config)
     yield from _check_hub(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:
@@ -49,6 +50,18 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         yield "trainer.dataloader_prefetch_factor: needs runtime.num_workers of at least 1"
     if trainer.dataloader_persistent_workers and config.runtime.num_workers == 0:
         yield "trainer.dataloader_persistent_workers=true: needs runtime.num_workers of at least 1"
+
+
+def _check_muon(trainer: TrainerConfig) -> Iterator[str]:
+    """Check that Muon has whole matrices, and that its learning rate is used."""
+    if trainer.optimizer is not Optimizer.muon:
+        if trainer.muon_learning_rate is not None:
+            yield f"trainer.muon_learning_rate={trainer.muon_learning_rate:g}: only used with trainer.optimizer=muon"
+        return
+    for name in ("fsdp", "deepspeed"):
+        if getattr(trainer, name):
+            split = f"trainer.optimizer=muon: needs whole matrices, which trainer.{name} splits"
+            yield f"{split}; set trainer.optimizer=adamw"
 
 
 def _check_hub(config: ExperimentConfig) -> Iterator[str]:

@@ -203,6 +203,10 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         """Bias b of the halting unit sigmoid(w y + b), (1,)."""
         return self._encoder.albert_layer.act.dense.bias
 
+    def list_heads(self) -> set[str]:
+        """Return the names of the task heads and of the halting unit."""
+        return super().list_heads() | {f"{self.base_model_prefix}.encoder.albert_layer.act"}
+
     def force_depth(self, depth: int | None) -> None:
         """Give every token `depth` updates instead of halting, or restore the configured depth if None."""
         self._encoder.forced_depth = depth

@@ -142,6 +142,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         check_rule(resolved, self.exit_signals, classes, loops, self.config.model_type, one_class=one_class)
         return resolved
 
+    def list_heads(self) -> set[str]:
+        """Return the names of the task head and, if there is one, of the halting unit."""
+        return super().list_heads() | ({"model.gate"} if self.config.gate else set())
+
     def set_step(self, step: int, total: int) -> None:
         """Set the completed and the total number of optimiser steps, for the loop curriculum.
 

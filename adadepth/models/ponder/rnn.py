@@ -138,6 +138,10 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
             full=(rows + step * trace.max_updates).sum(),
         )
 
+    def list_heads(self) -> set[str]:
+        """Return the names of the classifier and of the halting head."""
+        return {"classifier", "halting"}
+
     @property
     def max_updates(self) -> int:
         """Maximum number of steps of an example."""

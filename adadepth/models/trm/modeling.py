@@ -392,6 +392,10 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         rows = torch.full((), len(batch["labels"]), device=batch["labels"].device)
         return {"task": rows, "halt": rows}
 
+    def list_heads(self) -> set[str]:
+        """Return the names of the answer head and of the Q head."""
+        return {"lm_head", "q_head"}
+
     def descending_by_sign(self) -> set[str]:
         """Return the puzzle-kind embedding's name, which is trained by gradient signs as in the published code."""
         return {"prefix.weight"}

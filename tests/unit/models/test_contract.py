@@ -19,7 +19,7 @@ from tests.unit.models.every_model_support import BUILD, inputs_of
 
 ACT = {
     "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",
-    "shows_states", "least_activations", "halting_bias",
+    "shows_states", "least_activations", "halting_bias", "list_heads",
 }  # fmt: skip
 PONDER = {
     "DepthKnob",
@@ -47,9 +47,14 @@ OWN = {
         "ReadsCachedStates", "MixesLayers", "DepthKnob", "HoldsBudget", "set_step", "learning_rate_multipliers",
         "soft_depth", "expected_depth", "limit_depth", "no_weight_decay",
     },
-    "recurrent": PONDER | {"refills"},
-    "puzzles": {"DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations"},
-    "looped": {"DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations"},
+    "recurrent": PONDER | {"refills", "list_heads"},
+    "puzzles": {
+        "DepthKnob", "exit_signals", "trains_in_slots", "refills", "descending_by_sign", "least_activations",
+        "list_heads",
+    },
+    "looped": {
+        "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
+    },
     "early exit": {"DepthKnob", "exit_signals", "readout_work", "set_step", "take_padding"},
     "network": {"Remembers", "least_activations"},
     "supernet": {
