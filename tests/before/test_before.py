@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from adadepth.measure.metric_names import metric_name
-from adadepth.settings.fingerprint import WRITTEN_OUT
 from safetensors.torch import load_file
 
 import adadepth
 from adadepth import tasks
+from adadepth.config.fingerprint import WRITTEN_OUT
+from adadepth.metrics.metric_names import metric_name
 from tests.before.runs import RUNS
 from tests.configs.support import configured
 

@@ -24,7 +24,7 @@ _STEPS = {
     "test_problem_types": "predictions of a step are one class or one value, never several classes: exit rules read "
     "a softmax; tests/unit/models has the two",
 }
-_NO_GENERATION = "the source distribution has no tests of generation; below tests/unit/families, "
+_NO_GENERATION = "the source distribution has no tests of generation; below tests/unit/models, "
 _NO_BARE_MODEL = {"test_load_with_mismatched_shapes": "it has no model without a head, which that test loads"}
 
 PAR_XL = {name: value for name, value in TINY.items() if name in ParXLFields.__dataclass_fields__}
@@ -197,7 +197,7 @@ CASES = [
             "LoopedModel", "LoopedForCausalLM", "LoopedForSequenceClassification", "LoopedForTokenClassification"
         ),
         inputs=_words_and_mask,
-        skipped={"test_generation_tester_mixin_inheritance": _NO_GENERATION + "test_looped.py has some"},
+        skipped={"test_generation_tester_mixin_inheritance": _NO_GENERATION + "looped/test_looped.py has some"},
         attributes={"has_attentions": False},
     ),
     ModelCase(
