@@ -10,9 +10,17 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, tasks
+from adadepth import (
+    LoopedConfig,
+    LoopedForCausalLM,
+    LoopedForSequenceClassification,
+    Pipeline,
+    decode_texts,
+    self_speculation,
+    tasks,
+)
 from adadepth.contrib.serve.answers import compute_answer
 from adadepth.contrib.serve.knobs import Setting
 from adadepth.contrib.serve.serve import load_served_checkpoint
@@ -206,6 +214,37 @@ def test_another_head_is_new_and_nothing_else(tmp_path: Path, caplog: Any) -> No
     assert "randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
     weights = source.model.state_dict()
     assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
+    """Padded, in slots that texts share, and drafted with one loop: the same tokens."""
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
+    prompts, options = [IDS[0].tolist(), IDS[1, :4].tolist()], {"max_new_tokens": 5, "do_sample": False}
+    alone = [model.generate(torch.tensor([prompt]), **options)[0, len(prompt) :].tolist() for prompt in prompts]
+    together = decode_texts(model, prompts, GenerationConfig(**options), places=2, exit_rule="fixed:4")
+    assert [tokens.tolist() for tokens in together.tokens] == alone
+    ids, mask = IDS.clone(), torch.ones_like(IDS)
+    ids[1, -4:], mask[1, :-4] = IDS[1, :4], 0
+    assert model.generate(ids, attention_mask=mask, pad_token_id=0, **options)[:, LENGTH:].tolist() == alone
+    drafted = model.generate(IDS[:1], custom_generate=self_speculation, draft_rule="fixed:1", **options)
+    assert drafted[0, LENGTH:].tolist() == alone[0]
+
+
+def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the cache of the hub, in which the id has a folder for every commit."""
+    commit, name = "0" * 40, "models--someone--Recurrent"
+    folder = write_retrofit(tmp_path / name / "snapshots" / commit, "olmo2")
+    (tmp_path / name / "refs").mkdir()
+    (tmp_path / name / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    expected = LoopedForCausalLM.from_pretrained(folder)
+    hub = {"cache_dir": str(tmp_path), "local_files_only": True}
+    with torch.no_grad():
+        for load in LOADERS:
+            model = load("someone/Recurrent", **hub)
+            assert torch.equal(model(IDS).logits, expected(IDS).logits)
+            assert model.name_or_path == "someone/Recurrent"
 
 
 # ---- from the command line
