@@ -259,37 +259,42 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     def price(self, trace: DepthTrace) -> Work:
         """Return the MACs of a batch from its depth trace, without predictions, which `reading_work` counts.
 
-        A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. `adaptive` counts a token
-        until its exit. `executed` counts a token until the loops end. If the cache policy stops exited tokens,
-        `executed` counts what was computed, including keys and values of frozen states.
+        A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. The linear injection of a
+        loop takes 2 D^2 per token. `adaptive` counts a token until its exit. `executed` counts a token until the loops
+        end. If the cache policy stops exited tokens, `executed` counts what was computed, including keys and values of
+        frozen states.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
         lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
         width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
         token, pair = compute_layer_macs(config)
+        adapter = 2.0 * config.hidden_size**2 if config.injection == "linear" else 0.0
 
         def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
             return token + pair * ((length + 1) / 2 + ran.memory_length)
 
         width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
-        everything = len(updates) * width * work_of_token(width)
-        executed = everything * (config.prelude + config.core * ran.steps)
+        positions = len(updates) * width
+        everything = positions * work_of_token(width)
+        executed = everything * (config.prelude + config.core * ran.steps) + positions * adapter * ran.steps
         if ran.computed is not None:
             queries, keys, pairs = (counts.sum().to(everything) for counts in ran.computed)
             key = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
             core = queries * (token - key) + keys * key + pairs * pair
-            executed = everything * config.prelude + config.core * core
+            executed = everything * config.prelude + config.core * core + keys * adapter
         units = trace.valid.double()
         if by_token:
             units, updates = units.sum(dim=1), updates.sum(dim=1)
         else:
             units, updates = units * lengths, updates * lengths
+        layer, deepest = work_of_token(lengths), trace.updates.max().double()
+        loop = config.core * layer + adapter
         return Work(
             executed=executed,
-            dense=everything * (config.prelude + config.core * trace.updates.max().double()),
-            adaptive=(work_of_token(lengths) * (config.prelude * units + config.core * updates)).sum(),
-            full=(work_of_token(lengths) * units * (config.prelude + config.core * trace.max_updates)).sum(),
+            dense=everything * (config.prelude + config.core * deepest) + positions * adapter * deepest,
+            adaptive=(config.prelude * layer * units + loop * updates).sum(),
+            full=(units * (config.prelude * layer + loop * trace.max_updates)).sum(),
         )
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:

@@ -315,16 +315,19 @@ def test_work_follows_the_loops() -> None:
     assert two.executed == two.adaptive == two.full / 2
 
 
-def test_work_is_what_torch_counts() -> None:
+@pytest.mark.parametrize("injection", ["none", "linear"])
+def test_work_is_what_torch_counts(injection: str) -> None:
     """Its counter sees whole products: all pairs of tokens, of which a causal mask leaves half."""
-    model = small(LoopedForSequenceClassification, prelude=1, core=2, num_loops=3, num_labels=2)
+    fields = {"prelude": 1, "core": 2, "num_loops": 3, "injection": injection}
+    model = small(LoopedForSequenceClassification, **fields, num_labels=2)
     model.set_attn_implementation("eager")
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         trace = model(IDS).trace
     queries = 3 * (1 + 2 * 3) * 2 * WIDTH
     halved = queries * LENGTH**2 - queries * LENGTH * (LENGTH + 1) / 2
-    found = model.price(trace).executed + halved + 3 * WIDTH * 2
-    assert counter.get_total_flops() == 2 * found
+    work = model.price(trace)
+    assert work.executed == work.dense == work.adaptive == work.full
+    assert counter.get_total_flops() == 2 * (work.executed + halved + 3 * WIDTH * 2)
 
 
 def test_padding_and_left_tokens_cost_only_what_ran() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from adadepth import (
@@ -229,6 +230,18 @@ def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
     assert model.generate(ids, attention_mask=mask, pad_token_id=0, **options)[:, LENGTH:].tolist() == alone
     drafted = model.generate(IDS[:1], custom_generate=self_speculation, draft_rule="fixed:1", **options)
     assert drafted[0, LENGTH:].tolist() == alone[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_work_is_what_torch_counts(kind: str, tmp_path: Path) -> None:
+    """The counter sees all pairs of tokens, of which the causal mask leaves half, and the prediction."""
+    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind), attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        trace = model(IDS).trace
+    layers, queries = 2 + 2 * 4 + 1, 4 * fields_of(kind)["head_dim"]
+    masked = layers * 2 * 2 * queries * LENGTH * (LENGTH - 1) / 2
+    prediction = model.reading_work("logits", torch.full((2 * LENGTH,), LENGTH)).sum()
+    assert counter.get_total_flops() == 2 * (model.price(trace).executed + masked + prediction)
 
 
 def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
