@@ -168,6 +168,21 @@ class BorrowedConfig:
 
 
 @dataclass
+class LoraConfig:
+    """Settings of low-rank adapters, which train a pretrained model with few parameters."""
+
+    rank: int | None = setting(None, "rank r of the adapters; None: no adapters, all weights are trained", at_least(1))
+    alpha: float = setting(16.0, "scale of the adapters, which is divided by the rank", POSITIVE)
+    dropout: float = setting(0.0, "dropout probability of the inputs of adapters", BELOW_ONE)
+    target_modules: list[str] | None = setting(
+        None, "names, or ends of names, of the linear layers that get an adapter; None: all but heads and embeddings"
+    )
+    modules_to_save: list[str] | None = setting(
+        None, "names, or ends of names, of the modules to train in full; None: task heads and halting heads"
+    )
+
+
+@dataclass
 class TrainerConfig(BorrowedConfig):
     """Settings of the `transformers` trainer, and further ones that `adadepth.training` applies."""
 
@@ -179,6 +194,7 @@ class TrainerConfig(BorrowedConfig):
     muon_learning_rate: float | None = setting(
         None, "peak learning rate of Muon's matrices; None: learning_rate", POSITIVE
     )
+    lora: LoraConfig = setting(LoraConfig, "low-rank adapters (LoRA) on a pretrained model")
     decay_vectors: bool = setting(False, "apply weight_decay to biases and layer norms, too")
     ema_decay: float | None = setting(
         None,

@@ -23,6 +23,7 @@ from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.errors import CheckpointError, WeightShapeError
+from adadepth.models.adapter_weights import find_adapters, read_merged_weights
 from adadepth.models.generation_file import check_generation_file
 from adadepth.models.registry import Family, families, join_alternatives, load
 
@@ -95,7 +96,12 @@ class StrictLoading:
         )
         # Without a configuration, transformers may follow an adapter of the hub to a base that it does not report.
         options = {**kwargs, "output_loading_info": True, "ignore_mismatched_sizes": ignores_shapes or bool(stored)}
-        published = cls.read_published(path, stored, options)
+        if (adapted := find_adapters(path, kwargs)) is None:
+            published = cls.read_published(path, stored, options)
+        else:
+            config: Any = cls.config_class  # type: ignore[attr-defined]
+            plain = {"config": config.from_pretrained(adapted), "state_dict": read_merged_weights(adapted)}
+            published = {**plain, **options}
         source, options = (path, options) if published is None else (None, published)
         with nullcontext() if ignores_shapes else _suppress_table():
             model, report = parent.from_pretrained(source, *args, **options)

@@ -15,6 +15,7 @@ from adadepth.models.registry import budget_mode, family
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension
+from adadepth.training.lora import AdapterScale
 
 
 def build_extensions(
@@ -36,6 +37,8 @@ def _build_settings_extensions(
     if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
+    if config.trainer.lora.rank is not None:
+        yield AdapterScale(config.trainer.lora)
     if config.trainer.ema_decay is not None:
         yield WeightAverageExtension(model, config.trainer.ema_decay)
 

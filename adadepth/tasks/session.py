@@ -40,6 +40,7 @@ from adadepth.training.callbacks import (
 )
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
+from adadepth.training.lora import ADAPTER, add_adapters, merge_adapters, save_adapter
 from adadepth.training.profiling import profile_training
 from adadepth.training.tracking import (
     LogPosition,
@@ -98,6 +99,8 @@ class Session:
         Returns:
             The final metrics, and the run directory.
         """
+        if self.config.trainer.lora.rank is not None:
+            add_adapters(self.model, self.config.trainer.lora)
         session, args = self.with_extensions(), self.args
         session.data = check_initial_tokenizer(self.config, session.data)
         check_rival_data(self.config, session.data, self.model)
@@ -218,8 +221,9 @@ class Session:
         _run_training(self, checkpoint, owner or self.run.directory)
         if is_main_process():
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
+        is_merged = self._merge_adapters()
         is_changed = adjust is not None and adjust(self) is not False
-        if is_changed or tracking.needs_final_evaluation(trainer.state):
+        if is_merged or is_changed or tracking.needs_final_evaluation(trainer.state):
             with tracking.muted():
                 trainer.evaluate()
         results.show_grid(trainer)
@@ -229,6 +233,16 @@ class Session:
         if (objective := metrics.get(self.config.optimise)) is not None:
             tracking.tracker.objective(objective)
         return metrics
+
+    def _merge_adapters(self) -> bool:
+        """Save the adapters of the trained model, if it has any, and merge them; return whether it had."""
+        settings, model = self.config.trainer.lora, self.trainer.unwrapped_model
+        if settings.rank is None:
+            return False
+        if is_main_process():
+            save_adapter(model, settings, self.run.directory / ADAPTER)
+        merge_adapters(model)
+        return True
 
     def _build_trainer(self) -> None:
         """Build the trainer of the session, with its callbacks."""

@@ -35,6 +35,8 @@ def _check_sharding(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
+    if trainer.lora.rank is not None and importlib.util.find_spec("peft") is None:
+        yield f"trainer.lora.rank={trainer.lora.rank}: {missing_package('peft', 'adadepth[lora]')}"
     if trainer.fsdp and not is_distributed():
         alone = "trainer.fsdp=true: shards over several processes, but there is only one"
         yield f"{alone}; start it with torchrun, or set it to false"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.config.declaration import format_value
-from adadepth.config.experiment import Optimizer, Precision, Schedule
+from adadepth.config.experiment import LoraConfig, Optimizer, Precision, Schedule
 from adadepth.config.modes import modes
 from adadepth.metrics.directions import is_contradicted
 
@@ -26,6 +26,7 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
         unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
         yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
     yield from _check_muon(trainer)
+    yield from _check_lora(config)
     yield from _check_plateau(config)
     yield from _check_hub(config)
     if trainer.precision is Precision.fp16 and trainer.use_cpu:
@@ -62,6 +63,25 @@ def _check_muon(trainer: TrainerConfig) -> Iterator[str]:
         if getattr(trainer, name):
             split = f"trainer.optimizer=muon: needs whole matrices, which trainer.{name} splits"
             yield f"{split}; set trainer.optimizer=adamw"
+
+
+def _check_lora(config: ExperimentConfig) -> Iterator[str]:
+    """Check that adapters have pretrained weights to adapt, and that no other setting freezes or splits these."""
+    lora, trainer = config.trainer.lora, config.trainer
+    if lora.rank is None:
+        changed = [name for name, value in vars(lora).items() if value != getattr(LoraConfig(), name)]
+        yield from (f"trainer.lora.{name}: required by trainer.lora.{changed[0]}" for name in ("rank",) if changed)
+        return
+    key = f"trainer.lora.rank={lora.rank}"
+    if config.mode is not Mode.train or config.task is Task.architecture_search:
+        yield f"{key}: only with mode=train and another task than architecture_search"
+    if config.model.pretrained is None:
+        yield f"model.pretrained: required by {key}"
+    for name in ("fsdp", "deepspeed"):
+        if getattr(trainer, name):
+            yield f"{key}: cannot be combined with trainer.{name}"
+    if config.halting.alone:
+        yield f"{key}: cannot be combined with halting.alone"
 
 
 def _check_hub(config: ExperimentConfig) -> Iterator[str]:

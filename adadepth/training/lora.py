@@ -1,0 +1,156 @@
+"""Low-rank adapters (LoRA, Hu et al. 2021, arXiv 2106.09685) in training, with PEFT's layers inside the model.
+
+In training, the matrices of the base are frozen, and W0 x becomes W0 x + (alpha / r) B A x. Task heads and halting
+heads are trained in full. At the end, the adapters are added to the matrices, so that the saved model is a plain
+checkpoint.
+This is the only module that imports PEFT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from adadepth.config.experiment import LoraConfig
+from adadepth.errors import ConfigError, nearest
+from adadepth.models.adapter_weights import write_scale
+from adadepth.models.contract import ReadsCachedStates
+from adadepth.training.extension import Extension
+from adadepth.training.muon import find_hidden_matrices
+
+ADAPTER = "adapter"  # folder of a run
+_PREFIX = "base_model.model."  # of the names in PEFT's files
+
+
+def add_adapters(model: Any, settings: LoraConfig) -> None:
+    """Freeze a model, insert adapters into its matrices, and train its heads in full.
+
+    Args:
+        model: A `DepthModel` with pretrained weights, which is changed in place.
+        settings: Settings `trainer.lora` with a rank.
+
+    Raises:
+        ConfigError: If a name of the settings fits no module, or the base of the model is frozen anyway.
+    """
+    from peft import inject_adapter_in_model
+
+    if isinstance(model, ReadsCachedStates):
+        raise ConfigError(f"trainer.lora.rank={settings.rank}: {type(model).__name__} trains no matrix of its base")
+    trained = list_trained_modules(model, settings)
+    config = _build_peft_config(model, settings, trained)
+    config.modules_to_save = None  # they are trained in place, without copies
+    model.requires_grad_(False)
+    inject_adapter_in_model(config, model)
+    for name in trained:
+        model.get_submodule(name).requires_grad_(True)
+
+
+def list_adapted_modules(model: Any, settings: LoraConfig) -> list[str]:
+    """Return the names of the linear layers that get an adapter; the default is every layer of hidden states."""
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
+    if settings.target_modules is not None:
+        return _match_names("target_modules", settings.target_modules, list(linear))
+    hidden = {id(weight) for weight in find_hidden_matrices(model)}
+    return [name for name, module in linear.items() if id(module.weight) in hidden]
+
+
+def list_trained_modules(model: Any, settings: LoraConfig) -> list[str]:
+    """Return the names of the modules that are trained in full.
+
+    The default is every task head and halting head, except one that holds the output matrix of a language model.
+    """
+    if settings.modules_to_save is not None:
+        return _match_names("modules_to_save", settings.modules_to_save, [name for name, _ in model.named_modules()])
+    reads_words = model.vocabulary_size is not None
+    embeddings = (model.get_input_embeddings(), model.get_output_embeddings()) if reads_words else ()
+    words = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
+    heads = {name: model.get_submodule(name) for name in sorted(model.list_heads())}
+    return [
+        name
+        for name, head in heads.items()
+        if any(True for _ in head.parameters()) and not words & {id(weight) for weight in head.parameters()}
+    ]
+
+
+def _match_names(key: str, names: list[str], modules: list[str]) -> list[str]:
+    """Return the modules whose name, or its end after a dot, is in the list."""
+    for name in names:
+        if not any(_match_end(module, name) for module in modules):
+            ends = sorted({module.rpartition(".")[2] for module in modules})
+            raise ConfigError(f"trainer.lora.{key}: the model has no {name!r}{nearest(name, ends)}")
+    return [module for module in modules if any(_match_end(module, name) for name in names)]
+
+
+def _match_end(module: str, name: str) -> bool:
+    return module == name or module.endswith(f".{name}")
+
+
+def _build_peft_config(model: Any, settings: LoraConfig, trained: list[str]) -> Any:
+    from peft import LoraConfig as PeftConfig
+
+    assert settings.rank is not None, "validated"
+    return PeftConfig(
+        base_model_name_or_path=model.name_or_path or None,
+        r=settings.rank,
+        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        lora_dropout=settings.dropout,
+        target_modules=list_adapted_modules(model, settings),
+        modules_to_save=trained or None,
+    )
+
+
+def _list_adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    from peft.tuners.lora import LoraLayer
+
+    yield from [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+
+
+def save_adapter(model: Any, settings: LoraConfig, folder: Path) -> None:
+    """Write adapters and heads of a trained model in PEFT's format, for the base model that it started from.
+
+    Args:
+        model: Model with adapters.
+        settings: Settings `trainer.lora` of the run.
+        folder: New folder.
+    """
+    layers = dict(_list_adapted_layers(model))
+    trained = list_trained_modules(model, settings)
+    config = _build_peft_config(model, settings, trained)
+    config.target_modules, config.inference_mode = set(layers), True
+    weights = {
+        name.replace(".default.", "."): value for name, value in model.state_dict().items() if ".lora_" in name
+    } | {f"{head}.{name}": value for head in trained for name, value in model.get_submodule(head).state_dict().items()}
+    config.save_pretrained(folder)
+    contiguous = {_PREFIX + name: value.detach().cpu().contiguous() for name, value in weights.items()}
+    save_file(contiguous, folder / "adapter_model.safetensors", {"format": "pt"})
+
+
+@torch.no_grad()
+def merge_adapters(model: Any) -> None:
+    """Add the adapters to the matrices of a model, which has plain linear layers afterwards."""
+    for name, layer in _list_adapted_layers(model):
+        layer.merge()
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())
+
+
+class AdapterScale(Extension):
+    """Extension that records the scale of the adapters in every checkpoint, with which other modes read it.
+
+    Args:
+        settings: Settings `trainer.lora` with a rank.
+    """
+
+    def __init__(self, settings: LoraConfig) -> None:
+        assert settings.rank is not None, "validated"
+        self._scale = settings.alpha / settings.rank
+
+    def save(self, checkpoint: Path, process: int) -> None:
+        """Write the scale on the main process."""
+        if process == 0:
+            write_scale(checkpoint, self._scale)

@@ -1,0 +1,132 @@
+"""Low-rank adapters in runs: what trains, what is saved, and what reads it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import adadepth
+from adadepth.config.experiment import LoraConfig
+from adadepth.errors import ConfigError
+from adadepth.runs.directory import read_record
+from adadepth.training.lora import add_adapters, merge_adapters
+from tests.runs_support import folder_of_run
+from tests.toy_support import execute
+from tests.training.support import assert_same_end, interrupted_after
+from tests.unit.models.every_model_support import BUILD, step_of
+
+peft = pytest.importorskip("peft")
+SMALL = (
+    "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2",
+    "trainer.save_steps=2", "trainer.save_total_limit=null", "trainer.logging_steps=1",
+)  # fmt: skip
+LORA = ("trainer.lora.rank=2", "trainer.lora.alpha=8", "trainer.lora.dropout=0.1", "trainer.learning_rate=0.01")
+SIZES = ("model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32")
+CASES = {"LoopedForCausalLM": ("loop_tiny", "model.gate=true", "model.objective=gate", *SIZES)}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def runs(request, tmp_path_factory) -> tuple[str, tuple[str, ...], Path, Path]:
+    """The class of a model, the command of its runs, a pretrained run, and one with adapters on it."""
+    folder, command = tmp_path_factory.mktemp("lora"), ("--config-name", *CASES[request.param], *SMALL)
+    base = folder_of_run(folder / "base", *command)
+    command = (*command, f"model.pretrained={base / 'model'}", f"tokenizer.path={base / 'model'}", *LORA)
+    return request.param, command, base, folder_of_run(folder / "adapted", *command)
+
+
+def load(name: str, folder: Path):
+    return getattr(adadepth, name).from_pretrained(folder).eval()
+
+
+def test_matrices_of_the_base_are_saved_with_their_adapters(runs):
+    name, _, base, run = runs
+    before, after = (load_file(folder / "model" / "model.safetensors") for folder in (base, run))
+    assert before.keys() == after.keys(), "a plain checkpoint"
+    changed = {name for name, weight in before.items() if not torch.equal(weight, after[name])}
+    heads = load(name, base / "model").list_heads()
+    is_matrix = [not any(part in name for part in ("embeddings", "norm", "Norm", "bias")) for name in changed]
+    assert all(right or any(head in name for head in heads) for name, right in zip(changed, is_matrix, strict=True))
+    assert any("gate" in name or "act.dense" in name for name in changed), "halting heads train"
+    assert not any("embed_tokens" in name or "word_embeddings" in name for name in changed)
+
+
+def test_peft_merges_the_adapter_into_the_base(runs):
+    name, _, base, run = runs
+    merged = peft.PeftModel.from_pretrained(load(name, base / "model"), run / "adapter").merge_and_unload()
+    expected, weights = load(name, run / "model").state_dict(), merged.state_dict()
+    for weight in expected:
+        torch.testing.assert_close(weights[weight], expected[weight], rtol=1e-5, atol=1e-6)
+
+
+def test_a_checkpoint_is_read_with_its_adapters(runs):
+    name, _, _, run = runs
+    last = run / "checkpoints" / read_record(run)["best_checkpoint"]
+    assert any(".lora_A." in name for name in load_file(last / "model.safetensors"))
+    expected, weights = load(name, run / "model").state_dict(), load(name, last).state_dict()
+    for weight in expected:
+        torch.testing.assert_close(weights[weight], expected[weight], rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
+    _, command, _, run = runs
+    (root,) = (part for part in command if part in ("loop_tiny", "act_tiny"))
+    evaluated = folder_of_run(
+        tmp_path / "e", "--config-name", root, "mode=evaluate", f"checkpoint={run}", "trainer.disable_tqdm=true"
+    )
+    metric = "eval/loss"
+    ends = [read_record(folder)["final_metrics"][metric] for folder in (run, evaluated)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-6)
+    stopped = interrupted_after(2, run, tmp_path)
+    shutil.rmtree(stopped / "adapter")
+    assert execute(f"resume={stopped}") == 0
+    assert_same_end(stopped, run)
+    names = ("adapter_model.safetensors", "adapter_config.json")
+    assert all((stopped / "adapter" / file).read_bytes() == (run / "adapter" / file).read_bytes() for file in names[:1])
+
+
+@pytest.mark.parametrize("name", [name for name in BUILD if name not in ("mixture", "supernet", "act choices")])
+def test_every_adapter_learns_and_merging_changes_nothing(name):
+    """A layer that some kernel multiplied without its adapter would have no gradient."""
+    torch.manual_seed(0)
+    model = BUILD[name]()
+    add_adapters(model, LoraConfig(rank=2))
+    with torch.no_grad():
+        for weight_name, weight in model.named_parameters():
+            if ".lora_" in weight_name:
+                weight.normal_(std=0.1)
+    torch.manual_seed(0)
+    model.train()(**step_of(name)).loss.backward()
+    adapters = {name: weight for name, weight in model.named_parameters() if ".lora_B." in name}
+    silent = [name for name, weight in adapters.items() if weight.grad is None or not weight.grad.any()]
+    pooler = [name for name in silent if "pooler" in name]
+    assert adapters
+    assert silent == pooler, "only a pooler may be unused"
+
+    def predict():
+        torch.manual_seed(0)
+        with torch.no_grad():
+            return model.eval()(**step_of(name)).loss
+
+    apart = predict()
+    merge_adapters(model)
+    assert not any(".lora_" in name for name in model.state_dict())
+    torch.testing.assert_close(predict(), apart, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("mixture", LoraConfig(rank=2), r"^trainer.lora.rank=2: \w+ trains no matrix of its base$"),
+        ("albert", LoraConfig(rank=2, target_modules=["quary"]),
+         r"^trainer.lora.target_modules: the model has no 'quary' \(did you mean 'query'\?\)$"),
+        ("albert", LoraConfig(rank=2, modules_to_save=["head"]),
+         r"^trainer.lora.modules_to_save: the model has no 'head'"),
+    ],
+)  # fmt: skip
+def test_names_that_fit_nothing_are_refused(name, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        add_adapters(BUILD[name](), settings)
