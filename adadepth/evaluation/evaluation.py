@@ -63,10 +63,10 @@ class LossAccumulator:
                 total[name] = total.get(name, torch.zeros_like(sums)) + sums
         self._sums = total
 
-    def means(self) -> dict[str, float]:
-        """Return the mean `<part>_loss` of every loss term that has targets."""
+    def means(self, suffix: str = "_loss") -> dict[str, float]:
+        """Return the mean `<part>_loss` of every loss term that has targets, or with another suffix of the names."""
         totals = {name: sums.tolist() for name, sums in self._sums.items()}
-        return {f"{name}_loss": total / count for name, (total, count) in totals.items() if count}
+        return {f"{name}{suffix}": total / count for name, (total, count) in totals.items() if count}
 
 
 class UnitStatistics(HaltingStatistics):
@@ -163,7 +163,7 @@ class Evaluation:
         self._reporter = TaskDepthReporter(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self.wants_rows = wants_rows
-        self._losses = LossAccumulator()
+        self._losses, self._measures = LossAccumulator(), LossAccumulator()
         self._statistics = build_statistics(model, self._reporter.classes, self._reporter.difficulties, device)
         self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
         self._options = make_exit_kwargs(model)
@@ -180,6 +180,10 @@ class Evaluation:
         self.scorer.record(batch, outputs)
         if outputs.loss_parts is not None:  # sentences without targets have no loss
             self._losses.add(outputs.loss_parts, self.model.count_targets(batch))
+        if (measures := getattr(outputs, "measures", None)) is not None:
+            counts = {name: measure.count for name, measure in measures.items()}
+            means = {name: measure.total / measure.count.clamp(min=1) for name, measure in measures.items()}
+            self._measures.add(means, counts)
         if self.wants_statistics:
             units = self._reporter.units(batch, outputs)
             if self._reads_states:
@@ -193,6 +197,7 @@ class Evaluation:
         """Merge the sums and records of all processes. Every process must call it."""
         self.scorer.merge()
         self._losses.merge()
+        self._measures.merge()
         all_reduce_sum(self._statistics.tensors())
         all_reduce_sum([] if self._words is None else self._words.tensors())
 
@@ -201,8 +206,8 @@ class Evaluation:
         return self._losses.means()
 
     def metrics(self) -> dict[str, float]:
-        """Return the scalar metrics by name, among them `loss`."""
-        return self.scorer.metrics(self.losses())
+        """Return the scalar metrics by name, among them `loss` and the model's own measures."""
+        return self.scorer.metrics(self.losses()) | self._measures.means(suffix="")
 
     def report(self) -> EvaluationReport | None:
         """Return depth statistics and task results for the report, or None if none is wanted."""

@@ -38,6 +38,7 @@ OUTPUTS: dict[str, dict[str, Field]] = {
     "search": _WORDS,
     "puzzle": {"logits": Field(3, "(B, L, V)")},
 }
+# Further measures of an evaluation: `measures`, sums over counts (`LossTerm`) by name, which become metrics.
 # Other fields depend on the model: `sop_logits` (B, 2) on the loss part `sop`; `memory` on `Remembers`;
 # `carry` on `trains_in_slots`; of a puzzle that is evaluated, `step_logits` (B, N, L, V) and `exit_steps` (B,), as of
 # any model with `exit_signals` under a rule.

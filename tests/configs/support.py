@@ -76,7 +76,8 @@ HOMES = {
     )},
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
     ("trainer", "loop_tiny"): "loop_tiny",
-    ("model", "early_exit_hops"): "exit_hops",
+    **{("model", name): "mor_tiny" for name in ("mor_mini", "mod_mini", "router_tuning")},
+    ("model", "early_exit_hops"): "exit_hops", ("model", "mor_hops"): "mor_hops",
     ("model", "looped_hops"): "loop_hops", ("dataset", "hops_causal"): "loop_hops",
     **{(group, name): f"loop_{name}" for name in ("trace", "mano") for group in ("dataset", "trainer")},
     ("trainer", "trm"): "trm_tiny", ("trainer", "trm_tiny"): "trm_tiny",
@@ -98,6 +99,7 @@ NEEDS = {
     ("model", "stock"): ["model.pretrained=folder"],
     **{("model", name): ["model.pretrained=folder"] for name in ("looped_retrofit", "published_retrofit")},
     ("model", "early_exit_retrofit"): ["model.pretrained=folder"],
+    ("model", "router_tuning"): ["model.pretrained=folder"],
     ("model", "albert_act_mini"): ["dataset.sequence_length=128"],
 }
 

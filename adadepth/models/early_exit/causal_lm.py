@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.early_exit.cache import ExitCache, check_policy
-from adadepth.models.early_exit.layers import RunningTexts
 from adadepth.models.early_exit.modeling import EarlyExitOutput
 from adadepth.models.early_exit.stepping import ReadingRule, fill_table
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
-from adadepth.models.shared.causal import causal_targets, count_in_documents
+from adadepth.models.shared.causal import causal_targets, mask_by_documents
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
+from adadepth.models.shared.layered_network import RunningTexts
 from adadepth.models.shared.losses import LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.models.shared.steps import Choice, run_steps
 
@@ -96,7 +96,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
         cache = inputs["past_key_values"]
         uses_cache = cache is not None or bool(use_cache) or cache_policy is not None
         if documents is not None:
-            inputs |= _mask_by_documents(documents, position_ids, uses_cache)
+            inputs |= mask_by_documents(documents, position_ids, uses_cache)
         rule = self.resolve_rule(exit_rule)
         if isinstance(cache, ExitCache):
             run, output = self._run_cached(inputs, rule, targets, logits_to_keep, generator)
@@ -229,17 +229,6 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a token to predict."""
         return (causal_targets(labels) >= 0).sum()
-
-
-def _mask_by_documents(documents: Tensor, position_ids: Tensor | None, uses_cache: bool) -> dict[str, Any]:
-    """Return positions and mask with which each token sees its own document alone: positions of 0 begin documents.
-
-    Raises:
-        DataError: If the call has positions or uses a cache.
-    """
-    if uses_cache or position_ids is not None:
-        raise DataError("documents: cannot be combined with a cache or position_ids")
-    return {"position_ids": count_in_documents(documents), "attention_mask": None}
 
 
 def _select_columns(logits_to_keep: int | Tensor) -> slice | Tensor:

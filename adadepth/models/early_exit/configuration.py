@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.config.declaration import setting
-from adadepth.errors import ConfigError, nearest
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.cache import check_policy
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
-
-# Sizes of a network that every type has, and those that a type may lack.
-SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-OPTIONAL_SIZES = (
-    "embedding_size",
-    "num_key_value_heads",
-    "max_position_embeddings",
-    "tie_word_embeddings",
-    "initializer_range",
-)
+from adadepth.models.shared.network_configuration import build_network_config, copy_sizes
 
 
 @strict
@@ -70,8 +61,8 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         if isinstance(self.base_config, dict):
             self.base_config = AutoConfig.for_model(**self.base_config)
         elif self.base_config is None:
-            self.base_config = self._build_base()
-        self._take_sizes(self.base_config)
+            self.base_config = build_network_config(self)
+        copy_sizes(self, self.base_config)
         super().__post_init__(**kwargs)
         exits = self.exits
         for rule in filter(None, (self.exit_rule, f"fixed:{len(exits)}")):
@@ -92,34 +83,3 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
         """Layers with an exit after them, counted from 1, in order; the last layer always has one."""
         chosen = range(1, self.num_hidden_layers) if self.exit_layers is None else self.exit_layers
         return sorted({*chosen, self.num_hidden_layers})
-
-    def _build_base(self) -> PreTrainedConfig:
-        """Build the configuration of a new network.
-
-        Raises:
-            ConfigError: If transformers has no such type, or the network has no such sizes.
-        """
-        if self.base not in CONFIG_MAPPING:
-            raise ConfigError(f"base={self.base}: transformers has no such type{nearest(self.base, CONFIG_MAPPING)}")
-        kind = CONFIG_MAPPING[self.base]
-        sizes: dict[str, Any] = {name: getattr(self, name) for name in (*SIZES, "max_position_embeddings")}
-        typed = {
-            "embedding_size": self.embedding_size or self.hidden_size,
-            "num_key_value_heads": self.num_key_value_heads or self.num_attention_heads,
-            "head_dim": self.hidden_size // self.num_attention_heads,
-        }
-        sizes |= {name: value for name, value in typed.items() if hasattr(kind, name)}
-        defaulted = ("tie_word_embeddings", "initializer_range")
-        sizes |= {name: value for name in defaulted if (value := getattr(self, name)) is not None}
-        tokens = {f"{name}_token_id": None for name in ("bos", "eos", "cls", "sep")}
-        # The id of padding is not that of the type's own vocabulary; RoBERTa counts positions from it.
-        return AutoConfig.for_model(self.base, **sizes, **tokens, pad_token_id=self.pad_token_id)
-
-    def _take_sizes(self, base: PreTrainedConfig) -> None:
-        self.base = base.model_type
-        for name in SIZES:
-            if not hasattr(base, name):
-                raise ConfigError(f"base={base.model_type}: its configuration has no {name}")
-            setattr(self, name, getattr(base, name))
-        for name in OPTIONAL_SIZES:
-            setattr(self, name, getattr(base, name, None))

@@ -15,45 +15,41 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from transformers import (
     CONFIG_MAPPING,
     MODEL_FOR_CAUSAL_LM_MAPPING,
-    MODEL_FOR_MASKED_LM_MAPPING,
     MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
     Cache,
-    PreTrainedModel,
 )
 from transformers.activations import ACT2FN
 
-from adadepth.errors import ConfigError, DataError
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 from adadepth.models.early_exit.configuration import EarlyExitConfig
-from adadepth.models.early_exit.layers import (
-    ExitableLayers,
-    RunningTexts,
-    begin_texts,
-    count_layer_macs,
-    count_projection_macs,
-    draw_skipped,
-    split_model,
-)
 from adadepth.models.early_exit.losses import (
     dropout_probability,
     exit_weights,
 )
 from adadepth.models.registry import families
-from adadepth.models.shared.encoders import check_words, longest_sequence
+from adadepth.models.shared.layered_network import (
+    RunningTexts,
+    begin_texts,
+    count_layer_macs,
+    count_projection_macs,
+    draw_skipped,
+)
 from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
     takes_one_class,
 )
+from adadepth.models.shared.network_model import NetworkModel
 from adadepth.models.shared.outputs import FieldOrderedOutput
 from adadepth.models.shared.steps import (
     ExitRuleKnob,
@@ -161,7 +157,7 @@ class ExitGate(nn.Linear):
         return linear_in_float32(self, states.detach()).squeeze(-1)
 
 
-class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
+class EarlyExitModel(ExitRuleKnob, NetworkModel):
     """The base class of all heads: a network of transformers, its own head, and what early exits have of their own.
 
     Attributes:
@@ -171,19 +167,14 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
 
     config: EarlyExitConfig
     config_class = EarlyExitConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
     supports_gradient_checkpointing = True
-    accepts_loss_kwargs = False
-    _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
+    _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     depth_unit: DepthUnit = "token"
-    mapping: ClassVar[Any]
     task_part: ClassVar[str] = "task"
 
     def __init__(self, config: EarlyExitConfig) -> None:
         super().__init__(config)
-        self.model, self.head, self._tied_weights_keys = split_model(self._build_stock())
-        config.base_config = self.model.config  # that of the layers: `attn_implementation` then has one owner
+        self.build_network()
         self.exits = nn.ModuleList()
         if config.exit_heads != "shared":
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
@@ -243,43 +234,6 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
             self.head.eval()
         return self
 
-    @classmethod
-    def find_stock_class(cls, config: EarlyExitConfig) -> Any:
-        """Return the model of transformers for this task and a configuration.
-
-        Raises:
-            ConfigError: If transformers has none.
-        """
-        kind = type(config.base_config)
-        stock_class = cls.mapping.get(kind, None)
-        is_encoder_as_decoder = cls.mapping is MODEL_FOR_CAUSAL_LM_MAPPING and kind in MODEL_FOR_MASKED_LM_MAPPING
-        if stock_class is None or is_encoder_as_decoder:
-            raise ConfigError(f"base={config.base}: transformers has no such network for {cls.__name__}")
-        return stock_class
-
-    def _build_stock(self) -> Any:
-        """Build the model of transformers, with random weights."""
-        config, stock_class = self.config, self.find_stock_class(self.config)
-        base: Any = config.base_config
-        base.num_labels = count_head_classes(config)
-        if config.tie_word_embeddings is not None:  # may have changed since the configuration was built
-            base.tie_word_embeddings = config.tie_word_embeddings
-        attention = config._attn_implementation
-        if attention == "sdpa" and not stock_class._supports_sdpa:
-            attention = "eager"
-        return stock_class._from_config(config.base_config, attn_implementation=attention)
-
-    def _init_weights(self, module: nn.Module) -> None:
-        self.model._init_weights(module)
-
-    def get_input_embeddings(self) -> Any:
-        """Return the table of word embeddings."""
-        return self.model.get_input_embeddings()
-
-    def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the word embeddings."""
-        self.model.set_input_embeddings(value)
-
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> Any:
@@ -301,11 +255,6 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         for exit in exits:
             exit.copy_weights(self.head)
 
-    @property
-    def layers(self) -> ExitableLayers:
-        """The layers of the network."""
-        return next(part for part in self.model.modules() if isinstance(part, ExitableLayers))
-
     # ---- What the rest of the package asks
 
     @property
@@ -323,30 +272,9 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         """The number of exits."""
         return len(self.config.exits)
 
-    @property
-    def longest_sequence(self) -> int | None:
-        """The most tokens of a text; None: any number."""
-        positions = longest_sequence(self.model)
-        return self.config.max_position_embeddings if positions is None else positions
-
-    @property
-    def vocabulary_size(self) -> int | None:
-        """The number of pieces in the vocabulary."""
-        return int(self.config.vocab_size)
-
-    @property
-    def is_causal(self) -> bool:
-        """Whether tokens see only those before them."""
-        return type(self.config.base_config) not in MODEL_FOR_MASKED_LM_MAPPING
-
     def set_step(self, step: int, total: int) -> None:
         """Set the completed and all optimiser steps, on which curriculum and layer dropout depend."""
         self._step, self._total = step, total
-
-    def take_padding(self, token: int | None) -> None:
-        """Set the tokenizer's id of padding if the configuration has none."""
-        if self.config.pad_token_id is None:
-            self.config.pad_token_id = token
 
     @property
     def readout_work(self) -> float:
@@ -418,20 +346,6 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
             return begin_texts(self.model, self.layers, inputs, use_cache)
 
-    def check_words(self, inputs: Mapping[str, Any]) -> Tensor:
-        """Return the ids, (B, T), or embeddings, (B, T, D), of a call.
-
-        Raises:
-            DataError: If there is not exactly one of both.
-            ValueError: If there are no tokens, or an id is not in the vocabulary.
-        """
-        ids, embedded = inputs.get("input_ids"), inputs.get("inputs_embeds")
-        if (ids is None) == (embedded is None):
-            raise DataError("input_ids, inputs_embeds: give exactly one of them")
-        words: Any = ids if embedded is None else embedded
-        check_words(words, self.get_input_embeddings())
-        return cast(Tensor, words)
-
     def run_to_exit(self, running: RunningTexts, step: int) -> Tensor:
         """Run the layers until an exit, counted from 1; return the states there, (A, T, D)."""
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
@@ -493,14 +407,3 @@ class EarlyExitModel(ExitRuleKnob, PreTrainedModel):
             states = states if exit.mlp is None else exit.mlp(states)
         norm = head.base_model.norm if exit is None or exit.norm is None else exit.norm
         return self.predict(head, norm(states), **options)
-
-    def predict(self, head: Any, states: Tensor, **options: Any) -> Tensor:
-        """Return the logits (k, C) of a head of transformers for normed states of tokens, (k, D)."""
-        logits: Tensor = head(inputs_embeds=states.unsqueeze(0), **options).logits
-        return logits.squeeze(0)
-
-    def compute_pairs(self, running: RunningTexts) -> int:
-        """Count the pairs of a query and a key in one layer of the running texts."""
-        texts, width = running.states.shape[:2]
-        new = width * (width + 1) // 2 if self.is_causal else width * width
-        return texts * (width * running.memory_length + new)

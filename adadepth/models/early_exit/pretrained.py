@@ -8,16 +8,13 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.config.declaration import get_field_specs
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.errors import CheckpointError
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
-from adadepth.models.early_exit.configuration import OPTIONAL_SIZES, SIZES, EarlyExitConfig
+from adadepth.models.early_exit.configuration import EarlyExitConfig
 from adadepth.models.early_exit.family import EarlyExitSettings
-from adadepth.models.early_exit.layers import split_model
 from adadepth.models.early_exit.modeling import EarlyExitModel
-from adadepth.models.folder import is_weightless, read_config
-from adadepth.models.loading import allow_new_weights, refuse_mismatched, refuse_missing, warn_about_new_weights
-from adadepth.runtime.hub_access import silence_transformers
+from adadepth.models.folder import read_config
+from adadepth.models.shared.network_loading import build_config_around, list_chosen_fields, load_around
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest
 _COMPARED = 8  # tokens of the comparison
@@ -63,41 +60,12 @@ def build_from_base(
         ConfigError: If a setting contradicts the network, or the tokenizer has more pieces.
         CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
     """
-    path, text = str(settings.pretrained), source.get_text_config()
-    values = {name: getattr(settings, name) for name, spec in get_field_specs(type(settings)).items() if spec.in_model}
-    chosen = {name: getattr(value, "value", value) for name, value in values.items() if value is not None}
-    del chosen["base"]
-    for name in [name for name in chosen if name in (*SIZES, *OPTIONAL_SIZES)]:
-        if (value := chosen.pop(name)) != getattr(text, name, None):
-            raise ConfigError(f"model.pretrained={path}: model.{name}={value} but {getattr(text, name, None)} there")
-    if vocab_size is not None and vocab_size > text.vocab_size:
-        raise ConfigError(f"model.pretrained={path}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}")
-    special = {name: getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = EarlyExitConfig(**{**special, **chosen, **fields, "base_config": text.to_dict()})
-    attention = (
-        {} if settings.attn_implementation is None else {"attn_implementation": str(settings.attn_implementation)}
-    )
-    if is_weightless():
-        return model_class._from_config(config, **attention)
-    stock_class: Any = model_class.find_stock_class(config)
-    config.base_config.num_labels = config.num_labels
-    options = {"dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
-    with silence_transformers():  # heads are dropped on purpose
-        stock, report = stock_class.from_pretrained(path, config=config.base_config, **options)
-    prefix = f"{stock.base_model_prefix}."
-    mismatched = [key for key in report["mismatched_keys"] if key[0].startswith(prefix)]
-    refuse_mismatched(f"model.pretrained={path}", {"mismatched_keys": mismatched})
-    new = {name for name in report["missing_keys"] if not name.startswith(prefix) or ".pooler." in name}
-    refuse_missing(f"model.pretrained={path}", report["missing_keys"] - new)
-    warn_about_new_weights(f"model.pretrained={path}", new)
-    ids = torch.arange(_COMPARED).unsqueeze(0) % text.vocab_size
-    with torch.no_grad():
-        expected = stock.eval()(ids).logits
-    parts = split_model(stock)
-    weights = {f"model.{name}": weight for name, weight in parts.base.state_dict().items()}
-    weights |= {f"head.{name}": weight for name, weight in parts.head.state_dict().items()}
-    with allow_new_weights(), silence_transformers():
-        model: Any = model_class.from_pretrained(None, config=config, state_dict=weights, **attention)
+    path, chosen = str(settings.pretrained), list_chosen_fields(settings)
+    config = build_config_around(EarlyExitConfig, path, chosen, source, vocab_size, fields)
+    ids = torch.arange(_COMPARED).unsqueeze(0) % config.vocab_size
+    model, expected = load_around(model_class, config, path, settings.attn_implementation, ids)
+    if expected is None:
+        return model
     model.copy_last_exit()
     with torch.no_grad():
         logits = model.eval()(ids, exit_rule=f"fixed:{model.max_updates}").logits

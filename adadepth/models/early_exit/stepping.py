@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import LOGITS, ExitRule, StepView
-from adadepth.models.early_exit.layers import (
+from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.shared.layered_network import (
     RunningTexts,
 )
-from adadepth.models.early_exit.modeling import EarlyExitModel
 
 _ROWS = 1024  # predictions over a vocabulary that are made at once for a rule
 

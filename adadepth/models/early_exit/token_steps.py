@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
-from adadepth.models.early_exit.layers import RunningTexts, run_layer
 from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.shared.layered_network import RunningTexts, run_layer
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
 
 # Tokens that a layer computes in about the time that it takes to read its weights, which every rectangle does again.

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
 from adadepth.halting.trace import DepthTrace, Execution
-from adadepth.models.early_exit.layers import RunningTexts
 from adadepth.models.early_exit.losses import exit_gate_losses, find_right, token_divergences
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table
 from adadepth.models.shared.causal import cross_entropies
+from adadepth.models.shared.layered_network import RunningTexts
 from adadepth.models.shared.losses import LossTerm
 from adadepth.models.shared.steps import Choice, choose_states, requested_states, run_steps, runs_all
 

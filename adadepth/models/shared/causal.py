@@ -6,11 +6,13 @@ Shape legend: B rows, T tokens, M targets, D width, V pieces.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from adadepth.errors import DataError
 from adadepth.models.shared.losses import IGNORED_LABEL, check_classes
 
 _MAX_LOGITS = 2**23  # logits computed at once
@@ -26,6 +28,17 @@ def count_in_documents(documents: Tensor) -> Tensor:
     columns = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
     starts = nn.functional.pad(documents[:, 1:] != documents[:, :-1], (1, 0), value=True)
     return columns - torch.where(starts, columns, 0).cummax(dim=1).values
+
+
+def mask_by_documents(documents: Tensor, position_ids: Tensor | None, uses_cache: bool) -> dict[str, Any]:
+    """Return positions and mask with which each token sees its own document alone: positions of 0 begin documents.
+
+    Raises:
+        DataError: If the call has positions or uses a cache.
+    """
+    if uses_cache or position_ids is not None:
+        raise DataError("documents: cannot be combined with a cache or position_ids")
+    return {"position_ids": count_in_documents(documents), "attention_mask": None}
 
 
 def count_rows_at_once(pieces: int) -> int:

@@ -9,6 +9,7 @@ fullest of them, h heads of keys and values, d their width, S entries that a lay
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -237,6 +238,29 @@ def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **
     except _StopForward:
         return recorder.recorded
     raise AssertionError("the layer did not cache keys and values")
+
+
+def select_layer_inputs(
+    options: Mapping[str, Any], picked: Selection, rows: int, new: int, mask: Tensor | None
+) -> dict[str, Any]:
+    """Select the tokens in the inputs of a layer by name, and replace its attention mask.
+
+    Args:
+        options: Inputs of the layer for all tokens; tables of positions are (B, T, ...) or (1, T, ...).
+        picked: Tokens.
+        rows: Number B of rows.
+        new: Number T of new tokens.
+        mask: Attention mask of the tokens.
+    """
+
+    def select(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(select(part) for part in value)
+        if isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == new:
+            return picked.take(value.expand(rows, *value.shape[1:]))
+        return value
+
+    return {name: mask if name == "attention_mask" else select(value) for name, value in options.items()}
 
 
 def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:

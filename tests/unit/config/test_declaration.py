@@ -92,7 +92,7 @@ def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(
     about, config = get_field_specs(family(name).settings), load(family(name).config)()
     settings = family(name).settings()
     for field, each in about.items():
-        if each.in_model and field != "layers_num" and field not in (OF_A_BASE if name == "early_exit" else SPECIAL):
+        if each.in_model and field != "layers_num" and field not in (OF_A_BASE if name in ("early_exit", "routed") else SPECIAL):
             default = each.hub if each.differs_on_hub else getattr(settings, field)
             assert getattr(config, field) == default, field
 
@@ -115,6 +115,7 @@ def test_where_the_two_defaults_differ() -> None:
         "looped": {"vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"},
         "multi_exit_albert": sizes | {"exit_rule"},
         "par_xl": {"vocab_size"},
+        "routed": sizes - {"embedding_size", "hidden_act"},
         "ponder_albert": sizes | {"target_halt_probability", "truncation", "exit_rule"},
         "ponder_rnn": {"target_halt_probability", "truncation", "exit_rule"},
         "stock_classifier": set(),
@@ -163,7 +164,7 @@ def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -
         assert default_of(stored[field.name]) == default, field.name
         nullable = {types.NoneType} if here.differs_on_hub and here.hub is None else set()
         expected = json_types(hints[field.name]) - ({types.NoneType} if here.differs_on_hub else set()) | nullable
-        if name == "early_exit" and field.name in OF_A_BASE:  # a base need not have it
+        if name in ("early_exit", "routed") and field.name in OF_A_BASE:  # a base need not have it
             expected |= {types.NoneType}
         assert json_types(stored[field.name].type) == expected, field.name
 

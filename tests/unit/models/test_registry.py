@@ -21,7 +21,7 @@ from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILT_IN = ["adalayers", "albert", "albert_act", "early_exit", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
-            "ponder_rnn", "stock_classifier", "trm"]  # fmt: skip
+            "ponder_rnn", "routed", "stock_classifier", "trm"]  # fmt: skip
 ANY_TYPE = "transformers:PreTrainedConfig"
 TOY = """
 from dataclasses import dataclass

@@ -29,7 +29,7 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.family import EarlyExitSettings
-from adadepth.models.early_exit.layers import split_model
+from adadepth.models.shared.layered_network import split_model
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,
     ENCODERS,

@@ -1,0 +1,1 @@
+"""Routed models: networks of transformers in which routers choose the tokens that each part processes."""

@@ -1,0 +1,414 @@
+"""Routed models: routers choose the tokens that parts of a network of transformers process.
+
+    x_0 = embed(tokens)
+    x_s = B_s(x_{s-1})                              a span that all tokens run
+    x_s = x_{s-1} + g B_s(x_{s-1})                  a routed span, `gating=output` (MoR, arXiv 2507.10524)
+    x_s = x_{s-1} + g (B_s(x_{s-1}) - x_{s-1})      `gating=update` (MoD, arXiv 2404.02258)
+    x_s = x_{s-1}                                   a token that skips the span, g = 0
+
+A span is one layer or several, with their residual connections. With `router=token`, a token runs the recursions up to
+the depth that it chose, and its output is x + g B(...B(x)), where x is its state before the first recursion. The unit
+of depth is a token, and its updates are the routed spans that it ran.
+
+Shape legend: B rows, T tokens, D width, S routed spans, R recursions, V pieces, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import Cache
+
+from adadepth.errors import ConfigError
+from adadepth.halting.routing import count_depths, nudge_bias
+from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
+from adadepth.models.contract import DepthKnob
+from adadepth.models.routed.cache import RoutedCache
+from adadepth.models.routed.configuration import RoutedConfig
+from adadepth.models.routed.routers import (
+    Choice,
+    Router,
+    Routing,
+    SkipAdapter,
+    choose_at_random,
+    choose_by_experts,
+    choose_by_threshold,
+    choose_depths,
+)
+from adadepth.models.routed.spans import Span, SpanRunner
+from adadepth.models.shared.encoders import find_real_tokens
+from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_projection_macs
+from adadepth.models.shared.losses import LossTerm
+from adadepth.models.shared.network_model import NetworkModel
+from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.runtime.distributed import all_reduce_sum
+
+ROUTINGS = ("causal", "topk")
+
+
+@dataclass
+class RoutedOutput(FieldOrderedOutput):
+    """Predictions of a routed model.
+
+    Attributes:
+        loss: Sum of `loss_parts`, with labels.
+        loss_parts: Weighted and normalised parts by name.
+        logits: Predictions: (B, T, V) of a language model, which leaves them out in training, or (B, T, C) of tokens.
+        past_key_values: Cache of a language model.
+        router_logits: Logits of the routers, (B, T, S), or of the depths with router=token, (B, T, R).
+        trace: Spans that every token ran.
+        token_losses: Cross-entropy in nats of a language model's P tokens with a label, detached, (P,).
+        measures: Sums over tokens and their number, in evaluation with labels: tokens that each span processed
+            (`routing/load_N`), that no span did (`routing/dead`), for which the choice without later tokens is that of
+            the largest scores (`routing/agreement`), and, with `measure_leak`, the loss of that choice
+            (`routing/topk_loss`).
+    """
+
+    loss: Tensor | None = None
+    loss_parts: dict[str, Tensor] | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+    router_logits: Tensor | None = None
+    trace: DepthTrace | None = None
+    token_losses: Tensor | None = None
+    measures: dict[str, LossTerm] | None = None
+
+
+class RoutedModel(DepthKnob, NetworkModel):
+    """The base class of all heads: a network of transformers, its head, routers, and adapters for tokens that skip."""
+
+    config: RoutedConfig
+    config_class = RoutedConfig
+    depth_unit: DepthUnit = "token"
+    depth_bias: Tensor
+    depth_load: Tensor
+
+    def __init__(self, config: RoutedConfig) -> None:
+        super().__init__(config)
+        self.build_network()
+        routed = [span for span in config.spans if span.router is not None]
+        normed = config.router == "threshold"
+        self.routers, self.predictors, self.adapters = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
+        if config.router == "token":
+            self.routers.append(Router(config, len(routed)))
+            self.register_buffer("depth_bias", torch.zeros(len(routed)))
+            self.register_buffer("depth_load", torch.zeros(len(routed), dtype=torch.long))
+        elif config.router != "random":
+            self.routers.extend(Router(config, 1, normed=normed) for _ in routed)
+        if config.causal_choice == "predictor":
+            self.predictors.extend(Router(config, 1) for _ in routed)
+        if config.adapter_size is not None:
+            self.adapters.extend(SkipAdapter(config) for _ in routed)
+        self._freeze()
+        self.post_init()
+
+    def _freeze(self) -> None:
+        if self.config.trains == "routers":
+            self.model.requires_grad_(False)
+            self.head.requires_grad_(False)
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
+        return loaded
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the training mode; a frozen network has no dropout."""
+        super().train(mode)
+        if self.config.trains == "routers":
+            self.model.eval()
+            self.head.eval()
+        return self
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Router | SkipAdapter):
+            std = self.config.initializer_range
+            module.init_weights(getattr(self.config.base_config, "initializer_range", 0.02) if std is None else std)
+        elif not any(module in part.modules() for part in (*self.routers, *self.predictors, *self.adapters)):
+            super()._init_weights(module)
+
+    # ---- What the rest of the package asks
+
+    @property
+    def max_updates(self) -> int:
+        """The number of routed spans."""
+        return len(self.config.routed_capacities)
+
+    @property
+    def depth_knob(self) -> str:
+        """Name of the bias of choices, for tables."""
+        return "model.choice_bias"
+
+    def set_depth_level(self, level: float) -> None:
+        """Set the bias of choices in evaluation to log(level / (1 - level)), for a level in (0, 1)."""
+        self.config.choice_bias = float(torch.tensor(level, dtype=torch.float64).logit())
+
+    def set_step(self, step: int, total: int) -> None:
+        """Move the bias of depths by the load of the optimiser step before, with balance=bias."""
+        if self.config.router == "token" and self.config.balance == "bias" and int(self.depth_load.sum()):
+            self.depth_bias.copy_(nudge_bias(self.depth_bias, self.depth_load, self.config.bias_step))
+            self.depth_load.zero_()
+
+    def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Count the tokens with a label, and the tokens that routers see, for the parts of the loss."""
+        ids = batch["input_ids"]
+        real = find_real_tokens(batch.get("attention_mask"), ids.shape[:2], ids.device)
+        return {"task": self.count_labels(batch["labels"]), "routing": real.sum(), "z": real.sum()}
+
+    def count_labels(self, labels: Tensor) -> Tensor:
+        """Count the tokens with a label."""
+        raise NotImplementedError
+
+    # ---- The forward pass
+
+    def run(
+        self,
+        inputs: Mapping[str, Any],
+        *,
+        has_losses: bool,
+        routing: str | None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Routing, RoutedOutput]:
+        """Run the network, and return its last states, (B, T, D), the routing, and an output without predictions.
+
+        Args:
+            inputs: Arguments of the network.
+            has_losses: Whether the losses of routers are computed.
+            routing: `topk`: spans choose the tokens with the largest scores of a whole row; `causal`: choices depend
+                on no later token. None: `topk` in training, else `causal`.
+            generator: Random generator of router=random.
+
+        Raises:
+            ConfigError: If there is no such routing.
+        """
+        if routing not in (None, *ROUTINGS):
+            raise ConfigError(f"routing={routing}: must be one of {', '.join(ROUTINGS)}")
+        words = self.check_words(inputs)
+        real = find_real_tokens(inputs.get("attention_mask"), words.shape[:2], words.device)
+        cache = inputs.get("past_key_values")
+        if cache is not None:
+            cache.check_rows(len(words))
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self._trains_network):
+            running = begin_texts(self.model, self.layers, inputs, cache is not None)
+        uses_largest = (self.training if routing is None else routing == "topk") and self.config.router in (
+            "expert",
+            "random",
+        )
+        choices = Routing(real, uses_largest, has_losses)
+        runner = SpanRunner(
+            self.layers, self.config.spans, running, real,
+            is_causal=self.is_causal, cache=cache, keys_and_values=self.config.keys_and_values,
+        )  # fmt: skip
+        states = self._run_spans(runner, running.states, choices, generator)
+        if cache is not None:
+            cache.length += words.shape[1]
+        if self.training and choices.depths is not None and self.config.balance == "bias":
+            load = count_depths(choices.depths, real, self.max_updates)
+            all_reduce_sum([load])
+            self.depth_load += load
+        return states, choices, self._build_output(choices, runner, cache)
+
+    @property
+    def _trains_network(self) -> bool:
+        return self.config.trains == "all"
+
+    def _run_spans(
+        self, runner: SpanRunner, states: Tensor, routing: Routing, generator: torch.Generator | None
+    ) -> Tensor:
+        embedded: Tensor | None = None  # states before the first recursion
+        for span in self.config.spans:
+            if span.router is None:
+                states = runner.run_all(span, states)
+            elif self.config.router == "token":
+                if embedded is None:
+                    embedded = states
+                    logits = self.routers[0](states)
+                    routing.logits.append(logits)
+                    choose_depths(self.config, routing, logits, self.depth_bias, training=self.training)
+                states = self._run_recursion(runner, span, states, embedded, routing)
+            else:
+                states = self._run_routed(runner, span, states, routing, generator)
+        return states
+
+    def _run_recursion(
+        self, runner: SpanRunner, span: Span, states: Tensor, embedded: Tensor, routing: Routing
+    ) -> Tensor:
+        """Run a recursion for the tokens that chose it or a later one; those that chose it get their output."""
+        assert routing.depths is not None
+        assert routing.weights is not None
+        assert span.router is not None
+        chosen = routing.real & (routing.depths >= span.router)
+        routing.record(chosen, leaves=True)
+        computed = runner.run_chosen(span, states, chosen)
+        ends = (chosen & (routing.depths == span.router)).unsqueeze(-1)
+        weights = routing.weights.unsqueeze(-1).to(states)
+        return torch.where(ends, self._combine(embedded, computed, weights), computed)
+
+    def _run_routed(
+        self, runner: SpanRunner, span: Span, states: Tensor, routing: Routing, generator: torch.Generator | None
+    ) -> Tensor:
+        """Run a span for the tokens that its router chooses."""
+        assert span.router is not None
+        choice = self._choose(span.router, states, routing, generator)
+        routing.record(choice.chosen, leaves=self.config.recursions is not None)
+        # The gradient of a straight-through gate needs the update of tokens that skip, too.
+        runs_all = self.training and self.config.router == "threshold" and self.config.adapter_size is None
+        run = choice.chosen | routing.real if runs_all else choice.chosen
+        computed = runner.run_chosen(span, states, run)
+        assert choice.gate is not None
+        gate, is_run = choice.gate.unsqueeze(-1).to(states), run.unsqueeze(-1)
+        if self.config.router == "threshold":
+            changed = states + gate * (computed - states)
+        else:
+            changed = self._combine(states, computed, gate)
+        if not len(self.adapters):
+            return torch.where(is_run, changed, states)
+        skipped = states + (1 - gate) * self.adapters[span.router](states).to(states)
+        return torch.where(is_run, changed, torch.where(routing.real.unsqueeze(-1), skipped, states))
+
+    def _combine(self, states: Tensor, computed: Tensor, gate: Tensor) -> Tensor:
+        """Combine the states before a span with its output B(x); see `gating` of the configuration."""
+        if self.config.gating == "none":
+            return computed
+        update = computed if self.config.gating == "output" else computed - states
+        return states + gate * update
+
+    def _choose(self, number: int, states: Tensor, routing: Routing, generator: torch.Generator | None) -> Choice:
+        if self.config.router == "random":
+            return choose_at_random(self.config, routing, number, generator)
+        logits = self.routers[number](states).squeeze(-1)
+        routing.logits.append(logits)
+        if self.config.router == "threshold":
+            return choose_by_threshold(self.config, routing, number, logits, training=self.training)
+        causal = logits
+        if len(self.predictors):
+            causal = self.predictors[number](states.detach()).squeeze(-1)
+        return choose_by_experts(self.config, routing, number, logits, causal)
+
+    def _build_output(self, routing: Routing, runner: SpanRunner, cache: RoutedCache | None) -> RoutedOutput:
+        ran = torch.stack(routing.ran, dim=-1)
+        before = 0 if cache is None else cache.length - routing.real.shape[1]
+        execution = Execution(
+            len(runner.counts),
+            width=routing.real.shape[1],
+            computed=ComputedSteps.from_counts(runner.counts),
+            memory_length=before,
+        )
+        logits = None
+        if routing.logits:
+            stacked = routing.logits[0] if routing.depths is not None else torch.stack(routing.logits, dim=-1)
+            logits = stacked.detach()
+        return RoutedOutput(
+            past_key_values=cache,
+            router_logits=logits,
+            trace=DepthTrace(
+                "token", ran.sum(dim=-1).float(), routing.real, self.max_updates, ran=ran, execution=execution
+            ),
+        )
+
+    def measure(self, routing: Routing, inputs: Mapping[str, Any], targets: Tensor) -> dict[str, LossTerm]:
+        """Return the measures of an evaluated batch; see `RoutedOutput`."""
+        ran, real = torch.stack(routing.ran, dim=-1), routing.real
+        tokens = real.sum()
+        measures = {f"routing/load_{number}": LossTerm(load, tokens) for number, load in enumerate(ran.sum((0, 1)), 1)}
+        measures["routing/dead"] = LossTerm((real & ~ran.any(dim=-1)).sum(), tokens)
+        if routing.agreed:
+            agreed, candidates = (torch.stack(counts).sum() for counts in zip(*routing.agreed, strict=True))
+            measures["routing/agreement"] = LossTerm(agreed, candidates)
+        if self.config.measure_leak and self.config.router == "expert" and inputs.get("past_key_values") is None:
+            with torch.no_grad():
+                states = self.run(inputs, has_losses=False, routing="topk")[0]
+                measures["routing/topk_loss"] = self.compute_task_loss(states, targets)[0]
+        return measures
+
+    def compute_task_loss(self, states: Tensor, targets: Tensor) -> tuple[LossTerm, Tensor]:
+        """Return the loss of the task from the last states, (B, T, D), and its losses or logits.
+
+        Args:
+            states: Last states.
+            targets: Class or next token of every token, negative where there is none, (B, T).
+        """
+        raise NotImplementedError
+
+    def build_terms(self, task: LossTerm, routing: Routing) -> dict[str, LossTerm]:
+        """Return the parts of the loss: the task's, and those of the routers, which are means over the tokens.
+
+        Of FlexiDepth it is the mean of (sum_s g_s)^2.
+        """
+        config, tokens = self.config, routing.real.sum(dim=1)
+        terms = {"task": task}
+        losses = dict(routing.losses)
+        if config.adapter_size is not None:
+            gates = torch.stack([logits.sigmoid() for logits in routing.logits], dim=-1).sum(dim=-1)
+            losses["routing"] = [(gates.square() * routing.real).sum(dim=1) / tokens.clamp(min=1)]
+        for part, weight in (("routing", config.weight_of_routing), ("z", float(config.z_weight))):
+            if weight and part in losses:
+                total = (torch.stack(losses[part]).sum(dim=0) * tokens).sum()
+                terms[part] = LossTerm(total, tokens.sum(), weight)
+        return terms
+
+    def read(self, states: Tensor) -> Tensor:
+        """Return the predictions of the head for states of tokens, (k, D)."""
+        return self.predict(self.head, self.head.base_model.norm(states.to(self.dtype)))
+
+    # ---- Multiply-accumulates
+
+    @property
+    def readout_work(self) -> float:
+        """Multiply-accumulates of a prediction: the weights of the head."""
+        return float(count_layer_macs(self.head))
+
+    def price(self, trace: DepthTrace) -> Work:
+        """Return the multiply-accumulates of a traced batch, without predictions; see `readout_work`.
+
+        A layer takes its weights a token, and 2 D_q a pair of query and key, where D_q is the width of all queries.
+        """
+        ran, valid, execution = trace.iterations_run, trace.valid, trace.executed
+        spans, costs = self.config.spans, self._span_macs.to(valid.device)
+        deepest = ran.flatten(0, 1).any(dim=0)
+        everyone = torch.ones_like(valid)
+        assert execution.computed is not None
+        queries, keys, pairs = (counts.to(costs) for counts in execution.computed)
+        executed = (costs * torch.stack([queries, pairs, keys - queries], dim=1)).sum()
+        dense, adaptive, full = costs.new_zeros(3).unbind()
+        for span, macs in zip(spans, costs, strict=True):
+            count = partial(self._count_macs, span, macs, execution.memory_length)
+            if span.router is None or bool(deepest[span.router]):
+                dense = dense + count(everyone, everyone)
+            adaptive = adaptive + count(valid if span.router is None else valid & ran[..., span.router], valid)
+            full = full + count(valid, valid)
+        everywhere, real = self._router_macs * valid.numel(), self._router_macs * valid.sum()
+        return Work(executed + everywhere, dense + everywhere, adaptive + real, full + real)
+
+    def _count_macs(self, span: Span, macs: Tensor, memory: int, mask: Tensor, valid: Tensor) -> Tensor:
+        """Count the multiply-accumulates of a span for the tokens of a mask, (B, T), of which `valid` are there."""
+        keys = valid if self.config.keys_and_values == "all" or span.router is None else mask
+        seen = keys.double().cumsum(dim=1) if self.is_causal else keys.double().sum(dim=1, keepdim=True)
+        share = keys.sum() / valid.sum().clamp(min=1)
+        return macs[0] * mask.sum() + macs[1] * (mask * (seen + memory * share)).sum()
+
+    @cached_property
+    def _span_macs(self) -> Tensor:
+        """Multiply-accumulates of a token, a pair, and a token's keys and values in each span, float64 (n, 3)."""
+        base: Any = self.config.base_config
+        pair = 2.0 * base.num_attention_heads
+        pair *= getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads
+        rows = []
+        for span in self.config.spans:
+            layers = [self.layers.get_layer(module) for module in span.modules]
+            token = sum(count_layer_macs(layer) for layer in layers)
+            projections = sum(count_projection_macs(layer) for layer in layers)
+            rows.append([float(token), pair * len(layers), float(projections)])
+        return torch.tensor(rows, dtype=torch.float64)
+
+    @cached_property
+    def _router_macs(self) -> float:
+        """Multiply-accumulates of all routers for a token."""
+        return float(sum(count_layer_macs(router) for router in (*self.routers, *self.predictors)))

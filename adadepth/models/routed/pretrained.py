@@ -1,0 +1,65 @@
+"""Routed models of pretrained networks of transformers (Router-Tuning, FlexiDepth)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.loading import allow_new_weights
+from adadepth.models.registry import family
+from adadepth.models.routed.configuration import RoutedConfig
+from adadepth.models.routed.family import RoutedSettings
+from adadepth.models.shared.network_loading import build_config_around, list_chosen_fields, load_around
+from adadepth.runtime.hub_access import silence_transformers
+
+
+def build_from_base(
+    model_class: Any,
+    settings: RoutedSettings,
+    source: PreTrainedConfig,
+    vocab_size: int | None,
+    fields: Mapping[str, Any],
+) -> PreTrainedModel:
+    """Make a routed model of `model.pretrained`, a network of transformers, by the settings.
+
+    Args:
+        model_class: The head.
+        settings: The `model` group.
+        source: Configuration of the network.
+        vocab_size: Size of the tokenizer.
+        fields: Fields of the configuration that the data decide.
+
+    Raises:
+        ConfigError: If a setting contradicts the network, or the tokenizer has more pieces.
+        CheckpointError: If weights of the network are missing.
+    """
+    path = str(settings.pretrained)
+    config = build_config_around(RoutedConfig, path, list_chosen_fields(settings), source, vocab_size, fields)
+    model: PreTrainedModel = load_around(
+        model_class, config, path, settings.attn_implementation, torch.zeros(1, 1, dtype=torch.long)
+    )[0]
+    return model
+
+
+def load_early_exits(model_class: Any, path: str, config: RoutedConfig, attention: Mapping[str, Any]) -> Any:
+    """Build a routed model with the network and the last head of an early-exit model.
+
+    Args:
+        model_class: The head.
+        path: Folder or hub id of the early-exit model.
+        config: Configuration of the routed model.
+        attention: `attn_implementation`, if it is given.
+
+    Raises:
+        CheckpointError: If weights are missing.
+    """
+    kind = next(kind for kind, name in family(config.model_type).heads.items() if name.endswith(model_class.__name__))
+    source: EarlyExitModel = family("early_exit").head(kind).from_pretrained(path)
+    config.base_config = source.config.base_config
+    weights = {name: weight for name, weight in source.state_dict().items() if name.startswith(("model.", "head."))}
+    with allow_new_weights(), silence_transformers():
+        return model_class.from_pretrained(None, config=config, state_dict=weights, **attention)

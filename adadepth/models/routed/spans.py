@@ -1,0 +1,211 @@
+"""Execution of the parts of a routed model for the tokens that routers chose.
+
+The chosen tokens of a batch are packed into a rectangle of R rows and r columns, and the layers of a part run for this
+rectangle alone. A chosen token attends to those before it, of which `keys_and_values` says where they come from:
+
+    selected  the tokens that the same part processed, of this call and of earlier ones
+    all       every token; the keys and values of those that skip the part are computed from their states
+    first     the tokens that the first part with the same weights processed, with the keys and values that they had
+              there (MoR's recursive sharing)
+
+Shape legend: B rows, T new tokens, M tokens of earlier calls, R rows with chosen tokens, r columns of the fullest of
+them, K columns that they attend to, D width.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from adadepth.models.routed.cache import LayerView, RoutedCache
+from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
+from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
+
+
+class Span(NamedTuple):
+    """Consecutive layers of a routed model, which all tokens run, or those that a router chooses.
+
+    Attributes:
+        number: Number of the span, from 0.
+        start: Number of its first layer among those that a token passes, from 0.
+        modules: Number of the module with the weights of each layer.
+        router: Number of its router, from 0; None: all tokens run the span.
+        sources: Layer whose keys and values each layer reads; its own number, or that of an earlier layer with the same
+            weights.
+    """
+
+    number: int
+    start: int
+    modules: tuple[int, ...]
+    router: int | None
+    sources: tuple[int, ...]
+
+    @property
+    def layers(self) -> range:
+        """Numbers of its layers among those that a token passes."""
+        return range(self.start, self.start + len(self.modules))
+
+
+class SpanRunner:
+    """Runner of the spans of a forward pass.
+
+    Args:
+        layers: Modules of the network.
+        spans: All spans.
+        running: Embedded tokens with the inputs of every module.
+        real: Mask of the new tokens that are not padding, boolean (B, T).
+        is_causal: Whether tokens see only those before them.
+        cache: Cache; None: keys and values are not stored.
+        keys_and_values: Tokens to attend to; see the module.
+
+    Attributes:
+        counts: Number of queries, keys and query-key pairs in a layer of every span that ran, in their order.
+    """
+
+    def __init__(
+        self,
+        layers: ExitableLayers,
+        spans: list[Span],
+        running: RunningTexts,
+        real: Tensor,
+        *,
+        is_causal: bool,
+        cache: RoutedCache | None,
+        keys_and_values: str,
+    ) -> None:
+        self._layers, self._spans, self._real, self._is_causal = layers, spans, real, is_causal
+        self._inputs = [_name_inputs(layers.get_layer(number), inputs) for number, inputs in enumerate(running.inputs)]
+        needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
+        if cache is None and needs_cache:
+            cache = RoutedCache(sum(len(span.modules) for span in spans), len(spans))
+        self._cache, self._keys_and_values = cache, keys_and_values
+        self._owners = {layer: span.number for span in spans for layer in span.layers}
+        self._before = 0 if cache is None else cache.length
+        self.counts: list[tuple[int, int, int]] = []
+
+    def run_all(self, span: Span, states: Tensor) -> Tensor:
+        """Run a span for all tokens, and return their states, (B, T, D)."""
+        rows, width = states.shape[:2]
+        everyone = torch.arange(rows, device=states.device)
+        for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
+            options = dict(self._inputs[module])
+            if "past_key_values" in options:
+                options["past_key_values"] = self._view(layer, source, everyone, rows)
+            states = run_layer(self._layers.get_layer(module), states, (), options)
+        pairs = width * (width + 1) // 2 if self._is_causal else width * width
+        self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
+        return states
+
+    def run_chosen(self, span: Span, states: Tensor, chosen: Tensor) -> Tensor:
+        """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
+        selection = Selection.from_running(chosen)
+        if self._cache is None and selection is None:
+            return self.run_all(span, states)
+        if selection is None:
+            rows, tokens = torch.arange(len(chosen), device=chosen.device), torch.arange(chosen.shape[1])
+            selection = Selection(rows, tokens.to(rows).expand(chosen.shape), chosen)
+        has_tokens = bool(selection.tokens.numel())
+        if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
+            self.counts.append((0, 0, 0))
+            return states
+        own = self._append_columns(span, selection)
+        packed = selection.take(states)
+        masks: dict[tuple[int, int], Tensor | None] = {}
+        for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
+            if self._cache is not None and self._keys_and_values == "all":
+                states = selection.put(states, packed)
+                self._store_all(layer, module, states)
+            if has_tokens:
+                owner = self._owners[source]
+                if (module, owner) not in masks:
+                    columns = own if owner == span.number else self._read_columns(owner, selection)
+                    masks[module, owner] = self._build_mask(module, selection, columns)
+                packed = self._run_packed(layer, module, source, packed, selection, masks[module, owner])
+        self._count(selection, own.shape[1])
+        return selection.put(states, packed)
+
+    def _run_packed(
+        self, layer: int, module: int, source: int, packed: Tensor, selection: Selection, mask: Tensor | None
+    ) -> Tensor:
+        rows, width = self._real.shape
+        options = select_layer_inputs(self._inputs[module], selection, rows, width, mask)
+        if "past_key_values" in options:
+            options["past_key_values"] = self._view(layer, source, selection.rows, rows)
+        return run_layer(self._layers.get_layer(module), packed, (), options)
+
+    def _view(self, layer: int, source: int, rows: Tensor, batch: int) -> LayerView | None:
+        if self._cache is None:
+            return None
+        is_stored = self._keys_and_values == "all" and self._layer_is_routed(layer)
+        return LayerView(self._cache, source, rows, batch, appends=layer == source and not is_stored)
+
+    def _layer_is_routed(self, layer: int) -> bool:
+        return self._spans[self._owners[layer]].router is not None
+
+    def _store_all(self, layer: int, module: int, states: Tensor) -> None:
+        """Store the keys and values that a layer computes from the states of all tokens, (B, T, D)."""
+        assert self._cache is not None
+        keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module])
+        self._cache.append(layer, torch.arange(len(states), device=states.device), len(states), keys, values)
+
+    def _append_columns(self, span: Span, selection: Selection) -> Tensor:
+        """Return the token of every column that the chosen tokens attend to, int64 (R, K), -1 where there is none."""
+        rows, width = self._real.shape
+        if self._keys_and_values == "all":
+            tokens = torch.arange(width, device=selection.rows.device).expand(rows, width)
+            columns = torch.where(self._real, tokens + self._before, -1)
+        else:
+            columns = selection.rows.new_full((rows, selection.tokens.shape[1]), -1)
+            columns[selection.rows] = torch.where(selection.real, selection.tokens + self._before, -1)
+        if self._cache is None:
+            return columns[selection.rows]
+        return self._cache.append_columns(span.number, span.layers, columns)[selection.rows]
+
+    def _read_columns(self, span: int, selection: Selection) -> Tensor:
+        """Return the token of every column of another span, int64 (R, K)."""
+        assert self._cache is not None
+        columns = self._cache.columns[span]
+        assert columns is not None
+        return columns[selection.rows]
+
+    def _build_mask(self, module: int, selection: Selection, columns: Tensor) -> Tensor | None:
+        """Return the attention mask of the chosen tokens, (R, 1, r, K); None: the layer's own, causal or full.
+
+        Places of the rectangle without a chosen token see everything, since attention to nothing is not a number.
+        """
+        mask = self._inputs[module].get("attention_mask")
+        is_packed = self._before == 0 and self._keys_and_values == "selected"
+        if mask is None and is_packed and bool(selection.real.all()):
+            return None
+        seen = (columns >= 0)[:, None, None, :]
+        if mask is None:
+            if self._is_causal:
+                seen = seen & (columns[:, None, None, :] <= (selection.tokens + self._before)[:, None, :, None])
+            return seen | ~selection.real[:, None, :, None]
+        rows = mask.expand(len(self._real), *mask.shape[1:])[selection.rows]
+        rows = rows.take_along_dim(selection.tokens[:, None, :, None], dim=2)
+        rows = rows.take_along_dim(columns.clamp(min=0)[:, None, None, :], dim=3)
+        if mask.dtype == torch.bool:
+            return (rows & seen) | ~selection.real[:, None, :, None]
+        lowest = torch.finfo(rows.dtype).min
+        return rows.masked_fill(~seen, lowest).masked_fill(~selection.real[:, None, :, None], 0.0)
+
+    def _count(self, selection: Selection, columns: int) -> None:
+        rows, width = selection.tokens.shape
+        stored = self._real.numel() if self._keys_and_values == "all" else rows * width
+        pairs = rows * width * columns
+        if self._is_causal:
+            pairs -= rows * width * (width - 1) // 2
+        self.counts.append((rows * width, stored, pairs))
+
+
+def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:
+    """Return the inputs of a layer beside its states, all of them by name."""
+    arguments, options = inputs
+    names = list(inspect.signature(layer.forward).parameters)[1:]
+    named: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
+    return {**named, **options}
