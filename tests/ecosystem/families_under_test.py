@@ -100,6 +100,11 @@ _EARLY_EXIT = _NO_BARE_MODEL | {
 }
 
 
+def _routed() -> adadepth.RoutedConfig:
+    sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
+    return adadepth.RoutedConfig(**sizes, num_hidden_layers=2, recursions=2, prelude=1, pad_token_id=0)
+
+
 CASES = [
     ModelCase(
         "AlbertAct",
@@ -207,6 +212,16 @@ CASES = [
         inputs=_words_and_mask,
         skipped=_EARLY_EXIT
         | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "early_exit/test_early_exit.py has some"},
+        attributes={"has_attentions": False},
+        shape=lambda config: config.base_config,
+    ),
+    ModelCase(
+        "Routed",
+        config=_routed,
+        models=_own("RoutedForCausalLM", "RoutedForTokenClassification"),
+        inputs=_words_and_mask,
+        skipped=_EARLY_EXIT
+        | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "routed/test_generation.py has some"},
         attributes={"has_attentions": False},
         shape=lambda config: config.base_config,
     ),

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.slow
 EXPORTED = [case for case in CASES if case.name != "AdaLayers"]
 MODELS = [pytest.param(case, model, id=model.__name__) for case in EXPORTED for model in case.models()]
 STEPPED = ("AlbertAct", "PonderAlbert", "MultiExitAlbert", "PonderRnn")
-# Their steppers count the rows of a batch, and so fix them.
-ONE_SIZE = {"PonderRnnForClassification", "TrmForPuzzles"}
+# Their steppers count the rows of a batch, or their masks are gathered by row, and so fix them.
+ONE_SIZE = {"PonderRnnForClassification", "RoutedForCausalLM", "RoutedForTokenClassification", "TrmForPuzzles"}
 LOGITS = ("logits", "prediction_logits", "start_logits", "last_hidden_state")
 
 

@@ -96,7 +96,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         if targets is not None:
             task, losses = self.compute_task_loss(states, targets)
             output.token_losses = losses.detach()
-            terms = self.build_terms(task, choices)
+            terms = self.build_terms(task, (targets >= 0).sum(dim=1), choices)
             output.loss, output.loss_parts = combine_terms(terms, num_targets, options.get("num_items_in_batch"))
             if not self.training:
                 output.measures = self.measure(choices, inputs, targets)
@@ -179,7 +179,8 @@ class RoutedForTokenClassification(RoutedModel):
             output.logits = self.read(states.flatten(0, 1)).unflatten(0, states.shape[:2])
             return output
         task, output.logits = self.compute_task_loss(states, labels)
-        output.loss, output.loss_parts = combine_terms(self.build_terms(task, choices), num_targets)
+        weights = target_weights(self.config, labels).sum(dim=1)
+        output.loss, output.loss_parts = combine_terms(self.build_terms(task, weights, choices), num_targets)
         if not self.training:
             output.measures = self.measure(choices, inputs, labels)
         return output

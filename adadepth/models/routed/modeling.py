@@ -157,10 +157,8 @@ class RoutedModel(DepthKnob, NetworkModel):
             self.depth_load.zero_()
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Count the tokens with a label, and the tokens that routers see, for the parts of the loss."""
-        ids = batch["input_ids"]
-        real = find_real_tokens(batch.get("attention_mask"), ids.shape[:2], ids.device)
-        return {"task": self.count_labels(batch["labels"]), "routing": real.sum(), "z": real.sum()}
+        """Count the tokens with a label, for every part of the loss."""
+        return dict.fromkeys(("task", "routing", "z"), self.count_labels(batch["labels"]))
 
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a label."""
@@ -194,7 +192,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         real = find_real_tokens(inputs.get("attention_mask"), words.shape[:2], words.device)
         cache = inputs.get("past_key_values")
         if cache is not None:
-            cache.check_rows(len(words))
+            cache.check_rows(words.shape[0])
         with torch.set_grad_enabled(torch.is_grad_enabled() and self._trains_network):
             running = begin_texts(self.model, self.layers, inputs, cache is not None)
         uses_largest = (self.training if routing is None else routing == "topk") and self.config.router in (
@@ -298,7 +296,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         execution = Execution(
             len(runner.counts),
             width=routing.real.shape[1],
-            computed=ComputedSteps.from_counts(runner.counts),
+            computed=None if torch.compiler.is_exporting() else ComputedSteps.from_counts(runner.counts),
             memory_length=before,
         )
         logits = None
@@ -337,21 +335,27 @@ class RoutedModel(DepthKnob, NetworkModel):
         """
         raise NotImplementedError
 
-    def build_terms(self, task: LossTerm, routing: Routing) -> dict[str, LossTerm]:
-        """Return the parts of the loss: the task's, and those of the routers, which are means over the tokens.
+    def build_terms(self, task: LossTerm, labels: Tensor, routing: Routing) -> dict[str, LossTerm]:
+        """Return the parts of the loss: the task's, and those of the routers.
 
-        Of FlexiDepth it is the mean of (sum_s g_s)^2.
+        The routers' losses are means over the tokens of a row, and rows count as many times as they have labels. With
+        adapters the loss is the mean of (sum_s g_s)^2 (FlexiDepth).
+
+        Args:
+            task: Loss of the task.
+            labels: Number of labels of each row, (B,).
+            routing: Routing of the forward pass.
         """
-        config, tokens = self.config, routing.real.sum(dim=1)
+        config = self.config
         terms = {"task": task}
         losses = dict(routing.losses)
         if config.adapter_size is not None:
             gates = torch.stack([logits.sigmoid() for logits in routing.logits], dim=-1).sum(dim=-1)
-            losses["routing"] = [(gates.square() * routing.real).sum(dim=1) / tokens.clamp(min=1)]
+            tokens = routing.real.sum(dim=1).clamp(min=1)
+            losses["routing"] = [(gates.square() * routing.real).sum(dim=1) / tokens]
         for part, weight in (("routing", config.weight_of_routing), ("z", float(config.z_weight))):
             if weight and part in losses:
-                total = (torch.stack(losses[part]).sum(dim=0) * tokens).sum()
-                terms[part] = LossTerm(total, tokens.sum(), weight)
+                terms[part] = LossTerm((torch.stack(losses[part]).sum(dim=0) * labels).sum(), task.count, weight)
         return terms
 
     def read(self, states: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -102,12 +103,14 @@ class SpanRunner:
 
     def run_chosen(self, span: Span, states: Tensor, chosen: Tensor) -> Tensor:
         """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
-        selection = Selection.from_running(chosen)
-        if self._cache is None and selection is None:
+        is_graph = torch.compiler.is_compiling()  # its shapes do not depend on choices: all tokens run, and are masked
+        selection = None if is_graph else Selection.from_running(chosen)
+        if self._cache is None and selection is None and not is_graph:
             return self.run_all(span, states)
         if selection is None:
-            rows, tokens = torch.arange(len(chosen), device=chosen.device), torch.arange(chosen.shape[1])
-            selection = Selection(rows, tokens.to(rows).expand(chosen.shape), chosen)
+            rows, tokens = (torch.arange(size, device=chosen.device) for size in chosen.shape)
+            selection = Selection(rows, tokens.expand(chosen.shape), chosen)
+        put = partial(_put_everywhere, chosen) if is_graph else selection.put
         has_tokens = bool(selection.tokens.numel())
         if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
             self.counts.append((0, 0, 0))
@@ -117,7 +120,7 @@ class SpanRunner:
         masks: dict[tuple[int, int], Tensor | None] = {}
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             if self._cache is not None and self._keys_and_values == "all":
-                states = selection.put(states, packed)
+                states = put(states, packed)
                 self._store_all(layer, module, states)
             if has_tokens:
                 owner = self._owners[source]
@@ -126,7 +129,7 @@ class SpanRunner:
                     masks[module, owner] = self._build_mask(module, selection, columns)
                 packed = self._run_packed(layer, module, source, packed, selection, masks[module, owner])
         self._count(selection, own.shape[1])
-        return selection.put(states, packed)
+        return put(states, packed)
 
     def _run_packed(
         self, layer: int, module: int, source: int, packed: Tensor, selection: Selection, mask: Tensor | None
@@ -179,14 +182,14 @@ class SpanRunner:
         """
         mask = self._inputs[module].get("attention_mask")
         is_packed = self._before == 0 and self._keys_and_values == "selected"
-        if mask is None and is_packed and bool(selection.real.all()):
+        if mask is None and is_packed and not torch.compiler.is_compiling() and bool(selection.real.all()):
             return None
         seen = (columns >= 0)[:, None, None, :]
         if mask is None:
             if self._is_causal:
                 seen = seen & (columns[:, None, None, :] <= (selection.tokens + self._before)[:, None, :, None])
             return seen | ~selection.real[:, None, :, None]
-        rows = mask.expand(len(self._real), *mask.shape[1:])[selection.rows]
+        rows = mask.expand(self._real.shape[0], *mask.shape[1:])[selection.rows]
         rows = rows.take_along_dim(selection.tokens[:, None, :, None], dim=2)
         rows = rows.take_along_dim(columns.clamp(min=0)[:, None, None, :], dim=3)
         if mask.dtype == torch.bool:
@@ -201,6 +204,11 @@ class SpanRunner:
         if self._is_causal:
             pairs -= rows * width * (width - 1) // 2
         self.counts.append((rows * width, stored, pairs))
+
+
+def _put_everywhere(chosen: Tensor, states: Tensor, computed: Tensor) -> Tensor:
+    """Return the computed states of chosen tokens, and the states of all others, (B, T, D)."""
+    return torch.where(chosen.unsqueeze(-1), computed, states)
 
 
 def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:

@@ -92,7 +92,11 @@ def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(
     about, config = get_field_specs(family(name).settings), load(family(name).config)()
     settings = family(name).settings()
     for field, each in about.items():
-        if each.in_model and field != "layers_num" and field not in (OF_A_BASE if name in ("early_exit", "routed") else SPECIAL):
+        if (
+            each.in_model
+            and field != "layers_num"
+            and field not in (OF_A_BASE if name in ("early_exit", "routed") else SPECIAL)
+        ):
             default = each.hub if each.differs_on_hub else getattr(settings, field)
             assert getattr(config, field) == default, field
 
