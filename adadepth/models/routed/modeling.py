@@ -128,11 +128,22 @@ class RoutedModel(DepthKnob, NetworkModel):
         return self
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, Router | SkipAdapter):
-            std = self.config.initializer_range
-            module.init_weights(getattr(self.config.base_config, "initializer_range", 0.02) if std is None else std)
-        elif not any(module in part.modules() for part in (*self.routers, *self.predictors, *self.adapters)):
+        """Initialise a module with weights of its own; transformers passes no other modules of a custom model."""
+        std = self.config.initializer_range
+        std = getattr(self.config.base_config, "initializer_range", 0.02) if std is None else std
+        owner = next((part for part in self._list_new_parts() if module in part.modules()), None)
+        if owner is not None:
+            owner.init_layer(module, std)
+        elif module is self:
+            if self.config.router == "token":
+                nn.init.zeros_(self.depth_bias)
+                nn.init.zeros_(self.depth_load)
+        else:
             super()._init_weights(module)
+
+    def _list_new_parts(self) -> list[Any]:
+        """Return the modules that a network of transformers does not have."""
+        return [*self.routers, *self.predictors, *self.adapters]
 
     # ---- What the rest of the package asks
 
@@ -263,7 +274,8 @@ class RoutedModel(DepthKnob, NetworkModel):
         assert choice.gate is not None
         gate, is_run = choice.gate.unsqueeze(-1).to(states), run.unsqueeze(-1)
         if self.config.router == "threshold":
-            changed = states + gate * (computed - states)
+            is_step = not self.training and not len(self.adapters)  # 1 (B(x) - x) + x has another rounding than B(x)
+            changed = computed if is_step else states + gate * (computed - states)
         else:
             changed = self._combine(states, computed, gate)
         if not len(self.adapters):

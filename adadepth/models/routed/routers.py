@@ -47,12 +47,12 @@ class Router(nn.Module):
             bias = None if self.output.bias is None else self.output.bias.to(states)
             return nn.functional.linear(states, self.output.weight.to(states), bias)
 
-    def init_weights(self, std: float) -> None:
-        """Draw new weights; a bias begins at a logit with which nearly all tokens are chosen."""
-        for layer in filter(None, (self.hidden, self.output)):
+    def init_layer(self, layer: nn.Module, std: float) -> None:
+        """Draw new weights of one of its layers; a bias begins at a logit with which nearly all tokens are chosen."""
+        if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, std=std)
-        if self.output.bias is not None:
-            nn.init.constant_(self.output.bias, _FIRST_LOGIT)
+            if layer.bias is not None:
+                nn.init.constant_(layer.bias, _FIRST_LOGIT)
 
 
 class SkipAdapter(nn.Module):
@@ -69,11 +69,14 @@ class SkipAdapter(nn.Module):
         update: Tensor = self.down_proj(nn.functional.silu(self.up_proj(self.norm(states))))
         return update
 
-    def init_weights(self, std: float) -> None:
-        """Draw new weights, so that the update is 0."""
-        nn.init.normal_(self.up_proj.weight, std=std)
-        nn.init.zeros_(self.down_proj.weight)
-        nn.init.ones_(self.norm.weight)
+    def init_layer(self, layer: nn.Module, std: float) -> None:
+        """Draw new weights of one of its layers, so that the update is 0."""
+        if layer is self.up_proj:
+            nn.init.normal_(self.up_proj.weight, std=std)
+        elif layer is self.down_proj:
+            nn.init.zeros_(self.down_proj.weight)
+        elif layer is self.norm:
+            nn.init.ones_(self.norm.weight)
 
 
 class Choice(NamedTuple):
