@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import LayerView, RoutedCache
 from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
@@ -63,6 +64,9 @@ class SpanRunner:
         cache: Cache; None: keys and values are not stored.
         keys_and_values: Tokens to attend to; see the module.
 
+    Raises:
+        ConfigError: If layers must store keys and values, but cannot, as those of ModernBERT.
+
     Attributes:
         counts: Number of queries, keys and query-key pairs in a layer of every span that ran, in their order.
     """
@@ -83,6 +87,8 @@ class SpanRunner:
         needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
         if cache is None and needs_cache:
             cache = RoutedCache(sum(len(span.modules) for span in spans), len(spans))
+        if cache is not None and not all("past_key_values" in options for options in self._inputs):
+            raise ConfigError(f"keys_and_values={keys_and_values}: the layers of this base store no keys and values")
         self._cache, self._keys_and_values = cache, keys_and_values
         self._owners = {layer: span.number for span in spans for layer in span.layers}
         self._before = 0 if cache is None else cache.length
