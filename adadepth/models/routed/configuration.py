@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
-from adadepth.models.routed.family import ROUTING_WEIGHTS, RoutedSettings, check_routing
+from adadepth.models.routed.family import ROUTING_WEIGHTS, RoutedSettings, check_routing, list_routed_layers
 from adadepth.models.routed.spans import Span
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.models.shared.network_configuration import build_network_config, copy_sizes
@@ -39,7 +39,7 @@ class RoutedConfig(FamilyConfig, settings=RoutedSettings):
     prelude: int = 0
     coda: int = 0
     routed_layers: list[int] | None = None
-    capacities: list[float] | None = None
+    capacities: list[int | float] | None = None
     router_network: str = "linear"
     gating: str = "output"
     gate_scale: int | float = 0.1
@@ -118,12 +118,9 @@ class RoutedConfig(FamilyConfig, settings=RoutedSettings):
         return modules[: self.prelude], modules[self.prelude : last], modules[last:]
 
     def _list_routed_layers(self) -> list[int]:
-        """Return the numbers of single layers with a router, from 1.
-
-        By default it is every second layer, and with router=threshold every layer but the first.
-        """
-        every = 1 if self.router == "threshold" else 2
-        return [*range(2, self.num_hidden_layers + 1, every)] if self.routed_layers is None else self.routed_layers
+        layers = list_routed_layers(self)
+        assert layers is not None
+        return layers
 
     def _assign_routers(self, layers: int) -> list[int | None]:
         """Return the router of every layer that a token passes, None if all tokens run it."""

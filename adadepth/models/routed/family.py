@@ -147,7 +147,8 @@ class RoutedSettings(ModelConfig):
 def check_routing(model: Any) -> Iterator[str]:
     """Check settings or a configuration against each other; yield one line per mistake."""
     router, recursions = model.router, model.recursions
-    parts = model.recursions or (None if model.routed_layers is None else len(model.routed_layers))
+    layers = list_routed_layers(model)
+    parts = recursions or (None if layers is None else len(layers))
     if recursions is None and (model.prelude or model.coda):
         yield f"prelude={model.prelude}, coda={model.coda}: read only with recursions"
     if recursions is not None and model.routed_layers is not None:
@@ -162,14 +163,16 @@ def check_routing(model: Any) -> Iterator[str]:
         elif model.sharing == "none" and core % recursions:
             yield f"recursions={recursions}: must divide the {core} layers between prelude and coda with sharing=none"
     for layer in model.routed_layers or ():
-        layers = model.num_hidden_layers
-        if layer < 1 or (layers is not None and layer > layers):
-            yield f"routed_layers={model.routed_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
+        last = model.num_hidden_layers
+        if layer < 1 or (last is not None and layer > last):
+            yield f"routed_layers={model.routed_layers}: layers are counted from 1{f' to {last}' if last else ''}"
             break
     if sorted(set(model.routed_layers or ())) != (model.routed_layers or []):
         yield f"routed_layers={model.routed_layers}: must be ascending"
     if model.routed_layers == []:
         yield "routed_layers=[]: must have at least one layer"
+    elif parts == 0:
+        yield f"num_hidden_layers={model.num_hidden_layers}: no layer has a router; set routed_layers or recursions"
     if model.capacities is not None:
         if any(not 0 < capacity <= 1 for capacity in model.capacities) or not model.capacities:
             yield f"capacities={model.capacities}: must be numbers above 0 and at most 1"
@@ -191,6 +194,18 @@ def check_routing(model: Any) -> Iterator[str]:
         yield f"causal_choice=predictor: read only with router=expert, not {router}"
     if model.trains == "routers" and router == "random":
         yield "trains=routers: router=random has no routers"
+
+
+def list_routed_layers(model: Any) -> list[int] | None:
+    """Return the numbers of single layers with a router, from 1, or None if the number of layers is not known.
+
+    By default it is every second layer, and with router=threshold every layer but the first.
+    """
+    if model.routed_layers is not None:
+        return list(model.routed_layers)
+    if model.num_hidden_layers is None:
+        return None
+    return [*range(2, model.num_hidden_layers + 1, 1 if model.router == "threshold" else 2)]
 
 
 def check_routed(config: ExperimentConfig) -> Iterator[str]:
