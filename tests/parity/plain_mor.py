@@ -90,10 +90,13 @@ class PlainModel:
         else:
             number = min(max(1, math.floor(self.capacities[router] * len(row.states) + 1e-9)), len(row.states))
             best = sorted(candidates, key=lambda t: (-float(scores[t]), t))[:number]
-            losses = [F.softplus(-scores[t]) if t in best else F.softplus(scores[t]) for t in candidates]
+            # A predictor learns and decides in place of the router, whose scores still gate.
+            predicts = "predictors.0.output.weight" in self.weights
+            causal = {t: self.score(router, row.states[t], "predictors") for t in candidates} if predicts else scores
+            losses = [F.softplus(-causal[t] if t in best else causal[t]) for t in candidates]
             row.choice_losses.append(sum(losses) / max(len(candidates), 1))
             everyone = self.capacities[router] == 1 and (router == 0 or not self.leaves)
-            decided = [t for t in candidates if everyone or scores[t] + self.bias > 0]
+            decided = [t for t in candidates if everyone or causal[t] + self.bias > 0]
             chosen = sorted(best) if largest else decided
             gates = [self.gate_scale * torch.sigmoid(scores[t]) for t in candidates]
         computed = self.run_part(start, stop, row.states, chosen, memories)
@@ -116,11 +119,11 @@ class PlainModel:
             row.depths.append(max(range(len(best)), key=lambda r: (float(best[r]), -r)))
             row.z_losses.append(torch.logsumexp(scores, 0) ** 2)
 
-    def score(self, router, state):
+    def score(self, router, state, room="routers"):
         if self.router == "threshold":
             state = state / torch.sqrt((state * state).mean() + 1e-6)
-        bias = self.weights.get(f"routers.{router}.output.bias", 0.0)
-        return (self.weights[f"routers.{router}.output.weight"] @ state + bias).squeeze()
+        bias = self.weights.get(f"{room}.{router}.output.bias", 0.0)
+        return (self.weights[f"{room}.{router}.output.weight"] @ state + bias).squeeze()
 
     def adapt(self, number, state):
         name = f"adapters.{number}"

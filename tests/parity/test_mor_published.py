@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.heads import RoutedForCausalLM

@@ -11,9 +11,8 @@ from tests.parity.plain_mor import PlainModel, PlainRow, plain_balance
 from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
 
 ROWS, MASK = IDS[:2], RIGHT[:2]
-CASES = [name for name in ROUTERS if name != "expert predictor"]
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{name: ROUTERS[name] for name in CASES},
+    **ROUTERS,
     "expert update": ROUTERS["expert selected"] | {"gate": "update", "num_key_value_heads": 1},
     "expert none": ROUTERS["expert all"] | {"gate": "none", "capacities": [0.8, 0.5, 0.2]},
     "expert first, fewer": ROUTERS["expert first"] | {"capacities": [0.8, 0.5, 0.2]},

@@ -1,0 +1,345 @@
+"""Routed models: choices that know no later token, batches against single rows, and pretrained networks."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForTokenClassification,
+)
+
+from adadepth.errors import ConfigError
+from adadepth.models.build import build_classifier, build_language_model
+from adadepth.models.routed.family import RoutedSettings
+from adadepth.models.routed.heads import RoutedForCausalLM, RoutedForTokenClassification
+from tests.unit.models.early_exit.early_exit_support import draw_weights
+from tests.unit.models.routed.routed_support import (
+    IDS,
+    LEFT,
+    LENGTH,
+    PIECES,
+    RECURSIONS,
+    RIGHT,
+    ROUTERS,
+    SIZES,
+    near,
+    select_real,
+    small,
+)
+
+RANDOM = {"random": RECURSIONS | {"router": "random"}}
+TOKENS = RoutedForTokenClassification
+LABELS = {"id2label": {0: "a", 1: "b", 2: "c"}, "label2id": {"a": 0, "b": 1, "c": 2}}
+
+
+@cache
+def get(name: str) -> Any:
+    """A model in evaluation mode, which tests do not change."""
+    return small(**(ROUTERS | RANDOM)[name])
+
+
+def run(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
+    """Logits and choices; random routers draw the same numbers in every call."""
+    with torch.no_grad():
+        output = model(ids, generator=torch.Generator().manual_seed(2), **call)
+    return output.logits, output.trace.iterations_run
+
+
+# ---- Choices
+
+
+@settings(deadline=None, max_examples=5)
+@given(
+    st.lists(st.integers(3, PIECES - 1), min_size=2, max_size=12), st.lists(st.integers(3, PIECES - 1), min_size=12),
+    st.data(),
+)  # fmt: skip
+@pytest.mark.parametrize("name", [*ROUTERS, "random"])
+def test_later_tokens_change_nothing(name: str, text: list[int], others: list[int], data: st.DataObject) -> None:
+    known = data.draw(st.integers(1, len(text) - 1))
+    logits, ran = run(get(name), torch.tensor([text, [*text[:known], *others[: len(text) - known]]]))
+    if name == "random":  # draws differ between rows
+        logits, ran = (
+            torch.cat(pair) for pair in zip(
+                run(get(name), torch.tensor([text])),
+                run(get(name), torch.tensor([[*text[:known], *others[: len(text) - known]]])), strict=True,
+            )
+        )  # fmt: skip
+    assert torch.equal(ran[0, :known], ran[1, :known])
+    near(logits[0, :known], logits[1, :known])
+
+
+@pytest.mark.parametrize("name", ["expert selected", "layers selected"])
+def test_the_largest_scores_know_later_tokens(name: str) -> None:
+    """The control of the test above."""
+    ids = torch.randint(3, PIECES, (20, 8), generator=torch.Generator().manual_seed(0))
+    changed = torch.cat([ids[:, :4], ids[:, 4:].flip(0)], dim=1)
+    ran = [run(get(name), text, routing="topk")[1][:, :4] for text in (ids, changed)]
+    assert not torch.equal(*ran)
+
+
+def test_the_largest_scores_have_the_capacity_and_recursions_are_nested() -> None:
+    ran = run(get("expert selected"), IDS, routing="topk")[1]
+    assert ran.sum(dim=1).tolist() == [[10, 6, 3]] * 3
+    for name in ("expert selected", "expert predictor", "token selected", "random"):
+        first, second, third = run(get(name), IDS)[1].unbind(-1)
+        assert not bool((second & ~first).any()), name
+        assert not bool((third & ~second).any()), name
+
+
+@pytest.mark.parametrize("fields", [RECURSIONS, {"capacities": [0.5, 0.2]}, {"recursions": 3, "capacities": [0.6]}])
+@torch.no_grad()
+def test_a_random_router_has_the_capacity_on_average(fields: dict[str, Any]) -> None:
+    model = small(**fields, router="random")
+    ids, generator = IDS.repeat(60, 1), torch.Generator().manual_seed(0)
+    shares = model(ids, generator=generator).trace.iterations_run.double().mean(dim=(0, 1))
+    expected = torch.tensor(model.config.routed_capacities, dtype=torch.float64)
+    near(shares, expected, 0.04)
+    exact = model.train()(ids, generator=generator).trace.iterations_run.sum(dim=1)
+    assert torch.equal(exact, (expected * LENGTH + 1e-9).long().expand_as(exact))
+
+
+@pytest.mark.parametrize("name", ["expert selected", "expert first", "layers all", "token selected", "threshold",
+                                  "adapters", "expert predictor"])  # fmt: skip
+def test_more_bias_gives_more_depth(name: str) -> None:
+    model, depths = small(**ROUTERS[name]), []
+    for level in (0.02, 0.2, 0.4, 0.5, 0.6, 0.8, 0.98):
+        model.set_depth_level(level)
+        depths.append(float(run(model, IDS)[1].sum(dim=-1).double().mean()))
+    assert depths == sorted(depths)
+    assert depths[0] < depths[-1]
+
+
+# ---- Batches
+
+
+@pytest.mark.parametrize("routing", ["causal", "topk"])
+@pytest.mark.parametrize("mask", [RIGHT, LEFT], ids=["right", "left"])
+@pytest.mark.parametrize("name", ROUTERS)
+def test_rows_of_a_batch_are_what_they_are_alone(name: str, mask: Tensor, routing: str) -> None:
+    model, positions = get(name), (mask.cumsum(1) - 1).clamp(min=0)
+    logits, ran = run(model, IDS * mask, attention_mask=mask, position_ids=positions, routing=routing)
+    assert not bool(ran[mask == 0].any())
+    for row, is_real in enumerate(mask.bool()):
+        alone, ran_alone = run(model, IDS[row : row + 1, is_real], routing=routing)
+        assert torch.equal(ran[row, is_real], ran_alone[0])
+        near(logits[row, is_real], alone[0])
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_documents_of_a_row_are_separate_rows(name: str) -> None:
+    model, lengths = get(name), (4, 7, 9)
+    texts = [IDS.flatten()[start : start + length] for start, length in zip((0, 4, 11), lengths, strict=True)]
+    numbers = torch.repeat_interleave(torch.arange(3), torch.tensor(lengths)).unsqueeze(0)
+    logits, ran = run(model, torch.cat(texts).unsqueeze(0), documents=numbers)
+    for text, some, chosen in zip(texts, logits[0].split(lengths), ran[0].split(lengths), strict=True):
+        alone, ran_alone = run(model, text.unsqueeze(0))
+        assert torch.equal(chosen, ran_alone[0])
+        near(some, alone[0])
+
+
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["expert first", "layers selected", "token selected"])
+def test_implementations_of_attention_agree(name: str, implementation: str) -> None:
+    model = small(**ROUTERS[name]).float()  # in float64, eager attention to nothing is not a number in transformers
+    model.set_attn_implementation(implementation)
+    logits, ran = run(model, IDS * LEFT, attention_mask=LEFT)
+    expected, ran_expected = run(get(name), IDS * LEFT, attention_mask=LEFT)
+    assert torch.equal(ran, ran_expected)
+    near(select_real(logits, LEFT), select_real(expected, LEFT), 1e-4)
+
+
+@pytest.mark.parametrize(("base", "name"), [
+    ("qwen2", "layers all"), ("gemma2", "expert selected"), ("olmo2", "token all"), ("mistral", "expert first"),
+])  # fmt: skip
+def test_other_decoders_run_the_chosen_tokens(base: str, name: str) -> None:
+    """Whatever the decoder, rows of a batch are what they are alone."""
+    model = small(base=base, **ROUTERS[name])
+    logits, ran = run(model, IDS * RIGHT, attention_mask=RIGHT)
+    assert 0 < ran.double().mean() < 1
+    for row, is_real in enumerate(RIGHT.bool()):
+        near(logits[row, is_real], run(model, IDS[row : row + 1, is_real])[0][0])
+
+
+# ---- Training
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_every_weight_learns(name: str) -> None:
+    model = small(**ROUTERS[name]).train()
+    model(IDS, labels=IDS).loss.backward()
+    silent = [key for key, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert silent == ([] if name != "token bias" else ["routers.0.output.weight"])  # its gate is B(x) itself
+
+
+@pytest.mark.parametrize("name", ["threshold", "adapters", "layers all", "token selected"])
+def test_a_frozen_network_has_no_gradients(name: str) -> None:
+    model = small(**ROUTERS[name] | {"trains": "routers"}).train()
+    model(IDS, labels=IDS).loss.backward()
+    trained = {key for key, weight in model.named_parameters() if weight.grad is not None}
+    assert trained == {key for key, _ in model.named_parameters() if key.startswith(("routers.", "adapters."))}
+    assert not model.model.training
+
+
+def test_a_bias_balances_the_depths() -> None:
+    model = small(**ROUTERS["token bias"]).train()
+    start = model.depth_bias.clone()
+    model.set_step(0, 9)
+    assert torch.equal(model.depth_bias, start)
+    depths = model(IDS, labels=IDS).trace.updates.long() - 1
+    load = depths.flatten().bincount(minlength=3)
+    assert torch.equal(model.depth_load, load)
+    model.set_step(1, 9)
+    near(model.depth_bias - start, model.config.bias_step * (load.double().mean() - load).sign(), 1e-9)
+    assert not model.depth_load.any()
+
+
+def test_a_loss_divided_by_the_counts_of_a_batch_is_the_sum_of_its_parts() -> None:
+    model = small(**ROUTERS["expert selected"], z_weight=0.1)
+    counts = model.count_targets({"input_ids": IDS, "labels": IDS, "attention_mask": RIGHT})
+    whole = model(IDS, attention_mask=RIGHT, labels=IDS.masked_fill(RIGHT == 0, -100)).loss_parts
+    counts["task"] = model.count_labels(IDS.masked_fill(RIGHT == 0, -100))
+    rows = [
+        model(IDS[row : row + 1, is_real], labels=IDS[row : row + 1, is_real], num_targets=counts).loss_parts
+        for row, is_real in enumerate(RIGHT.bool())
+    ]
+    for part, value in whole.items():
+        near(sum((row[part] for row in rows), torch.zeros(())), value)
+
+
+# ---- Folders
+
+
+@pytest.mark.parametrize("name", ["expert predictor", "token bias", "adapters", "layers all"])
+def test_a_saved_model_is_loaded_as_it_was(name: str, tmp_path: Path) -> None:
+    model = small(**ROUTERS[name]).float()
+    model.save_pretrained(tmp_path)
+    loaded: Any = RoutedForCausalLM.from_pretrained(tmp_path)
+    assert loaded.config.spans == model.config.spans
+    for field in (*ROUTERS[name], "routed_capacities", "weight_of_routing"):
+        assert getattr(loaded.config, field) == getattr(model.config, field), field
+    for key, value in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[key], value), key
+    (logits, ran), (expected, ran_expected) = run(loaded, IDS), run(model, IDS)
+    assert torch.equal(ran, ran_expected)
+    near(logits, expected)
+
+
+def save_stock(kind: str, folder: Path, auto: Any = AutoModelForCausalLM, **fields: Any) -> Any:
+    """Save a network of transformers."""
+    torch.manual_seed(0)
+    model = draw_weights(auto.from_config(AutoConfig.for_model(kind, **SIZES, head_dim=8, **fields)))
+    model.save_pretrained(folder)
+    return model
+
+
+@pytest.mark.parametrize(("kind", "fields"), [
+    ("llama", {}), ("qwen2", {}), ("gemma2", {}), ("olmo2", {}), ("llama", {"adapter_size": 6}),
+])  # fmt: skip
+@torch.no_grad()
+def test_routers_that_choose_everything_change_nothing(kind: str, fields: dict[str, Any], tmp_path: Path) -> None:
+    """A threshold router's gate is 1; adapters' gate of a chosen token is sigmoid(z), 1 in the limit."""
+    stock = save_stock(kind, tmp_path, num_key_value_heads=2)
+    options = {"router": "threshold", "keys_and_values": "all", "trains": "routers", **fields}
+    model: Any = build_language_model(RoutedSettings(pretrained=str(tmp_path), **options), PIECES)
+    for router in model.routers:
+        router.output.weight.zero_()
+        router.output.bias.fill_(60.0)
+    output = model(IDS)
+    assert bool(output.trace.iterations_run.all())
+    expected = stock(IDS).logits
+    if fields:
+        near(output.logits, expected)
+    else:
+        torch.testing.assert_close(output.logits, expected, atol=0, rtol=0)
+    mask = {"attention_mask": LEFT}
+    near(select_real(model(IDS, **mask).logits, LEFT), select_real(stock(IDS, **mask).logits, LEFT))
+    model.train()
+    near(model.read(model.run({"input_ids": IDS}, has_losses=False, routing=None)[0].flatten(0, 1)),
+         expected.flatten(0, 1))  # fmt: skip
+
+
+@pytest.mark.parametrize("fields", [
+    {"router": "threshold", "keys_and_values": "all"}, {"router": "token", "recursions": 2},
+    {"router": "threshold", "keys_and_values": "all", "adapter_size": 6},
+    {"router": "expert", "router_network": "mlp", "causal_choice": "predictor", "initializer_range": 0.02},
+])  # fmt: skip
+@pytest.mark.parametrize("pretrained", [True, False])
+@torch.no_grad()
+def test_what_a_network_does_not_have_gets_initial_weights(
+    fields: dict[str, Any], pretrained: bool, tmp_path: Path
+) -> None:
+    save_stock("llama", tmp_path)
+    sizes = {name: size for name, size in SIZES.items() if name != "pad_token_id"}
+    source = {"pretrained": str(tmp_path)} if pretrained else sizes
+    model: Any = build_language_model(RoutedSettings(**{**source, **fields}), PIECES)
+    weights = {
+        name: weight for name, weight in model.named_parameters() if name.startswith(("rout", "predict", "adapt"))
+    }
+    assert weights
+    for name, weight in weights.items():
+        if "bias" in name:
+            assert torch.equal(weight, torch.full_like(weight, 2.0)), name
+        elif "norm" in name:
+            assert torch.equal(weight, torch.ones_like(weight)), name
+        elif "down_proj" in name:
+            assert not weight.any(), name
+        else:
+            assert 0.01 < float(weight.std()) < 0.03, name
+    if fields["router"] == "token":
+        assert not model.depth_bias.any()
+        assert not model.depth_load.any()
+    if fields["router"] == "threshold":
+        assert bool(model(IDS).trace.iterations_run.all())
+
+
+@pytest.mark.parametrize("router", ["expert", "token", "threshold"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert"])
+@torch.no_grad()
+def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> None:
+    stock = save_stock(kind, tmp_path, AutoModelForTokenClassification, num_labels=3)
+    fields: dict[str, Any] = {
+        "expert": {"capacities": [1.0], "gate": "none"}, "token": {"recursions": 1, "gate": "none"},
+        "threshold": {"keys_and_values": "all"},
+    }[router]  # fmt: skip
+    chosen = RoutedSettings(pretrained=str(tmp_path), router=router, **fields)
+    model: Any = build_classifier(chosen, PIECES, LABELS, "tagging")
+    if (kind, router) == ("modernbert", "threshold"):
+        with pytest.raises(ConfigError, match="keys_and_values=all: the layers of this base store no keys and values"):
+            model(IDS)
+        return
+    output = model(IDS * RIGHT, attention_mask=RIGHT)
+    expected = stock(IDS * RIGHT, attention_mask=RIGHT).logits
+    assert bool(output.trace.iterations_run[RIGHT.bool()].all())
+    near(select_real(output.logits, RIGHT), select_real(expected, RIGHT))
+
+
+@pytest.mark.parametrize(("kind", "name"), [
+    *(("bert", name) for name in ("expert selected", "token selected", "threshold", "layers all", "expert first")),
+    ("modernbert", "expert selected"), ("modernbert", "layers selected"), ("modernbert", "token selected"),
+])  # fmt: skip
+def test_rows_of_an_encoder_are_what_they_are_alone(kind: str, name: str) -> None:
+    model = small(TOKENS, kind, **ROUTERS[name], **LABELS)
+    logits, ran = run(model, IDS * RIGHT, attention_mask=RIGHT)
+    assert 0 < ran[RIGHT.bool()].double().mean() < 1
+    for row, is_real in enumerate(RIGHT.bool()):
+        alone, ran_alone = run(model, IDS[row : row + 1, is_real])
+        assert torch.equal(ran[row, is_real], ran_alone[0])
+        near(logits[row, is_real], alone[0])
+
+
+def test_a_classifier_learns_from_its_labels() -> None:
+    model = small(TOKENS, "bert", **ROUTERS["expert selected"], **LABELS).train()
+    labels = (IDS % 3).masked_fill(RIGHT == 0, -100)
+    output = model(IDS * RIGHT, attention_mask=RIGHT, labels=labels)
+    expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
+    near(output.loss_parts["task"], expected)
+    assert set(output.loss_parts) == {"task", "routing"}
