@@ -124,6 +124,7 @@ class SpanRunner:
         own = self._append_columns(span, selection)
         packed = selection.take(states)
         masks: dict[tuple[int, int], Tensor | None] = {}
+        width = own.shape[1]
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             if self._cache is not None and self._keys_and_values == "all":
                 states = put(states, packed)
@@ -132,9 +133,10 @@ class SpanRunner:
                 owner = self._owners[source]
                 if (module, owner) not in masks:
                     columns = own if owner == span.number else self._read_columns(owner, selection)
+                    width = max(width, columns.shape[1])
                     masks[module, owner] = self._build_mask(module, selection, columns)
                 packed = self._run_packed(layer, module, source, packed, selection, masks[module, owner])
-        self._count(selection, own.shape[1])
+        self._count(selection, width)
         return put(states, packed)
 
     def _run_packed(
