@@ -149,7 +149,8 @@ def test_help_lists_it(capfd: pytest.CaptureFixture[str]) -> None:
     (("dataset.stres=0",), "dataset.stres: unknown key (did you mean 'dataset.stress'"),
     (("optimise=eval/hole_accuracy",), "unknown evaluation metric (did you mean 'whole_accuracy'?)"),
     (("task=pretrain",), "dataset=brackets: task=pretrain reads a corpus"),
-    (("model=ponder_albert_mini",), "labels symbols of its own; use albert_act, early_exit, looped, routed, counter or router"),
+    (("model=ponder_albert_mini",),
+     "labels symbols of its own; use albert_act, early_exit, looped, routed, counter or router"),
 ])  # fmt: skip
 def test_a_mistake_gets_one_line(
     arguments: tuple[str, ...], message: str, capfd: pytest.CaptureFixture[str], tmp_path: Path
