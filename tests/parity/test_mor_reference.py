@@ -13,11 +13,12 @@ from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS,
 ROWS, MASK = IDS[:2], RIGHT[:2]
 SETTINGS: dict[str, dict[str, Any]] = {
     **ROUTERS,
-    "expert update": ROUTERS["expert selected"] | {"gate": "update", "num_key_value_heads": 1},
-    "expert none": ROUTERS["expert all"] | {"gate": "none", "capacities": [0.8, 0.5, 0.2]},
+    "expert update": ROUTERS["expert selected"] | {"gating": "update", "num_key_value_heads": 1},
+    "expert none": ROUTERS["expert all"] | {"gating": "none", "capacities": [0.8, 0.5, 0.2]},
     "expert first, fewer": ROUTERS["expert first"] | {"capacities": [0.8, 0.5, 0.2]},
-    "token update": ROUTERS["token first"] | {"gate": "update", "num_key_value_heads": 1},
-    "layers none": ROUTERS["layers all"] | {"gate": "none", "routed_layers": [1, 2, 4], "capacities": [1.0, 0.5, 0.3]},
+    "token update": ROUTERS["token first"] | {"gating": "update", "num_key_value_heads": 1},
+    "layers none": ROUTERS["layers all"]
+    | {"gating": "none", "routed_layers": [1, 2, 4], "capacities": [1.0, 0.5, 0.3]},
 }
 
 
@@ -49,7 +50,7 @@ def describe(model: Any) -> PlainModel:
     return PlainModel(
         weights, heads=config.num_attention_heads, epsilon=config.base_config.rms_norm_eps, order=order, parts=parts,
         router=config.router, capacities=given * routers if len(given) == 1 else given, leaves=not single,
-        gate=config.gate, gate_scale=config.gate_scale, sources=config.keys_and_values, bias=config.choice_bias,
+        gate=config.gating, gate_scale=config.gate_scale, sources=config.keys_and_values, bias=config.choice_bias,
         adapters=config.adapter_size is not None,
     )  # fmt: skip
 
@@ -62,8 +63,8 @@ def run_rows(model: Any, training: bool) -> list[PlainRow]:
 
 
 def mean_of_rows(values: list[Any], rows: list[PlainRow]) -> torch.Tensor:
-    """Mean over the tokens of all rows of a mean over those of each."""
-    weights = [len(row.states) for row in rows]
+    """Mean over the labels of all rows of a mean over the tokens of each."""
+    weights = [len(row.states) - 1 for row in rows]
     return torch.as_tensor(sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights))
 
 
@@ -71,7 +72,7 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     """Losses of the routers, without their weights."""
     config, tokens = model.config, sum(len(row.states) for row in rows)
     if config.router == "token":
-        z = sum(sum(row.z_losses) for row in rows) / tokens
+        z = mean_of_rows([sum(row.z_losses) / len(row.states) for row in rows], rows)
         return {"z": z, **({"routing": plain_balance(rows)} if config.balance == "loss" else {})}
     losses: dict[str, Any] = {"z": mean_of_rows([sum(row.z_losses) for row in rows], rows)}
     if config.router == "expert":
@@ -79,8 +80,9 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     parts = [[sum(row.gates[part]) for row in rows] for part in range(len(rows[0].gates))]
     if config.adapter_size is None:
         return losses | {"routing": sum(max(sum(part) / tokens - config.capacities[0], 0) for part in parts)}
-    depths = [sum(gates) for row in rows for gates in zip(*row.gates, strict=True)]
-    return losses | {"routing": sum(depth**2 for depth in depths) / tokens}
+    depths = [[sum(gates) for gates in zip(*row.gates, strict=True)] for row in rows]
+    squares = [sum(depth**2 for depth in of_row) / len(of_row) for of_row in depths]
+    return losses | {"routing": mean_of_rows(squares, rows)}
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

@@ -28,17 +28,17 @@ SINGLE: dict[str, Any] = {"capacities": [0.4], "choice_bias": 0.2}
 ROUTERS: dict[str, dict[str, Any]] = {
     **{f"expert {source}": RECURSIONS | {"keys_and_values": source} for source in ("selected", "all", "first")},
     "expert predictor": RECURSIONS | {"causal_choice": "predictor"},
-    "expert untied": RECURSIONS | {"sharing": "none", "num_hidden_layers": 5, "gate": "update", "gate_scale": 1.0},
+    "expert untied": RECURSIONS | {"sharing": "none", "num_hidden_layers": 5, "gating": "update", "gate_scale": 1.0},
     "expert in a row": RECURSIONS | {"sharing": "sequence", "keys_and_values": "first", "num_hidden_layers": 4},
     **{
-        f"layers {source}": SINGLE | {"gate": "update", "gate_scale": 1.0, "keys_and_values": source}
+        f"layers {source}": SINGLE | {"gating": "update", "gate_scale": 1.0, "keys_and_values": source}
         for source in ("selected", "all")
     },
     **{
         f"token {source}": RECURSIONS | {"router": "token", "keys_and_values": source}
         for source in ("selected", "all", "first")
     },
-    "token bias": RECURSIONS | {"router": "token", "balance": "bias", "gate": "none"},
+    "token bias": RECURSIONS | {"router": "token", "balance": "bias", "gating": "none"},
     "threshold": SINGLE | {"router": "threshold", "keys_and_values": "all"},
     "adapters": SINGLE | {"router": "threshold", "keys_and_values": "all", "adapter_size": 6},
 }

@@ -204,9 +204,8 @@ def test_a_bias_balances_the_depths() -> None:
 
 def test_a_loss_divided_by_the_counts_of_a_batch_is_the_sum_of_its_parts() -> None:
     model = small(**ROUTERS["expert selected"], z_weight=0.1)
-    counts = model.count_targets({"input_ids": IDS, "labels": IDS, "attention_mask": RIGHT})
+    counts = model.count_targets({"labels": IDS.masked_fill(RIGHT == 0, -100)})
     whole = model(IDS, attention_mask=RIGHT, labels=IDS.masked_fill(RIGHT == 0, -100)).loss_parts
-    counts["task"] = model.count_labels(IDS.masked_fill(RIGHT == 0, -100))
     rows = [
         model(IDS[row : row + 1, is_real], labels=IDS[row : row + 1, is_real], num_targets=counts).loss_parts
         for row, is_real in enumerate(RIGHT.bool())
@@ -307,7 +306,7 @@ def test_what_a_network_does_not_have_gets_initial_weights(
 def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path, AutoModelForTokenClassification, num_labels=3)
     fields: dict[str, Any] = {
-        "expert": {"capacities": [1.0], "gate": "none"}, "token": {"recursions": 1, "gate": "none"},
+        "expert": {"capacities": [1.0], "gating": "none"}, "token": {"recursions": 1, "gating": "none"},
         "threshold": {"keys_and_values": "all"},
     }[router]  # fmt: skip
     chosen = RoutedSettings(pretrained=str(tmp_path), router=router, **fields)
@@ -343,3 +342,19 @@ def test_a_classifier_learns_from_its_labels() -> None:
     expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
     near(output.loss_parts["task"], expected)
     assert set(output.loss_parts) == {"task", "routing"}
+
+
+def test_an_evaluation_measures_loads_dead_tokens_and_the_leak() -> None:
+    model = small(**ROUTERS["layers selected"], measure_leak=True).eval()
+    labels = IDS.masked_fill(RIGHT == 0, -100)
+    output = model(IDS, attention_mask=RIGHT, labels=labels)
+    measured = {name: float(term.total / term.count) for name, term in output.measures.items()}
+    ran, real = output.trace.iterations_run, RIGHT.bool()
+    for number, part in enumerate(ran[real].double().mean(dim=0), 1):
+        assert measured[f"routing/load_{number}"] == pytest.approx(float(part))
+    assert measured["routing/dead"] == pytest.approx(float((~ran[real].any(dim=-1)).double().mean()))
+    leaked = model(IDS, attention_mask=RIGHT, labels=labels, routing="topk")
+    assert measured["routing/topk_loss"] == pytest.approx(float(leaked.loss_parts["task"]))
+    same = model(IDS, attention_mask=RIGHT, routing="topk").trace.iterations_run[..., 0] == ran[..., 0]
+    assert 0 < measured["routing/agreement"] <= 1
+    assert float(same[real].double().mean()) > 0
