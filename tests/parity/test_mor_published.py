@@ -144,6 +144,10 @@ def test_expert_choice_is_the_published_one(name: str) -> None:
     near(output.loss_parts["routing"] / EXPERT_WEIGHT, case["sampling_loss"])
     near(output.loss_parts["z"] / Z_WEIGHT, case["router_z_loss"])
     if case["options"].get("sampling") != "aux_router":
+        _, routing, _ = model.run({"input_ids": case["input_ids"]}, has_losses=True, routing="topk")
+        shares = torch.stack([agreed / candidates for agreed, candidates in routing.agreed])
+        shares[0] = (case["router_logits"][0] > 0).double().mean()  # here a recursion of capacity 1 takes all tokens
+        near(shares.mean(), case["sampling_accuracy"])
         near(output.loss, case["total_loss"])
         output.loss.backward()
         check_gradients(model, case["grads"], model.config.prelude, case["options"].get("layers_per_recursion", 1),

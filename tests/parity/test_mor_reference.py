@@ -11,6 +11,8 @@ from tests.parity.plain_mor import PlainModel, PlainRow, plain_balance
 from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
 
 ROWS, MASK = IDS[:2], RIGHT[:2]
+LABELS = ROWS.masked_fill(MASK == 0, -100)
+LABELS[:, 1] = LABELS[1, 2] = -100  # two labels for three tokens in both rows, which thus have their shares of losses
 SETTINGS: dict[str, dict[str, Any]] = {
     **ROUTERS,
     "expert update": ROUTERS["expert selected"] | {"gating": "update", "num_key_value_heads": 1},
@@ -91,7 +93,7 @@ def test_a_routed_model_is_the_plain_loop(name: str, training: bool) -> None:
     model = small(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
     with torch.no_grad():
         rows = run_rows(model, training)
-        ids, mask, labels = ROWS * MASK, MASK, ROWS.masked_fill(MASK == 0, -100)
+        ids, mask, labels = ROWS * MASK, MASK, LABELS
         states, _, _ = model.run({"input_ids": ids, "attention_mask": mask}, has_losses=False, routing=None)
         output = model(ids, attention_mask=mask, labels=labels)
     for number, row in enumerate(rows):
@@ -99,9 +101,9 @@ def test_a_routed_model_is_the_plain_loop(name: str, training: bool) -> None:
         for part, tokens in enumerate(row.chosen):
             assert output.trace.iterations_run[number, :, part].nonzero().flatten().tolist() == tokens
     plain, expected = describe(model), expect_losses(model, rows)
-    logits = [plain.read(state) for row in rows for state in row.states[:-1]]
-    targets = torch.cat([ids[mask.bool()][1:] for ids, mask in zip(ROWS, MASK, strict=True)])
-    expected["task"] = torch.nn.functional.cross_entropy(torch.stack(logits).view(-1, PIECES), targets)
+    logits = torch.stack([plain.read(state) for row in rows for state in row.states[:-1]])
+    targets = torch.cat([row[is_real][1:] for row, is_real in zip(LABELS, MASK.bool(), strict=True)])
+    expected["task"] = torch.nn.functional.cross_entropy(logits.view(-1, PIECES), targets)
     assert set(output.loss_parts) == set(expected)
     for part, value in expected.items():
         near(output.loss_parts[part], torch.as_tensor(value))

@@ -84,9 +84,19 @@ class RoutedCache(Cache):
         for number, stored in enumerate(self.layers):
             if self._layer_spans[number] is None:
                 stored.crop(tokens_to_remove)
-        self.columns = [
-            None if columns is None else columns.masked_fill(columns >= self.length, -1) for columns in self.columns
-        ]
+        for span, columns in enumerate(self.columns):
+            if columns is not None:
+                self._crop_columns(span, columns.masked_fill(columns >= self.length, -1))
+
+    def _crop_columns(self, span: int, columns: Tensor) -> None:
+        """Set the tokens of a part's columns, (B, m), and drop the last columns that no row has a token in."""
+        used = (columns >= 0).any(dim=0).nonzero()
+        kept = int(used.max()) + 1 if len(used) else 0
+        self.columns[span] = columns[:, :kept]
+        layers: list[Any] = [layer for number, layer in enumerate(self.layers) if self._layer_spans[number] == span]
+        for layer in layers:
+            if layer.is_initialized:
+                layer.keys, layer.values = layer.keys[:, :, :kept], layer.values[:, :, :kept]
 
     def reset(self) -> None:
         """Remove all tokens."""

@@ -401,14 +401,19 @@ class RoutedModel(DepthKnob, NetworkModel):
             adaptive = adaptive + count(valid if span.router is None else valid & ran[..., span.router], valid)
             full = full + count(valid, valid)
         everywhere, real = self._router_macs * valid.numel(), self._router_macs * valid.sum()
-        return Work(executed + everywhere, dense + everywhere, adaptive + real, full + real)
+        adapted = self._adapter_macs * valid.numel()
+        skipped = self._adapter_macs / ran.shape[-1] * (valid.unsqueeze(-1) & ~ran).sum()
+        return Work(
+            executed + everywhere + adapted, dense + everywhere + adapted, adaptive + real + skipped, full + real
+        )
 
     def _count_macs(self, span: Span, macs: Tensor, memory: int, mask: Tensor, valid: Tensor) -> Tensor:
         """Count the multiply-accumulates of a span for the tokens of a mask, (B, T), of which `valid` are there."""
         keys = valid if self.config.keys_and_values == "all" or span.router is None else mask
         seen = keys.double().cumsum(dim=1) if self.is_causal else keys.double().sum(dim=1, keepdim=True)
         share = keys.sum() / valid.sum().clamp(min=1)
-        return macs[0] * mask.sum() + macs[1] * (mask * (seen + memory * share)).sum()
+        stored = valid.sum() - mask.sum() if self.config.keys_and_values == "all" else 0
+        return macs[0] * mask.sum() + macs[1] * (mask * (seen + memory * share)).sum() + macs[2] * stored
 
     @cached_property
     def _span_macs(self) -> Tensor:
@@ -423,6 +428,11 @@ class RoutedModel(DepthKnob, NetworkModel):
             projections = sum(count_projection_macs(layer) for layer in layers)
             rows.append([float(token), pair * len(layers), float(projections)])
         return torch.tensor(rows, dtype=torch.float64)
+
+    @cached_property
+    def _adapter_macs(self) -> float:
+        """Multiply-accumulates of all adapters for a token."""
+        return float(sum(count_layer_macs(adapter) for adapter in self.adapters))
 
     @cached_property
     def _router_macs(self) -> float:

@@ -207,7 +207,9 @@ class SpanRunner:
 
     def _count(self, selection: Selection, columns: int) -> None:
         rows, width = selection.tokens.shape
-        stored = self._real.numel() if self._keys_and_values == "all" else rows * width
+        stored = rows * width  # and with `all`, queries, keys and values of every token once more
+        if self._keys_and_values == "all":
+            stored += self._real.numel()
         pairs = rows * width * columns
         if self._is_causal:
             pairs -= rows * width * (width - 1) // 2

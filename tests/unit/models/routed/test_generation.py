@@ -200,3 +200,40 @@ def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
             assert (pairs[number] > 0) == runs
             skipped += not runs
     assert skipped
+
+
+@pytest.mark.parametrize("name", ["expert selected", "expert first", "layers selected", "token selected"])
+@torch.no_grad()
+def test_the_work_is_what_layers_compute(name: str) -> None:
+    model, counted = small(**ROUTERS[name]), [0]
+
+    def count(layer: Any, inputs: Any) -> None:
+        counted[0] += inputs[0].numel() // inputs[0].shape[-1] * layer.weight.numel()
+
+    for layer in model.model.modules():
+        if isinstance(layer, torch.nn.Linear):
+            layer.register_forward_pre_hook(count)
+    trace = model(IDS).trace
+    pairs = sum(
+        2 * model.config.hidden_size * float(number) * len(span.modules)
+        for number, span in zip(trace.execution.computed.pairs, model.config.spans, strict=True)
+    )
+    routers = IDS.numel() * sum(weight.numel() for weight in model.routers.parameters())
+    assert float(model.price(trace).executed) == counted[0] + pairs + routers
+
+
+@pytest.mark.parametrize("name", [name for name in DECODED if name != "adapters"])
+@torch.no_grad()
+def test_pairs_are_those_with_the_keys_that_are_read(name: str) -> None:
+    """A rectangle may compute some more than are seen."""
+    model = get(name)
+    trace = model(IDS[:1]).trace
+    ran, everyone = trace.iterations_run[0], torch.ones(LENGTH, dtype=torch.bool)
+    for span, pairs in zip(model.config.spans, trace.execution.computed.pairs, strict=True):
+        queries = everyone if span.router is None else ran[:, span.router]
+        source = {"selected": queries, "all": everyone, "first": ran[:, 0]}[model.config.keys_and_values]
+        keys = everyone if span.router is None else source
+        seen = int((keys.cumsum(0) * queries).sum())
+        assert seen <= int(pairs) <= int(queries.sum()) * int(keys.sum())
+        if model.config.keys_and_values == "selected":
+            assert int(pairs) == seen
