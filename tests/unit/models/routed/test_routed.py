@@ -343,3 +343,17 @@ def test_a_classifier_learns_from_its_labels() -> None:
     expected = torch.nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten())
     near(output.loss_parts["task"], expected)
     assert set(output.loss_parts) == {"task", "routing"}
+
+
+def test_an_evaluation_measures_loads_dead_tokens_and_the_leak() -> None:
+    model = small(**ROUTERS["layers selected"], measure_leak=True).eval()
+    labels = IDS.masked_fill(RIGHT == 0, -100)
+    output = model(IDS, attention_mask=RIGHT, labels=labels)
+    measured = {name: float(term.total / term.count) for name, term in output.measures.items()}
+    ran, real = output.trace.iterations_run, RIGHT.bool()
+    for number, part in enumerate(ran[real].double().mean(dim=0), 1):
+        assert measured[f"routing/load_{number}"] == pytest.approx(float(part))
+    assert measured["routing/dead"] == pytest.approx(float((~ran[real].any(dim=-1)).double().mean()))
+    leaked = model(IDS, attention_mask=RIGHT, labels=labels, routing="topk")
+    assert measured["routing/topk_loss"] == pytest.approx(float(leaked.loss_parts["task"]))
+    assert 0 < measured["routing/agreement"] <= 1
