@@ -65,8 +65,8 @@ def run_rows(model: Any, training: bool) -> list[PlainRow]:
 
 
 def mean_of_rows(values: list[Any], rows: list[PlainRow]) -> torch.Tensor:
-    """Mean over the labels of all rows of a mean over the tokens of each."""
-    weights = [len(row.states) - 1 for row in rows]
+    """Mean over the tokens of all rows of a mean over those of each."""
+    weights = [len(row.states) for row in rows]
     return torch.as_tensor(sum(value * weight for value, weight in zip(values, weights, strict=True)) / sum(weights))
 
 
@@ -74,7 +74,7 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     """Losses of the routers, without their weights."""
     config, tokens = model.config, sum(len(row.states) for row in rows)
     if config.router == "token":
-        z = mean_of_rows([sum(row.z_losses) / len(row.states) for row in rows], rows)
+        z = sum(sum(row.z_losses) for row in rows) / tokens
         return {"z": z, **({"routing": plain_balance(rows)} if config.balance == "loss" else {})}
     losses: dict[str, Any] = {"z": mean_of_rows([sum(row.z_losses) for row in rows], rows)}
     if config.router == "expert":
@@ -82,9 +82,8 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     parts = [[sum(row.gates[part]) for row in rows] for part in range(len(rows[0].gates))]
     if config.adapter_size is None:
         return losses | {"routing": sum(max(sum(part) / tokens - config.capacities[0], 0) for part in parts)}
-    depths = [[sum(gates) for gates in zip(*row.gates, strict=True)] for row in rows]
-    squares = [sum(depth**2 for depth in of_row) / len(of_row) for of_row in depths]
-    return losses | {"routing": mean_of_rows(squares, rows)}
+    depths = [sum(gates) for row in rows for gates in zip(*row.gates, strict=True)]
+    return losses | {"routing": sum(depth**2 for depth in depths) / tokens}
 
 
 @pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])

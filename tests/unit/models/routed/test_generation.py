@@ -195,14 +195,16 @@ def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
         for number, span in enumerate(spans):
             runs = span.router is None or bool(ran[span.router])
             assert queries[number] == int(runs)
-            stores = runs or (model.config.keys_and_values == "all" and span.router is not None)
-            assert keys[number] == int(stores)
+            stores_all = model.config.keys_and_values == "all" and span.router is not None
+            assert keys[number] == int(runs) + int(stores_all)  # those of all tokens are computed beside the layer
             assert (pairs[number] > 0) == runs
             skipped += not runs
     assert skipped
 
 
-@pytest.mark.parametrize("name", ["expert selected", "expert first", "layers selected", "token selected"])
+@pytest.mark.parametrize(
+    "name", ["expert selected", "expert first", "expert all", "layers selected", "layers all", "token selected"]
+)
 @torch.no_grad()
 def test_the_work_is_what_layers_compute(name: str) -> None:
     model, counted = small(**ROUTERS[name]), [0]
