@@ -280,6 +280,45 @@ def draw_early_exit() -> Drawing:
     return drawing
 
 
+def draw_routing() -> Drawing:
+    """Draw routing: the router of a part, the choice of tokens, the part, and the way around it."""
+    drawing = Drawing(
+        "Architecture of routed models",
+        "All tokens run the prelude. Before each routed part s, a router computes a logit z from the state of each token. "
+        "Chosen tokens are packed, and part B_s processes them; a gate g weights its output. Other tokens skip the part "
+        "and keep their state. Then the router of the next part decides: parts are recursions of the same layers, or "
+        "single layers. All tokens run the coda and the head.",
+        712,
+    )
+    drawing.heading("Routing", "depth of each token")
+    drawing.column(
+        (56, 40, ["Embeddings, prelude → $x_0$"], "plain"),
+        (126, 60, ["Router of part $s$", "$z$ = $w$ · $x_{s−1}$,  $g$ = $a$ σ($z$)"], "decide"),
+    )
+    drawing.vertical(290, 186, 212)
+    drawing.diamond(290, 258, 260, 92, ["token chosen?"])
+    drawing.vertical(290, 304, 338)
+    drawing.text(302, 319, "yes")
+    drawing.box(140, 338, 300, 60, ["Part $B_s$: one or more layers", "run for the chosen tokens, packed"], "repeat")
+    drawing.box_below(398, 140, 426, 300, 44, ["$x_s$ = $x_{s−1}$ + $g$ $B_s$($x_{s−1}$)"], "repeat")
+    drawing.arrow((420, 258), (490, 258), (490, 448), (440, 448), kind="halt")
+    drawing.text(430, 244, "no")
+    drawing.note(450, 474, "skipped:", "$x_s$ = $x_{s−1}$")
+    drawing.arrow((140, 448), (12, 448), (12, 156), (140, 156), kind="again")
+    drawing.note(22, 118, "next part", kind="label-again")
+    drawing.note(22, 180, "recursion", "or layer", kind="label-again")
+    drawing.box_below(470, 140, 504, 300, 40, ["Coda, norm, head: one prediction"])
+    drawing.panel(
+        568,
+        "Training, expert choice: the top $k$ tokens of a text",
+        "Evaluation: tokens with $z$ > 0, independent of later tokens",
+        "Token choice: the number of recursions, chosen once",
+        "Keys and values: of chosen tokens, all, or the first part",
+    )
+    drawing.legend()
+    return drawing
+
+
 def draw_overview() -> Drawing:
     """Draw all families in small: what repeats, what decides, and the unit that has a depth."""
     drawing = Drawing(
@@ -289,7 +328,8 @@ def draw_overview() -> Drawing:
         "softmax over the layers of a frozen base decides for a task. PAR-XL: blocks with three branches, gates decide "
         "on the architecture. Looped language models: the core layers repeat, an exit rule decides for each token. "
         "TRM: one tiny network repeats in nested loops, a halt logit decides for each sequence. Early exit: the layers "
-        "of a transformer run in a row, an exit rule after every layer decides for each token or sequence.",
+        "of a transformer run in a row, an exit rule after every layer decides for each token or sequence. Routing: a "
+        "router before each part decides which tokens the part processes, and the others skip it.",
         882,
     )
     cells: list[tuple[str, str, Sequence[str], Callable[[Drawing, float, float], None]]] = [
@@ -305,12 +345,12 @@ def draw_overview() -> Drawing:
             ["nothing: layers in a row", "an exit rule", "after every layer"],
             _mini_exits,
         ),
+        ("Routing", "token", ["recursions or layers", "a router", "before every part"], _mini_routing),
     ]
     for number, (name, unit, lines, draw) in enumerate(cells):
         x, y = 2 + 264 * (number % 2), 2 + 212 * (number // 2)
-        width = 252 if number + 1 < len(cells) or number % 2 else 516  # the last one has its row for itself
-        drawing.box(x, y, width, 200, [], "card")
-        drawing.heading(name, unit, x + 12, width - 22, y + 24, "in")
+        drawing.box(x, y, 252, 200, [], "card")
+        drawing.heading(name, unit, x + 12, 230, y + 24, "in")
         draw(drawing, x + 6, y + 84)
         for row, (line, kind) in enumerate(zip(lines, ("repeat", "decide", ""), strict=True)):
             if kind:
@@ -382,16 +422,22 @@ def _mini_trm(drawing: Drawing, x: float, y: float) -> None:
 
 
 def _mini_exits(drawing: Drawing, x: float, y: float) -> None:
-    for number in range(3):
-        left, kind = x + 26 + 158 * number, "dashed" if number == 2 else "plain"
-        drawing.horizontal(y, left - 20, left)
-        drawing.box(left, y - 17, 58, 34, ["layer"], kind)
-        if number == 2:
-            drawing.horizontal(y, left + 58, left + 144, kind="idle")
-            continue
-        drawing.horizontal(y, left + 58, left + 78)
-        drawing.diamond(left + 108, y, 60, 46, ["exit?"])
-        drawing.vertical(left + 108, y + 23, y + 43, kind="halt")
+    drawing.horizontal(y, x + 6, x + 26)
+    drawing.box(x + 26, y - 17, 58, 34, ["layer"])
+    drawing.horizontal(y, x + 84, x + 104)
+    drawing.diamond(x + 134, y, 60, 46, ["exit?"])
+    drawing.vertical(x + 134, y + 23, y + 43, kind="halt")
+    drawing.horizontal(y, x + 164, x + 182)
+    drawing.box(x + 182, y - 17, 56, 34, ["layer"], "dashed")
+
+
+def _mini_routing(drawing: Drawing, x: float, y: float) -> None:
+    drawing.horizontal(y, x + 6, x + 26)
+    drawing.diamond(x + 60, y, 68, 46, ["run?"])
+    drawing.horizontal(y, x + 94, x + 124)
+    drawing.box(x + 124, y - 17, 66, 34, ["part"], "repeat")
+    drawing.horizontal(y, x + 190, x + 236)
+    drawing.arrow((x + 60, y + 23), (x + 60, y + 38), (x + 212, y + 38), (x + 212, y), kind="halt", head=False)
 
 
 DRAWINGS: dict[str, Callable[[], Drawing]] = {
@@ -402,6 +448,7 @@ DRAWINGS: dict[str, Callable[[], Drawing]] = {
     "trm": draw_trm,
     "looped": draw_looped,
     "early_exit": draw_early_exit,
+    "routing": draw_routing,
     "overview": draw_overview,
 }
 
