@@ -18,7 +18,7 @@ TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
 
 def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
     assert [path.stem for path in TUTORIALS] == [
-        "act_albert", "adalayers", "early_exit", "looped", "par_xl", "ponder_albert", "trm",
+        "act_albert", "adalayers", "early_exit", "looped", "par_xl", "ponder_albert", "routing", "trm",
     ]  # fmt: skip
 
 

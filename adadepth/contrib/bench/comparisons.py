@@ -20,10 +20,14 @@ from adadepth.report.table import Column, Table, percent, text
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
 _GATE_RULES = frozenset({"quantile", "correct", "budget"})
-_HALTING_PREFIXES = ("act", "ponder", "halting", "router")  # names of methods that learn where to stop
+_HALTING_PREFIXES = ("act", "ponder", "halting", "router", "mor", "mod")  # names of methods that learn where to stop
+_DIFFERENT_LAYERS = frozenset({"mod", "router_tuning"})  # names of learned methods that do not repeat a block
+_CONTROLS = frozenset({"mor_random"})  # names of methods whose depth is drawn, and not learned
 
 
 def _is_learned(method: HaltingMethod) -> bool:
+    if method.name in _CONTROLS:
+        return False
     return method.rule in _GATE_RULES or (method.rule == "run" and method.name.startswith(_HALTING_PREFIXES))
 
 
@@ -69,7 +73,7 @@ COMPARISONS = (
         "a post-training exit rule",
         lambda method: method.rule in _PREDICTION_RULES and not _has_different_layers(method),
         "learned halting",
-        _is_learned,
+        lambda method: _is_learned(method) and method.name not in _DIFFERENT_LAYERS,
     ),
     Comparison(
         "Does a gate that is trained with the network need less compute than a gate that is trained on the frozen "
