@@ -284,10 +284,10 @@ def draw_routing() -> Drawing:
     """Draw routing: the router of a part, the choice of tokens, the part, and the way around it."""
     drawing = Drawing(
         "Architecture of routed models",
-        "All tokens run the prelude. Before each routed part s, a router computes a logit z from the state of each token. "
-        "Chosen tokens are packed, and part B_s processes them; a gate g weights its output. Other tokens skip the part "
-        "and keep their state. Then the router of the next part decides: parts are recursions of the same layers, or "
-        "single layers. All tokens run the coda and the head.",
+        "All tokens run the prelude. Before each routed part s, a router computes a logit z from the state of each "
+        "token. Chosen tokens are packed, and part B_s processes them; a gate g weights its output. Other tokens skip "
+        "the part and keep their state. Then the router of the next part decides: parts are recursions of the same "
+        "layers, or single layers. All tokens run the coda and the head.",
         712,
     )
     drawing.heading("Routing", "depth of each token")
