@@ -60,6 +60,8 @@ FAMILIES = {
         "exit_tiny", "model.num_hidden_layers=3", "model.exit_layers=null", "model.exit_heads=own",
         "model.exit_curriculum=rotational", "model.rotation=2", "trainer.ddp_find_unused_parameters=true",
     ),
+    "routed": ("mor_tiny",),
+    "routed, a bias": ("mor_tiny", "model.router=token", "model.balance=bias", "model.bias_step=0.1"),
     "looped, tags": ("act_hops", "model=looped_mini", "budget=none", *DRAWN),
 }  # fmt: skip
 

@@ -332,7 +332,7 @@ def _count_units(statistics: Mapping[str, Any]) -> int:
 
 def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
     """Return the operating point of a run whose mean depth was fitted on half of the examples."""
-    score, units = _get_score(row["metrics"], "eval/"), halting["classes"]["all"]["n"] // 2
+    score, units = _get_score(row["metrics"], ""), halting["classes"]["all"]["n"] // 2
     full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
     return {
         "rule": f"budget.target={row['target']:g}",

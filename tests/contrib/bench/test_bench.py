@@ -89,6 +89,7 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         assert fixed["score"] in [record["final_metrics"]["eval/score"] for record in recorded]
         assert fixed["updates"] == 3.0
         assert [point["rule"] for point in results[0]["sets"]["inside"]["readings"]["budget"]] == ["budget.target=2"]
+        assert all(point["score"] is not None for point in results[0]["sets"]["inside"]["readings"]["budget"])
         assert to_markdown(results, {"hops": "pointers"}) == page
         assert "| router | run |" in page
         # What is there is not run again, and what is missing is.
