@@ -30,7 +30,7 @@ MISTAKES = [
     (["--config-name", "act_hops", "preset=paper"], "preset=paper: act_hops has no published run; only act_base"),
     ([*TINY, "preset=papr"], "preset=papr: unknown option (did you mean 'paper'?); known: none, paper, seed"),
     ([*TINY, "model=null"], "Config group override must be a string"),
-    ([*TINY, "trainer.lerning_rate=1"], "trainer.lerning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
+    ([*TINY, "trainer.lerning_rate=1"], "trainer.lerning_rate: unknown key (did you mean 'trainer.learning_rate' or"),
     ([*TINY, "learning_rate=1"], "learning_rate: unknown key (did you mean 'trainer.learning_rate'?)"),
     ([*TINY, "modle=albert_act_mini"], "modle: unknown key (did you mean 'mode' or 'model'?); known: adopt_rule"),
     ([*TINY, "dataset.masking.probabilty=1"], "did you mean 'dataset.masking.probability'?); known in dataset.masking"),

@@ -14,7 +14,7 @@ from adadepth.models.early_exit.configuration import EarlyExitConfig
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.early_exit.modeling import EarlyExitModel
 from adadepth.models.folder import read_config
-from adadepth.models.shared.network_loading import build_config_around, list_chosen_fields, load_around
+from adadepth.models.shared.network_loading import build_adopted_config, list_chosen_fields, load_adopted_model
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest
 _COMPARED = 8  # tokens of the comparison
@@ -61,9 +61,9 @@ def build_from_base(
         CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
     """
     path, chosen = str(settings.pretrained), list_chosen_fields(settings)
-    config = build_config_around(EarlyExitConfig, path, chosen, source, vocab_size, fields)
+    config = build_adopted_config(EarlyExitConfig, path, chosen, source, vocab_size, fields)
     ids = torch.arange(_COMPARED).unsqueeze(0) % config.vocab_size
-    model, expected = load_around(model_class, config, path, settings.attn_implementation, ids)
+    model, expected = load_adopted_model(model_class, config, path, settings.attn_implementation, ids)
     if expected is None:
         return model
     model.copy_last_exit()

@@ -91,12 +91,12 @@ class RoutedCache(Cache):
     def _crop_columns(self, span: int, columns: Tensor) -> None:
         """Set the tokens of a part's columns, (B, m), and drop the last columns that no row has a token in."""
         used = (columns >= 0).any(dim=0).nonzero()
-        kept = int(used.max()) + 1 if len(used) else 0
-        self.columns[span] = columns[:, :kept]
+        width = int(used.max()) + 1 if len(used) else 0
+        self.columns[span] = columns[:, :width]
         layers: list[Any] = [layer for number, layer in enumerate(self.layers) if self._layer_spans[number] == span]
         for layer in layers:
             if layer.is_initialized:
-                layer.keys, layer.values = layer.keys[:, :, :kept], layer.values[:, :, :kept]
+                layer.keys, layer.values = layer.keys[:, :, :width], layer.values[:, :, :width]
 
     def reset(self) -> None:
         """Remove all tokens."""

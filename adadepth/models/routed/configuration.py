@@ -10,7 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.models.routed.family import ROUTING_WEIGHTS, RoutedSettings, check_routing, list_routed_layers
-from adadepth.models.routed.spans import Span
+from adadepth.models.routed.spans import RoutedSpan
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.models.shared.network_configuration import build_network_config, copy_sizes
 
@@ -81,7 +81,7 @@ class RoutedConfig(FamilyConfig, settings=RoutedSettings):
         return [*first, *(core * loops if self.sharing == "cycle" else core), *last]
 
     @property
-    def spans(self) -> list[Span]:
+    def spans(self) -> list[RoutedSpan]:
         """Spans of the network in order: those that all tokens run, and those with a router."""
         order = self.layer_order
         owners = self._assign_routers(len(order))
@@ -92,7 +92,7 @@ class RoutedConfig(FamilyConfig, settings=RoutedSettings):
             sources = tuple(
                 order.index(order[at]) if self.keys_and_values == "first" else at for at in range(start, stop)
             )
-            spans.append(Span(number, start, tuple(order[start:stop]), owners[start], sources))
+            spans.append(RoutedSpan(number, start, tuple(order[start:stop]), owners[start], sources))
         return spans
 
     @property

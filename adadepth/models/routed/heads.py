@@ -102,8 +102,8 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
                 output.measures = self.measure(choices, inputs, targets)
         if targets is None or not self.training:
             columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            kept = states[:, columns]
-            output.logits = self.read(kept.flatten(0, 1)).unflatten(0, kept.shape[:2])
+            shown_states = states[:, columns]
+            output.logits = self.read(shown_states.flatten(0, 1)).unflatten(0, shown_states.shape[:2])
         return output
 
     def compute_task_loss(self, states: Tensor, targets: Tensor) -> tuple[LossTerm, Tensor]:

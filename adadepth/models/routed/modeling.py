@@ -31,8 +31,8 @@ from adadepth.models.contract import DepthKnob
 from adadepth.models.routed.cache import RoutedCache
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.routers import (
-    Choice,
     Router,
+    RouterChoice,
     Routing,
     SkipAdapter,
     choose_at_random,
@@ -40,7 +40,7 @@ from adadepth.models.routed.routers import (
     choose_by_threshold,
     choose_depths,
 )
-from adadepth.models.routed.spans import Span, SpanRunner
+from adadepth.models.routed.spans import RoutedSpan, SpanRunner
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_projection_macs
 from adadepth.models.shared.losses import LossTerm
@@ -247,7 +247,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         return states
 
     def _run_recursion(
-        self, runner: SpanRunner, span: Span, states: Tensor, embedded: Tensor, routing: Routing
+        self, runner: SpanRunner, span: RoutedSpan, states: Tensor, embedded: Tensor, routing: Routing
     ) -> Tensor:
         """Run a recursion for the tokens that chose it or a later one; those that chose it get their output."""
         assert routing.depths is not None
@@ -261,7 +261,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         return torch.where(ends, self._combine(embedded, computed, weights), computed)
 
     def _run_routed(
-        self, runner: SpanRunner, span: Span, states: Tensor, routing: Routing, generator: torch.Generator | None
+        self, runner: SpanRunner, span: RoutedSpan, states: Tensor, routing: Routing, generator: torch.Generator | None
     ) -> Tensor:
         """Run a span for the tokens that its router chooses."""
         assert span.router is not None
@@ -290,7 +290,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         update = computed if self.config.gating == "output" else computed - states
         return states + gate * update
 
-    def _choose(self, number: int, states: Tensor, routing: Routing, generator: torch.Generator | None) -> Choice:
+    def _choose(self, number: int, states: Tensor, routing: Routing, generator: torch.Generator | None) -> RouterChoice:
         if self.config.router == "random":
             return choose_at_random(self.config, routing, number, generator)
         logits = self.routers[number](states).squeeze(-1)
@@ -407,7 +407,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             executed + everywhere + adapted, dense + everywhere + adapted, adaptive + real + skipped, full + real
         )
 
-    def _count_macs(self, span: Span, macs: Tensor, memory: int, mask: Tensor, valid: Tensor) -> Tensor:
+    def _count_macs(self, span: RoutedSpan, macs: Tensor, memory: int, mask: Tensor, valid: Tensor) -> Tensor:
         """Count the multiply-accumulates of a span for the tokens of a mask, (B, T), of which `valid` are there."""
         keys = valid if self.config.keys_and_values == "all" or span.router is None else mask
         seen = keys.double().cumsum(dim=1) if self.is_causal else keys.double().sum(dim=1, keepdim=True)

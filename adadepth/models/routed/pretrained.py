@@ -8,16 +8,17 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.folder import read_config
 from adadepth.models.loading import allow_new_weights
 from adadepth.models.registry import family
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.family import RoutedSettings
-from adadepth.models.shared.network_loading import build_config_around, list_chosen_fields, load_around
+from adadepth.models.shared.network_loading import build_adopted_config, list_chosen_fields, load_adopted_model
+from adadepth.models.shared.network_model import NetworkModel
 from adadepth.runtime.hub_access import silence_transformers
 
 
-def build_from_base(
+def adopt_network(
     model_class: Any,
     settings: RoutedSettings,
     source: PreTrainedConfig,
@@ -38,19 +39,19 @@ def build_from_base(
         CheckpointError: If weights of the network are missing.
     """
     path = str(settings.pretrained)
-    config = build_config_around(RoutedConfig, path, list_chosen_fields(settings), source, vocab_size, fields)
-    model: PreTrainedModel = load_around(
+    config = build_adopted_config(RoutedConfig, path, list_chosen_fields(settings), source, vocab_size, fields)
+    model: PreTrainedModel = load_adopted_model(
         model_class, config, path, settings.attn_implementation, torch.zeros(1, 1, dtype=torch.long)
     )[0]
     return model
 
 
-def load_early_exits(model_class: Any, path: str, config: RoutedConfig, attention: Mapping[str, Any]) -> Any:
-    """Build a routed model with the network and the last head of an early-exit model.
+def load_network_and_head(model_class: Any, path: str, config: RoutedConfig, attention: Mapping[str, Any]) -> Any:
+    """Build a routed model with the network and the last head of a model of another family (`Family.starts_from`).
 
     Args:
         model_class: The head.
-        path: Folder or hub id of the early-exit model.
+        path: Folder or hub id of the other model, a `NetworkModel`.
         config: Configuration of the routed model.
         attention: `attn_implementation`, if it is given.
 
@@ -58,7 +59,8 @@ def load_early_exits(model_class: Any, path: str, config: RoutedConfig, attentio
         CheckpointError: If weights are missing.
     """
     kind = next(kind for kind, name in family(config.model_type).heads.items() if name.endswith(model_class.__name__))
-    source: EarlyExitModel = family("early_exit").head(kind).from_pretrained(path)
+    stored = read_config("model.pretrained", path)
+    source: NetworkModel = family(stored.model_type).head(kind).from_pretrained(path)
     config.base_config = source.config.base_config
     weights = {name: weight for name, weight in source.state_dict().items() if name.startswith(("model.", "head."))}
     with allow_new_weights(), silence_transformers():

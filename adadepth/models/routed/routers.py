@@ -79,8 +79,8 @@ class SkipAdapter(nn.Module):
             nn.init.ones_(self.norm.weight)
 
 
-class Choice(NamedTuple):
-    """Choice of a router.
+class RouterChoice(NamedTuple):
+    """RouterChoice of a router.
 
     Attributes:
         chosen: Mask of the tokens that run the span, boolean (B, T).
@@ -132,7 +132,7 @@ class Routing:
             self.candidates = chosen
 
 
-def choose_by_experts(config: Any, routing: Routing, number: int, logits: Tensor, causal: Tensor) -> Choice:
+def choose_by_experts(config: Any, routing: Routing, number: int, logits: Tensor, causal: Tensor) -> RouterChoice:
     """Choose the tokens of a span with the largest logits, or those whose causal logit is above 0.
 
     Args:
@@ -148,17 +148,17 @@ def choose_by_experts(config: Any, routing: Routing, number: int, logits: Tensor
         decided = candidates  # there is nothing to choose
     gate = config.gate_scale * logits.sigmoid()
     if not (routing.uses_largest or routing.has_losses):
-        return Choice(decided, gate)
+        return RouterChoice(decided, gate)
     with torch.no_grad():
         largest = select_largest(logits, candidates, count_chosen(capacity, routing.real))
     if routing.has_losses:
         routing.add_loss("routing", choice_losses(causal, largest, candidates))
         routing.add_loss("z", squared_logits(logits, candidates))
     routing.agreed.append((((decided == largest) & candidates).sum(), candidates.sum()))
-    return Choice(largest if routing.uses_largest else decided, gate)
+    return RouterChoice(largest if routing.uses_largest else decided, gate)
 
 
-def choose_at_random(config: Any, routing: Routing, number: int, generator: torch.Generator | None) -> Choice:
+def choose_at_random(config: Any, routing: Routing, number: int, generator: torch.Generator | None) -> RouterChoice:
     """Choose tokens of a span at random, as many as its capacity says: exactly in training, else on average."""
     real, capacity = routing.real, config.routed_capacities[number]
     scores = torch.rand(real.shape, generator=generator, device=real.device)
@@ -167,10 +167,10 @@ def choose_at_random(config: Any, routing: Routing, number: int, generator: torc
     else:
         before = 1.0 if number == 0 or config.recursions is None else config.routed_capacities[number - 1]
         chosen = routing.candidates & (scores < capacity / before)
-    return Choice(chosen, torch.full_like(scores, config.gate_scale))
+    return RouterChoice(chosen, torch.full_like(scores, config.gate_scale))
 
 
-def choose_by_threshold(config: Any, routing: Routing, number: int, logits: Tensor, *, training: bool) -> Choice:
+def choose_by_threshold(config: Any, routing: Routing, number: int, logits: Tensor, *, training: bool) -> RouterChoice:
     """Choose the tokens of a span whose logit is above 0.
 
     The gate is 0 or 1 with the gradient of sigmoid(z) (Router-Tuning), or sigmoid(z) with adapters (FlexiDepth).
@@ -187,7 +187,7 @@ def choose_by_threshold(config: Any, routing: Routing, number: int, logits: Tens
             share = (gate * routing.real).sum() / routing.real.sum().clamp(min=1)
             excess = (share - config.routed_capacities[number]).relu()
             routing.add_loss("routing", excess.expand(len(logits)))
-    return Choice(chosen, gate)
+    return RouterChoice(chosen, gate)
 
 
 def choose_depths(config: Any, routing: Routing, logits: Tensor, bias: Tensor, *, training: bool) -> None:

@@ -28,7 +28,7 @@ from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts,
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
 
 
-class Span(NamedTuple):
+class RoutedSpan(NamedTuple):
     """Consecutive layers of a routed model, which all tokens run, or those that a router chooses.
 
     Attributes:
@@ -74,7 +74,7 @@ class SpanRunner:
     def __init__(
         self,
         layers: ExitableLayers,
-        spans: list[Span],
+        spans: list[RoutedSpan],
         running: RunningTexts,
         real: Tensor,
         *,
@@ -94,7 +94,7 @@ class SpanRunner:
         self._before = 0 if cache is None else cache.length
         self.counts: list[tuple[int, int, int]] = []
 
-    def run_all(self, span: Span, states: Tensor) -> Tensor:
+    def run_all(self, span: RoutedSpan, states: Tensor) -> Tensor:
         """Run a span for all tokens, and return their states, (B, T, D)."""
         rows, width = states.shape[:2]
         everyone = torch.arange(rows, device=states.device)
@@ -107,7 +107,7 @@ class SpanRunner:
         self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
         return states
 
-    def run_chosen(self, span: Span, states: Tensor, chosen: Tensor) -> Tensor:
+    def run_chosen(self, span: RoutedSpan, states: Tensor, chosen: Tensor) -> Tensor:
         """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
         is_graph = torch.compiler.is_compiling()  # its shapes do not depend on choices: all tokens run, and are masked
         selection = None if is_graph else Selection.from_running(chosen)
@@ -121,10 +121,10 @@ class SpanRunner:
         if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
             self.counts.append((0, 0, 0))
             return states
-        own = self._append_columns(span, selection)
+        span_columns = self._append_columns(span, selection)
         packed = selection.take(states)
         masks: dict[tuple[int, int], Tensor | None] = {}
-        width = own.shape[1]
+        width = span_columns.shape[1]
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             if self._cache is not None and self._keys_and_values == "all":
                 states = put(states, packed)
@@ -132,7 +132,7 @@ class SpanRunner:
             if has_tokens:
                 owner = self._owners[source]
                 if (module, owner) not in masks:
-                    columns = own if owner == span.number else self._read_columns(owner, selection)
+                    columns = span_columns if owner == span.number else self._read_columns(owner, selection)
                     width = max(width, columns.shape[1])
                     masks[module, owner] = self._build_mask(module, selection, columns)
                 packed = self._run_packed(layer, module, source, packed, selection, masks[module, owner])
@@ -163,7 +163,7 @@ class SpanRunner:
         keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module])
         self._cache.append(layer, torch.arange(len(states), device=states.device), len(states), keys, values)
 
-    def _append_columns(self, span: Span, selection: Selection) -> Tensor:
+    def _append_columns(self, span: RoutedSpan, selection: Selection) -> Tensor:
         """Return the token of every column that the chosen tokens attend to, int64 (R, K), -1 where there is none."""
         rows, width = self._real.shape
         if self._keys_and_values == "all":
@@ -225,5 +225,5 @@ def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:
     """Return the inputs of a layer beside its states, all of them by name."""
     arguments, options = inputs
     names = list(inspect.signature(layer.forward).parameters)[1:]
-    named: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
-    return {**named, **options}
+    by_name: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
+    return {**by_name, **options}

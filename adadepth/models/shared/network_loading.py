@@ -27,7 +27,7 @@ def list_chosen_fields(settings: ModelConfig) -> dict[str, Any]:
     return chosen
 
 
-def build_config_around(
+def build_adopted_config(
     config_class: Any,
     path: str,
     chosen: Mapping[str, Any],
@@ -58,7 +58,7 @@ def build_config_around(
     return config_class(**{**special, **options, **fields, "base_config": text.to_dict()})
 
 
-def load_around(
+def load_adopted_model(
     model_class: Any, config: Any, path: str, implementation: Any, ids: Tensor
 ) -> tuple[Any, Tensor | None]:
     """Load a model around a pretrained network, and return it with the network's own logits for some tokens.

@@ -36,6 +36,9 @@ class _Model(nn.Module):
     def no_weight_decay(self) -> set[str]:
         return set()
 
+    def list_heads(self) -> set[str]:
+        return set()
+
     def learning_rate_multipliers(self) -> dict[str, float]:
         return {}
 
@@ -98,12 +101,27 @@ def test_a_state_as_it_was_written_is_accepted(kind: Optimizer) -> None:
         assert [names[number] for number in stateless] == ["unread.weight"]
 
 
+# What Muon keeps of a matrix is one momentum, and its first group has no betas.
+_OF_MUON: dict[str, tuple[Damage, str]] = {
+    "longer moment": (
+        lambda s: s["state"][_MATRIX].update(momentum_buffer=torch.zeros(200, 300)),
+        "layer.weight.*shape",
+    ),
+    "shorter moment": (lambda s: s["state"][_MATRIX].update(momentum_buffer=torch.zeros(1)), "layer.weight.*shape"),
+    "whole numbers": (
+        lambda s: s["state"][_MATRIX].update(momentum_buffer=torch.zeros(2, 3, dtype=torch.int64)),
+        "layer.weight.*int64",
+    ),
+    "other betas": (lambda s: s["param_groups"][0].update(momentum=0.1), "group 0: momentum .*0.1"),
+}
+
+
 @pytest.mark.parametrize("kind", list(Optimizer))
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_state_that_does_not_fit_names_the_parameter(kind: Optimizer, name: str) -> None:
     model, optimizer = updated(kind)
     stored, stateless = copy.deepcopy(optimizer.state_dict()), stateless_parameters(optimizer)
-    damage, words = DAMAGES[name]
+    damage, words = (_OF_MUON if kind is Optimizer.muon else {}).get(name, DAMAGES[name])
     damage(stored)
     names = parameter_names(model, optimizer)
 
