@@ -132,6 +132,19 @@ class CausalConfig(StreamConfig):
 
 
 @dataclass
+class ChatConfig(DatasetConfig):
+    """Conversations in JSON files; a language model learns the answers of the assistant."""
+
+    path: Any = setting(
+        None, "a file, a folder, a glob, or a list of these (jsonl, json); every row has messages", TEXTS
+    )
+    evaluation_path: Any = setting(
+        None, "held-out conversations; None: the valid files of the folder, or else a share of the rows", TEXTS
+    )
+    evaluation_fraction: float = setting(0.05, "share of the conversations held out for evaluation", OPEN_SHARE)
+
+
+@dataclass
 class CorpusConfig(TextConfig, ExamplesConfig):
     """Text corpus for pretraining, divided into examples."""
 

@@ -28,6 +28,7 @@ from adadepth.config.data import (
     AdditionConfig,
     AgreementConfig,
     CausalConfig,
+    ChatConfig,
     HopsConfig,
     LabelledUnit,
     ManoConfig,
@@ -274,6 +275,11 @@ KINDS: dict[str, Kind] = {
     "causal": Kind(
         CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
         checks=_name_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
+        scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
+    ),
+    "chat": Kind(
+        ChatConfig, None, f"{_DATA}.streams.conversations:load_conversations", "messages", checks=_name_checks("chat"),
+        metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
         scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
     ),
     "stream": Kind(

@@ -18,6 +18,7 @@ from adadepth.config import (
 from adadepth.config.data import (
     AdditionConfig,
     CausalConfig,
+    ChatConfig,
     GeneratedConfig,
     HopsConfig,
     HopsDrawing,
@@ -117,6 +118,14 @@ def check_causal(dataset: CausalConfig) -> Iterator[str]:
     """Check that `dataset.document_separator` is set for a text that is read line by line."""
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
+
+
+def check_chat(dataset: ChatConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check that conversations have a file, and a tokenizer whose chat template writes them as text."""
+    if dataset.path is None:
+        yield "dataset.path: required by a data set of conversations"
+    if config.tokenizer.path is None:
+        yield "tokenizer.path: required by a data set of conversations, whose tokenizer has a chat template"
 
 
 def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:

@@ -1,0 +1,143 @@
+"""Conversations: what is predicted, the loss of it, and runs that resume."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from adadepth.config import TokenizerConfig
+from adadepth.config.data import ChatConfig
+from adadepth.data.streams.conversations import load_conversations
+from adadepth.data.streams.tokenizer import load_stream_tokenizer
+from adadepth.errors import DataError
+from tests.runs_support import folder_of_run
+from tests.toy_support import execute
+from tests.training.support import assert_same_end, interrupted_after
+from tests.unit.models.looped.looped_support import small
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>\n{{ message['content'] }}<eos>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+ROWS = [
+    {
+        "messages": [
+            {"role": "system", "content": "brief"},
+            {"role": "user", "content": f"add {number} and 1"},
+            {"role": "assistant", "content": f"it is {number + 1}"},
+            {"role": "user", "content": "sure?"},
+            {"role": "assistant", "content": "yes " * (number % 3 + 1)},
+        ]
+    }
+    for number in range(20)
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """A file of conversations, and a tokenizer of bytes with a chat template."""
+    place = tmp_path_factory.mktemp("chat")
+    (place / "chat.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS), encoding="utf-8")
+    config = TokenizerConfig(kind="byte", vocab_size=None)  # type: ignore[arg-type]
+    words = load_stream_tokenizer(config, place / "cache", lambda: "", list)
+    words.split_special_tokens = False
+    words.chat_template = TEMPLATE
+    words.save_pretrained(place / "words")
+    return place
+
+
+def read(place: Path, **settings):
+    dataset = ChatConfig(name="chat", path=str(place / "chat.jsonl"), **{"sequence_length": 256, **settings})
+    return load_conversations(dataset, TokenizerConfig(path=str(place / "words")))
+
+
+def answers_of(row) -> str:
+    return "".join(f"{message['content']}<eos>\n" for message in row["messages"] if message["role"] == "assistant")
+
+
+def test_answers_and_their_ends_are_predicted_and_nothing_else(folder):
+    data = read(folder)
+    words = AutoTokenizer.from_pretrained(folder / "words")
+    assert (len(data.train), len(data.evaluation)) == (19, 1)
+    for row, example in zip(ROWS, data.train, strict=False):
+        assert words.decode(example["input_ids"]) == words.apply_chat_template(row["messages"], tokenize=False)
+        predicted = example["labels"][example["labels"] >= 0]
+        assert words.decode(predicted) == answers_of(row)
+    assert data.train.tokens == sum(int((data.train[index]["labels"] >= 0).sum()) for index in range(19))
+
+
+def test_the_loss_is_that_of_a_plain_loop(folder):
+    data = read(folder)
+    torch.manual_seed(0)
+    model = small(vocab_size=len(data.tokenizer), objective="last").eval()
+    examples = [data.train[index] for index in range(4)]
+    batch = data.collate(examples)
+    batch.pop("index")
+    losses = []
+    for example in examples:
+        ids = torch.tensor(example["input_ids"])[None]
+        with torch.no_grad():
+            logits = model(input_ids=ids).logits[0]
+        for place in range(1, ids.shape[1]):
+            if example["labels"][place] >= 0:
+                losses.append(-logits[place - 1].log_softmax(-1)[ids[0, place]])
+    with torch.no_grad():
+        loss = model(**batch).loss
+    torch.testing.assert_close(loss, torch.stack(losses).mean(), rtol=1e-5, atol=1e-5)
+
+
+def test_a_conversation_is_cut_and_left_out_without_an_answer(folder):
+    data = read(folder, sequence_length=80)
+    assert max(data.train.lengths()) == 80
+    with pytest.raises(DataError, match=r"^dataset.path: no conversation of the train data has an answer within 20"):
+        read(folder, sequence_length=20)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"text": "a"}, "line 1 needs messages"),
+        ({"messages": [{"role": "user"}]}, "line 1 has a message without content"),
+        (
+            {"messages": [{"role": "tool", "content": "a"}]},
+            "line 1 has the role 'tool'; it must be one of system",
+        ),
+    ],
+)
+def test_a_damaged_row_is_one_line(folder, tmp_path, row, message):
+    (tmp_path / "chat.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    dataset = ChatConfig(name="chat", path=str(tmp_path / "chat.jsonl"))
+    with pytest.raises(DataError, match=message) as caught:
+        load_conversations(dataset, TokenizerConfig(path=str(folder / "words")))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_needs_a_template_that_only_appends(folder, tmp_path):
+    words = AutoTokenizer.from_pretrained(folder / "words")
+    for template, message in (
+        (None, "it has no chat template"),
+        ("{{ messages | length }}" + TEMPLATE, "its chat template rewrites earlier messages"),
+    ):
+        words.chat_template = template
+        words.save_pretrained(tmp_path / "words")
+        dataset = ChatConfig(name="chat", path=str(folder / "chat.jsonl"))
+        with pytest.raises(DataError, match=message):
+            load_conversations(dataset, TokenizerConfig(path=str(tmp_path / "words")))
+
+
+def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path):
+    run = folder_of_run(
+        tmp_path / "whole", "--config-name", "loop_tiny", "debug=default", "dataset=conversations",
+        f"dataset.path={folder / 'chat.jsonl'}", f"tokenizer.path={folder / 'words'}", "dataset.sequence_length=128",
+        "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2", "trainer.save_steps=2",
+        "trainer.save_total_limit=null",
+    )  # fmt: skip
+    assert np.isfinite(json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]["eval/lm_loss"])
+    stopped = interrupted_after(2, run, tmp_path)
+    assert execute(f"resume={stopped}") == 0
+    assert_same_end(stopped, run)
