@@ -94,10 +94,11 @@ def _build_peft_config(model: Any, settings: LoraConfig, trained: list[str]) -> 
     from peft import LoraConfig as PeftConfig
 
     assert settings.rank is not None, "validated"
+    alpha: Any = settings.alpha  # PEFT declares a whole number, and takes any
     return PeftConfig(
         base_model_name_or_path=model.name_or_path or None,
         r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]
+        lora_alpha=alpha,
         lora_dropout=settings.dropout,
         target_modules=list_adapted_modules(model, settings),
         modules_to_save=trained or None,
