@@ -158,7 +158,7 @@ def test_weights_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
 
 
 def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.json").write_text("{}")
+    (tmp_path / "run.json").write_text('{"dataset_schema": "stream"}')
     (tmp_path / "config.yaml").write_text(
         "{model: {name: par_xl}, dataset: {name: x, sequence_length: 8}, trainer: {}}"
     )
