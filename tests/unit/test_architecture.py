@@ -228,7 +228,7 @@ def test_a_model_costs_no_command_line_and_no_further_library() -> None:
 # For every other thing a better name is found, or it is imported, or it is private.
 SHARED_NAMES = {
     "FAMILY", "GROUP", "LABELS", "SECTIONS", "SYMBOLS", "logger", "train", "evaluate",
-    "check_budget", "check_settings", "first_tokens", "read_config", "rename_weights",
+    "check_budget", "check_settings", "read_config", "rename_weights",
 }  # fmt: skip
 
 

@@ -77,12 +77,13 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
         held_out = max(1, round(dataset.evaluation_fraction * len(rows["train"])))
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset.sequence_length) for use in rows}
+    digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
     summary: dict[str, Any] = {
         "name": dataset.name,
         "source": "local",
         "sequence_length": dataset.sequence_length,
-        "sources": {use: digest(digest_sources(open_sources(*group))) for use, group in files.items()},
-        "cache_key": digest(words.chat_template, [digest_sources(open_sources(*group)) for group in files.values()]),
+        "sources": {use: digest(sources) for use, sources in digests.items()},
+        "cache_key": digest(words.chat_template, [*digests.values()]),
         **{
             use: {
                 "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,

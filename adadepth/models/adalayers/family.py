@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
 from adadepth.config import Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
 from adadepth.config.declaration import BELOW_ONE, FINITE, MISSING, POSITIVE, at_least, setting
@@ -159,11 +158,6 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def first_tokens(model: Any) -> dict[str, Any]:
-    """Return 0 [CLS] tokens, because the base model's tokenizer adds them itself."""
-    return {"cls_tokens": 0}
-
-
 _HEADS = "adadepth.models.adalayers.heads"
 
 FAMILY = Family(
@@ -185,7 +179,7 @@ FAMILY = Family(
     matched_baseline=({"pick_one_layer_only": -1}, "the last layer only"),
     reads=frozenset({"features"}),
     build="adadepth.models.adalayers.base:build_on_base",
-    first_tokens="adadepth.models.adalayers.family:first_tokens",
+    first_tokens="adadepth.models.shared.network_settings:add_no_tokens",
     own_symbols=False,
     checks=("adadepth.models.adalayers.family:check_settings",),
     extensions=("adadepth.training.cached_states:cached_states",),

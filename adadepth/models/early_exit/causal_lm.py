@@ -22,7 +22,7 @@ from adadepth.models.early_exit.modeling import EarlyExitOutput
 from adadepth.models.early_exit.stepping import ReadingRule, fill_table
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
-from adadepth.models.shared.causal import causal_targets, mask_by_documents
+from adadepth.models.shared.causal import causal_targets, mask_by_documents, select_kept_columns
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
 from adadepth.models.shared.layered_network import RunningTexts
@@ -114,7 +114,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             num_items = options.get("num_items_in_batch")
             output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
         if terms is None or not self.training:
-            columns = _select_columns(logits_to_keep)
+            columns = select_kept_columns(logits_to_keep)
             states, exits = run.select_states()[:, columns], run.exit_steps[:, columns].clamp(min=1)
             output.logits = self.read_exits(states, exits, run.fixed_exit)
         return output
@@ -142,7 +142,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
         cache = inputs["past_key_values"]
         words = self.check_words(inputs)
         real = find_real_tokens(inputs["attention_mask"], words.shape[:2], words.device)
-        columns, units = _select_columns(logits_to_keep), real.clone()
+        columns, units = select_kept_columns(logits_to_keep), real.clone()
         if cache.policy == "deferred" and targets is None:
             units = torch.zeros_like(real)
             units[:, columns] = real[:, columns]
@@ -229,8 +229,3 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
     def count_labels(self, labels: Tensor) -> Tensor:
         """Count the tokens with a token to predict."""
         return (causal_targets(labels) >= 0).sum()
-
-
-def _select_columns(logits_to_keep: int | Tensor) -> slice | Tensor:
-    """Return the index of the last positions whose predictions are returned, or the given positions; 0: all."""
-    return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep

@@ -5,36 +5,22 @@ from __future__ import annotations
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, PreTrainedConfig
 
-from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.cache import check_policy
 from adadepth.models.early_exit.family import EarlyExitSettings
-from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
-from adadepth.models.shared.network_configuration import build_network_config, copy_sizes
+from adadepth.models.shared.network_configuration import NetworkConfig
 
 
 @strict
-class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
+class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
     """The configuration of an encoder or decoder of transformers whose layers can be left early."""
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
-    sub_configs: ClassVar = {"base_config": AutoConfig}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*NetworkConfig.keys_to_ignore_at_inference, "hidden_states"]
 
-    # The settings of `EarlyExitSettings`, which documents them, with the values of a file that lacks them.
-    base: str = "llama"
-    vocab_size: int = 32000
+    # The other settings of `EarlyExitSettings`, which documents them, with the values of a file that lacks them.
     embedding_size: int | None = None
-    hidden_size: int = 128
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 4
-    num_key_value_heads: int | None = None
-    intermediate_size: int = 512
-    max_position_embeddings: int | None = 512
-    tie_word_embeddings: bool | None = None
-    initializer_range: int | float | None = None
     exit_layers: list[int] | None = None
     exit_heads: str = "shared"
     exit_rule: str | None = None
@@ -50,19 +36,7 @@ class EarlyExitConfig(FamilyConfig, settings=EarlyExitSettings):
     distillation_temperature: int | float = 1.0
     trains: str = "all"
 
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    base_config: dict | PreTrainedConfig | None = setting(
-        None, "of the network of transformers; None: one of type `base` with these sizes", shape=True
-    )
-
     def __post_init__(self, **kwargs: object) -> None:
-        if isinstance(self.base_config, dict):
-            self.base_config = AutoConfig.for_model(**self.base_config)
-        elif self.base_config is None:
-            self.base_config = build_network_config(self)
-        copy_sizes(self, self.base_config)
         super().__post_init__(**kwargs)
         exits = self.exits
         for rule in filter(None, (self.exit_rule, f"fixed:{len(exits)}")):

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
 
-from adadepth.config import Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
+from adadepth.models.shared.network_settings import NetworkSettings, list_missing_sizes
 from adadepth.runtime.distributed import is_distributed
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
@@ -21,49 +21,12 @@ TrainedPart = StrEnum("TrainedPart", ["all", "exits"])
 
 
 @dataclass
-class EarlyExitSettings(ModelConfig):
+class EarlyExitSettings(NetworkSettings):
     """An encoder or decoder of transformers with an exit after all or some of its layers."""
 
     name: str = family_name("early_exit")
-    base: str = setting(
-        "llama",
-        "type of a new network of transformers, such as bert, modernbert, llama or qwen3; model.pretrained has its own",
-        shape=True,
-    )
-    vocab_size: int | None = setting(
-        None, "V, pieces; None: as many as the tokenizer has", at_least(2), shape=True, hub=32000
-    )
-    hidden_size: int | None = setting(
-        None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
-    )
     embedding_size: int | None = setting(
         None, "E, width of the word embeddings of ALBERT and ELECTRA; None: hidden_size", at_least(1), shape=True
-    )
-    num_hidden_layers: int | None = setting(
-        None, "L, layers; None: those of model.pretrained", at_least(1), shape=True, hub=4
-    )
-    num_attention_heads: int | None = setting(
-        None, "must divide hidden_size; None: those of model.pretrained", at_least(1), shape=True, hub=4, debug=2
-    )
-    num_key_value_heads: int | None = setting(
-        None, "heads of keys and values of a decoder; None: as many as of queries", at_least(1), shape=True
-    )
-    intermediate_size: int | None = setting(
-        None,
-        "F, inner width of the feed-forward layers; None: that of model.pretrained",
-        at_least(1),
-        shape=True,
-        hub=512,
-        debug=32,
-    )
-    max_position_embeddings: int | None = setting(
-        None, "longest text; None: that of model.pretrained, of a new network 512", at_least(1), shape=True, hub=512
-    )
-    tie_word_embeddings: bool | None = setting(
-        None, "one matrix for input and output pieces; None: as the base has it", shape=True
-    )
-    initializer_range: float | None = setting(
-        None, "standard deviation of initial weights; None: that of the base", between(0, 10)
     )
     exit_layers: list[int] | None = setting(
         None, "layers with an exit after them, counted from 1; None: all. The last layer always has one", shape=True
@@ -118,7 +81,6 @@ class EarlyExitSettings(ModelConfig):
         "what learns: all weights, or those of early exits, which begin as the last one's (EE-Tuning)",
         more="`exits` is EE-Tuning (arXiv 2402.00518); it needs model.exit_heads other than shared.",
     )
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
 
 def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
@@ -130,10 +92,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, EarlyExitSettings)
     if config.mode is not Mode.train:
         return
-    if model.pretrained is None:
-        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            if getattr(model, name) is None:
-                yield f"model.{name}=null: must be given, unless model.pretrained names a network of transformers"
+    yield from list_missing_sizes(model)
     layers = model.num_hidden_layers
     for layer in model.exit_layers or ():
         if layer < 1 or (layers is not None and layer > layers):
@@ -174,11 +133,6 @@ def _check_unused_heads(config: ExperimentConfig, model: EarlyExitSettings) -> I
         )
 
 
-def first_tokens(model: Any) -> dict[str, Any]:
-    """Return no [CLS] tokens: the tokenizer adds them as the base was pretrained."""
-    return {"cls_tokens": 0}
-
-
 _CLASSIFIERS = "adadepth.models.early_exit.classifiers"
 
 FAMILY = Family(
@@ -198,6 +152,6 @@ FAMILY = Family(
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     adopts="adadepth.models.early_exit.pretrained:build_from_base",
     text="blocks",
-    first_tokens="adadepth.models.early_exit.family:first_tokens",
+    first_tokens="adadepth.models.shared.network_settings:add_no_tokens",
     checks=("adadepth.models.early_exit.family:check_early_exit",),
 )

@@ -40,6 +40,7 @@ from adadepth.models.shared.layered_network import (
     RunningTexts,
     begin_texts,
     count_layer_macs,
+    count_pair_macs,
     count_projection_macs,
     draw_skipped,
 )
@@ -180,17 +181,10 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
             self._tied_weights_keys = self._tied_weights_keys | self._tie_within_exits()
         self.gate = self._build_gate()
-        self._freeze()
+        self.freeze_network()
         self._step: int | None = None
         self._total = 1
         self.post_init()
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
-        loaded = super().from_pretrained(*args, **kwargs)
-        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
-        return loaded
 
     @classmethod
     def advise(cls, path: Any, stored: Mapping[str, Any]) -> str:
@@ -220,27 +214,11 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
             raise ConfigError("exit_gate=True: needs labels of one class; regression and several labels have none")
         return ExitGate(self.config.hidden_size, 1)
 
-    def _freeze(self) -> None:
-        """Freeze all weights but those of early exits, if these alone are trained."""
-        if self.config.trains == "exits":
-            self.model.requires_grad_(False)
-            self.head.requires_grad_(False)
-
-    def train(self, mode: bool = True) -> Any:
-        """Set the training mode; a frozen network has no dropout."""
-        super().train(mode)
-        if self.config.trains == "exits":
-            self.model.eval()
-            self.head.eval()
-        return self
-
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> Any:
         """Resize the word embeddings and the predictions of all exits; the arguments are those of transformers."""
         embeddings: Any = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
-        base: Any = self.config.base_config
-        base.vocab_size = embeddings.num_embeddings
         for exit in self.exits:
             head: Any = exit.head
             matrix = None if head is None else head.get_output_embeddings()
@@ -320,10 +298,7 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
     @cached_property
     def _cumulative_macs(self) -> tuple[Tensor, Tensor]:
         """Multiply-accumulates of a token, and of a pair, until every exit, from 0 exits on, float64 (N + 1,) each."""
-        base: Any = self.config.base_config
-        heads = base.num_attention_heads
-        pair = 2.0 * heads * (getattr(base, "head_dim", None) or base.hidden_size // heads)
-        pair *= getattr(base, "inner_group_num", 1)  # a layer of ALBERT may be several in a row
+        pair = count_pair_macs(self.config.base_config)
         numbers = [0, *self.config.exits]
         token = [
             float(sum(count_layer_macs(self.layers.get_layer(layer)) for layer in range(number))) for number in numbers
@@ -343,12 +318,12 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
     def begin(self, inputs: Mapping[str, Any], use_cache: bool = False) -> RunningTexts:
         """Embed texts; see `begin_texts` for the arguments, and `check_words` for errors."""
         self.check_words(inputs)
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
             return begin_texts(self.model, self.layers, inputs, use_cache)
 
     def run_to_exit(self, running: RunningTexts, step: int) -> Tensor:
         """Run the layers until an exit, counted from 1; return the states there, (A, T, D)."""
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self.config.trains == "all"):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
             running.run_layers(self.layers, self.config.exits[step - 1])
         return running.states
 

@@ -32,7 +32,7 @@ from adadepth.models.looped.objectives import (
     objective_terms,
 )
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
-from adadepth.models.shared.causal import causal_targets
+from adadepth.models.shared.causal import causal_targets, select_kept_columns
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
 from adadepth.models.shared.losses import (
@@ -190,7 +190,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         self, results: LoopResults, rule: ExitRule, shape: torch.Size, logits_to_keep: int | Tensor
     ) -> Tensor:
         """Return the logits of each token at its exit, or averaged over all loops, (B, kept, V)."""
-        columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        columns = select_kept_columns(logits_to_keep)
         if not rule.mixes:
             logits: Tensor = self.lm_head(results.at_exit.view(*shape, -1)[:, columns])
             return logits

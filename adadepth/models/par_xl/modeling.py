@@ -33,6 +33,7 @@ from adadepth.models.par_xl.blocks import (
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, find_most_probable_at_cost, price_par_xl
 from adadepth.models.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
+from adadepth.models.shared.causal import select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import whole
 from adadepth.models.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
@@ -167,7 +168,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
             raise DataError("labels and targets: pass one of them; targets are labels that are already shifted")
         states = stack.last_hidden_state
         assert states is not None
-        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        positions = select_kept_columns(logits_to_keep)
         loss, parts, logits, losses = None, None, None, None
         if targets is not None:
             losses = self._compute_target_losses(states, targets)

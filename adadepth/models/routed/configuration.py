@@ -5,34 +5,24 @@ from __future__ import annotations
 from typing import ClassVar
 
 from huggingface_hub.dataclasses import strict
-from transformers import AutoConfig, PreTrainedConfig
 
-from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.models.routed.family import ROUTING_WEIGHTS, RoutedSettings, check_routing, list_routed_layers
 from adadepth.models.routed.spans import RoutedSpan
-from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
-from adadepth.models.shared.network_configuration import build_network_config, copy_sizes
+from adadepth.models.shared.network_configuration import NetworkConfig
 
 
 @strict
-class RoutedConfig(FamilyConfig, settings=RoutedSettings):
+class RoutedConfig(NetworkConfig, settings=RoutedSettings):
     """The configuration of an encoder or decoder of transformers in which routers choose the tokens of some parts."""
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "router_logits", "measures"]
-    sub_configs: ClassVar = {"base_config": AutoConfig}
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        *NetworkConfig.keys_to_ignore_at_inference,
+        "router_logits",
+        "measures",
+    ]
 
-    # The settings of `RoutedSettings`, which documents them, with the values of a file that lacks them.
-    base: str = "llama"
-    vocab_size: int = 32000
-    hidden_size: int = 128
-    num_hidden_layers: int = 4
-    num_attention_heads: int = 4
-    num_key_value_heads: int | None = None
-    intermediate_size: int = 512
-    max_position_embeddings: int | None = 512
-    tie_word_embeddings: bool | None = None
-    initializer_range: int | float | None = None
+    # The other settings of `RoutedSettings`, which documents them, with the values of a file that lacks them.
     router: str = "expert"
     recursions: int | None = None
     sharing: str = "cycle"
@@ -54,19 +44,7 @@ class RoutedConfig(FamilyConfig, settings=RoutedSettings):
     measure_leak: bool = False
     trains: str = "all"
 
-    pad_token_id: int | None = None
-    bos_token_id: int | None = None
-    eos_token_id: int | list[int] | None = None
-    base_config: dict | PreTrainedConfig | None = setting(
-        None, "of the network of transformers; None: one of type `base` with these sizes", shape=True
-    )
-
     def __post_init__(self, **kwargs: object) -> None:
-        if isinstance(self.base_config, dict):
-            self.base_config = AutoConfig.for_model(**self.base_config)
-        elif self.base_config is None:
-            self.base_config = build_network_config(self)
-        copy_sizes(self, self.base_config)
         super().__post_init__(**kwargs)
         for mistake in check_routing(self):
             raise ConfigError(mistake)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from adadepth.config import Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
-from adadepth.config.declaration import FINITE, at_least, between, setting
+from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
+from adadepth.config.declaration import FINITE, at_least, setting
 from adadepth.models.registry import Budgeting, Family
+from adadepth.models.shared.network_settings import NetworkSettings, list_missing_sizes
 
 RouterKind = StrEnum("RouterKind", ["expert", "token", "threshold", "random"])
 LayerSharing = StrEnum("LayerSharing", ["cycle", "sequence", "none"])
@@ -24,43 +25,10 @@ ROUTING_WEIGHTS = {"expert": 0.001, "token": 0.1, "threshold": 1.0, "random": 0.
 
 
 @dataclass
-class RoutedSettings(ModelConfig):
+class RoutedSettings(NetworkSettings):
     """An encoder or decoder of transformers in which routers choose the tokens that some parts process."""
 
     name: str = family_name("routed")
-    base: str = setting("llama", "type of a new network of transformers; model.pretrained has its own", shape=True)
-    vocab_size: int | None = setting(
-        None, "V, pieces; None: as many as the tokenizer has", at_least(2), shape=True, hub=32000
-    )
-    hidden_size: int | None = setting(
-        None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
-    )
-    num_hidden_layers: int | None = setting(
-        None, "layers with weights of their own; None: those of model.pretrained", at_least(1), shape=True, hub=4
-    )
-    num_attention_heads: int | None = setting(
-        None, "must divide hidden_size; None: those of model.pretrained", at_least(1), shape=True, hub=4, debug=2
-    )
-    num_key_value_heads: int | None = setting(
-        None, "heads of keys and values of a decoder; None: as many as of queries", at_least(1), shape=True
-    )
-    intermediate_size: int | None = setting(
-        None,
-        "F, inner width of the feed-forward layers; None: that of model.pretrained",
-        at_least(1),
-        shape=True,
-        hub=512,
-        debug=32,
-    )
-    max_position_embeddings: int | None = setting(
-        None, "longest text; None: that of model.pretrained, of a new network 512", at_least(1), shape=True, hub=512
-    )
-    tie_word_embeddings: bool | None = setting(
-        None, "one matrix for input and output pieces; None: as the base has it", shape=True
-    )
-    initializer_range: float | None = setting(
-        None, "standard deviation of initial weights; None: that of the base", between(0, 10)
-    )
     router: RouterKind = setting(
         RouterKind.expert,
         "who chooses: each part its tokens (MoD, MoR), each token its depth once (MoR), each token for each part "
@@ -141,7 +109,6 @@ class RoutedSettings(ModelConfig):
     trains: RoutedPart = setting(
         RoutedPart.all, "what learns: all weights, or routers and adapters (Router-Tuning, FlexiDepth)"
     )
-    attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
 
 def check_routing(model: Any) -> Iterator[str]:
@@ -214,18 +181,10 @@ def check_routed(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, RoutedSettings)
     if config.mode is not Mode.train:
         return
-    if model.pretrained is None:
-        for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
-            if getattr(model, name) is None:
-                yield f"model.{name}=null: must be given, unless model.pretrained names a network of transformers"
-        if model.trains is RoutedPart.routers:
-            yield "model.trains=routers: needs model.pretrained"
+    yield from list_missing_sizes(model)
+    if model.pretrained is None and model.trains is RoutedPart.routers:
+        yield "model.trains=routers: needs model.pretrained"
     yield from (f"model.{mistake}" for mistake in check_routing(model))
-
-
-def first_tokens(model: Any) -> dict[str, Any]:
-    """Return no [CLS] tokens: the tokenizer adds them as the base was pretrained."""
-    return {"cls_tokens": 0}
 
 
 FAMILY = Family(
@@ -243,6 +202,6 @@ FAMILY = Family(
     starts_from={"early_exit": "adadepth.models.routed.pretrained:load_network_and_head"},
     adopts="adadepth.models.routed.pretrained:adopt_network",
     text="blocks",
-    first_tokens="adadepth.models.routed.family:first_tokens",
+    first_tokens="adadepth.models.shared.network_settings:add_no_tokens",
     checks=("adadepth.models.routed.family:check_routed",),
 )

@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import RoutedCache
 from adadepth.models.routed.modeling import RoutedModel, RoutedOutput
-from adadepth.models.shared.causal import causal_targets, cross_entropies, mask_by_documents
+from adadepth.models.shared.causal import causal_targets, cross_entropies, mask_by_documents, select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.losses import (
     LossOptions,
@@ -101,9 +101,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
             if not self.training:
                 output.measures = self.measure(choices, inputs, targets)
         if targets is None or not self.training:
-            columns = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-            shown_states = states[:, columns]
-            output.logits = self.read(shown_states.flatten(0, 1)).unflatten(0, shown_states.shape[:2])
+            output.logits = self.read(states[:, select_kept_columns(logits_to_keep)])
         return output
 
     def compute_task_loss(self, states: Tensor, targets: Tensor) -> tuple[LossTerm, Tensor]:
@@ -176,7 +174,7 @@ class RoutedForTokenClassification(RoutedModel):
         }  # fmt: skip
         states, choices, output = self.run(inputs, has_losses=labels is not None, routing=routing, generator=generator)
         if labels is None:
-            output.logits = self.read(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+            output.logits = self.read(states)
             return output
         task, output.logits = self.compute_task_loss(states, labels)
         weights = target_weights(self.config, labels).sum(dim=1)
@@ -187,7 +185,7 @@ class RoutedForTokenClassification(RoutedModel):
 
     def compute_task_loss(self, states: Tensor, targets: Tensor) -> tuple[LossTerm, Tensor]:
         """Return the loss of the classes, and the logits, (B, T, C)."""
-        logits = self.read(states.flatten(0, 1)).unflatten(0, states.shape[:2])
+        logits = self.read(states)
         return class_loss(self.config, logits, targets), logits
 
     def count_labels(self, labels: Tensor) -> Tensor:

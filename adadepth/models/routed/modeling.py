@@ -15,6 +15,7 @@ Shape legend: B rows, T tokens, D width, S routed spans, R recursions, V pieces,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -42,7 +43,7 @@ from adadepth.models.routed.routers import (
 )
 from adadepth.models.routed.spans import RoutedSpan, SpanRunner
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_projection_macs
+from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_pair_macs, count_projection_macs
 from adadepth.models.shared.losses import LossTerm
 from adadepth.models.shared.network_model import NetworkModel
 from adadepth.models.shared.outputs import FieldOrderedOutput
@@ -104,28 +105,8 @@ class RoutedModel(DepthKnob, NetworkModel):
             self.predictors.extend(Router(config, 1) for _ in routed)
         if config.adapter_size is not None:
             self.adapters.extend(SkipAdapter(config) for _ in routed)
-        self._freeze()
+        self.freeze_network()
         self.post_init()
-
-    def _freeze(self) -> None:
-        if self.config.trains == "routers":
-            self.model.requires_grad_(False)
-            self.head.requires_grad_(False)
-
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
-        loaded = super().from_pretrained(*args, **kwargs)
-        (loaded[0] if isinstance(loaded, tuple) else loaded)._freeze()
-        return loaded
-
-    def train(self, mode: bool = True) -> Any:
-        """Set the training mode; a frozen network has no dropout."""
-        super().train(mode)
-        if self.config.trains == "routers":
-            self.model.eval()
-            self.head.eval()
-        return self
 
     def _init_weights(self, module: nn.Module) -> None:
         """Initialise a module with weights of its own; transformers passes no other modules of a custom model."""
@@ -159,7 +140,7 @@ class RoutedModel(DepthKnob, NetworkModel):
 
     def set_depth_level(self, level: float) -> None:
         """Set the bias of choices in evaluation to log(level / (1 - level)), for a level in (0, 1)."""
-        self.config.choice_bias = float(torch.tensor(level, dtype=torch.float64).logit())
+        self.config.choice_bias = math.log(level / (1.0 - level))
 
     def set_step(self, step: int, total: int) -> None:
         """Move the bias of depths by the load of the optimiser step before, with balance=bias."""
@@ -204,7 +185,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         cache = inputs.get("past_key_values")
         if cache is not None:
             cache.check_rows(words.shape[0])
-        with torch.set_grad_enabled(torch.is_grad_enabled() and self._trains_network):
+        with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
             running = begin_texts(self.model, self.layers, inputs, cache is not None)
         uses_largest = (self.training if routing is None else routing == "topk") and self.config.router in (
             "expert",
@@ -224,15 +205,11 @@ class RoutedModel(DepthKnob, NetworkModel):
             self.depth_load += load
         return states, choices, self._build_output(choices, runner, cache)
 
-    @property
-    def _trains_network(self) -> bool:
-        return self.config.trains == "all"
-
     def _run_spans(
         self, runner: SpanRunner, states: Tensor, routing: Routing, generator: torch.Generator | None
     ) -> Tensor:
         embedded: Tensor | None = None  # states before the first recursion
-        for span in self.config.spans:
+        for span in runner.spans:
             if span.router is None:
                 states = runner.run_all(span, states)
             elif self.config.router == "token":
@@ -271,7 +248,6 @@ class RoutedModel(DepthKnob, NetworkModel):
         runs_all = self.training and self.config.router == "threshold" and self.config.adapter_size is None
         run = choice.chosen | routing.real if runs_all else choice.chosen
         computed = runner.run_chosen(span, states, run)
-        assert choice.gate is not None
         gate, is_run = choice.gate.unsqueeze(-1).to(states), run.unsqueeze(-1)
         if self.config.router == "threshold":
             is_step = not self.training and not len(self.adapters)  # 1 (B(x) - x) + x has another rounding than B(x)
@@ -371,8 +347,9 @@ class RoutedModel(DepthKnob, NetworkModel):
         return terms
 
     def read(self, states: Tensor) -> Tensor:
-        """Return the predictions of the head for states of tokens, (k, D)."""
-        return self.predict(self.head, self.head.base_model.norm(states.to(self.dtype)))
+        """Return the predictions of the head, (..., V) or (..., C), for states of tokens, (..., D)."""
+        normed = self.head.base_model.norm(states.to(self.dtype).flatten(0, -2))
+        return self.predict(self.head, normed).unflatten(0, states.shape[:-1])
 
     # ---- Multiply-accumulates
 
@@ -418,9 +395,7 @@ class RoutedModel(DepthKnob, NetworkModel):
     @cached_property
     def _span_macs(self) -> Tensor:
         """Multiply-accumulates of a token, a pair, and a token's keys and values in each span, float64 (n, 3)."""
-        base: Any = self.config.base_config
-        pair = 2.0 * base.num_attention_heads
-        pair *= getattr(base, "head_dim", None) or base.hidden_size // base.num_attention_heads
+        pair = count_pair_macs(self.config.base_config)
         rows = []
         for span in self.config.spans:
             layers = [self.layers.get_layer(module) for module in span.modules]

@@ -80,15 +80,15 @@ class SkipAdapter(nn.Module):
 
 
 class RouterChoice(NamedTuple):
-    """RouterChoice of a router.
+    """Tokens that a router chose, and their gates.
 
     Attributes:
         chosen: Mask of the tokens that run the span, boolean (B, T).
-        gate: Factor of the span's output or update, (B, T); None: 1.
+        gate: Factor of the span's output or update, (B, T).
     """
 
     chosen: Tensor
-    gate: Tensor | None
+    gate: Tensor
 
 
 @dataclass

@@ -68,6 +68,7 @@ class SpanRunner:
         ConfigError: If layers must store keys and values, but cannot, as those of ModernBERT.
 
     Attributes:
+        spans: All spans.
         counts: Number of queries, keys and query-key pairs in a layer of every span that ran, in their order.
     """
 
@@ -82,7 +83,7 @@ class SpanRunner:
         cache: RoutedCache | None,
         keys_and_values: str,
     ) -> None:
-        self._layers, self._spans, self._real, self._is_causal = layers, spans, real, is_causal
+        self._layers, self.spans, self._real, self._is_causal = layers, spans, real, is_causal
         self._inputs = [_name_inputs(layers.get_layer(number), inputs) for number, inputs in enumerate(running.inputs)]
         needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
         if cache is None and needs_cache:
@@ -155,7 +156,7 @@ class SpanRunner:
         return LayerView(self._cache, source, rows, batch, appends=layer == source and not is_stored)
 
     def _layer_is_routed(self, layer: int) -> bool:
-        return self._spans[self._owners[layer]].router is not None
+        return self.spans[self._owners[layer]].router is not None
 
     def _store_all(self, layer: int, module: int, states: Tensor) -> None:
         """Store the keys and values that a layer computes from the states of all tokens, (B, T, D)."""
@@ -224,6 +225,8 @@ def _put_everywhere(chosen: Tensor, states: Tensor, computed: Tensor) -> Tensor:
 def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:
     """Return the inputs of a layer beside its states, all of them by name."""
     arguments, options = inputs
+    if not arguments:
+        return dict(options)
     names = list(inspect.signature(layer.forward).parameters)[1:]
     by_name: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
     return {**by_name, **options}

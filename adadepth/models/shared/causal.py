@@ -41,6 +41,11 @@ def mask_by_documents(documents: Tensor, position_ids: Tensor | None, uses_cache
     return {"position_ids": count_in_documents(documents), "attention_mask": None}
 
 
+def select_kept_columns(logits_to_keep: int | Tensor) -> slice | Tensor:
+    """Return the index of the last positions whose predictions are returned, or the given positions; 0: all."""
+    return slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+
+
 def count_rows_at_once(pieces: int) -> int:
     """Return the number of rows of logits that are computed per chunk to limit memory."""
     return max(1, _MAX_LOGITS // pieces)

@@ -292,6 +292,17 @@ def count_layer_macs(layer: nn.Module) -> int:
     return sum(part.weight.numel() for part in layer.modules() if isinstance(part, nn.Linear))
 
 
+def count_pair_macs(config: Any) -> float:
+    """Count the multiply-accumulates of a pair of query and key in a layer: 2 D_q, for the width D_q of all queries.
+
+    Args:
+        config: Configuration of the network.
+    """
+    heads = config.num_attention_heads
+    pair = 2.0 * heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
+    return pair * getattr(config, "inner_group_num", 1)  # a layer of ALBERT may be several in a row
+
+
 def count_projection_macs(layer: nn.Module) -> int:
     """Count the multiply-accumulates of the queries, keys and values that a layer of a decoder makes of a token."""
     return sum(

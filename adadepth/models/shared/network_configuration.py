@@ -5,11 +5,15 @@ The family's configuration has the type `base` and the sizes of a new network, a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
+from huggingface_hub.dataclasses import strict
 from transformers import CONFIG_MAPPING, AutoConfig, PreTrainedConfig
 
+from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError, nearest
+from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
+from adadepth.models.shared.network_settings import NetworkSettings
 
 # Sizes of a network that every type has, and those that a type may lack.
 SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
@@ -20,6 +24,41 @@ OPTIONAL_SIZES = (
     "tie_word_embeddings",
     "initializer_range",
 )
+
+
+@strict
+class NetworkConfig(FamilyConfig, settings=NetworkSettings):
+    """The configuration of a model around a network of transformers, which is described by its own configuration."""
+
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values"]
+    sub_configs: ClassVar = {"base_config": AutoConfig}
+
+    # The settings of `NetworkSettings`, which documents them, with the values of a file that lacks them.
+    base: str = "llama"
+    vocab_size: int = 32000
+    hidden_size: int = 128
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int | None = None
+    intermediate_size: int = 512
+    max_position_embeddings: int | None = 512
+    tie_word_embeddings: bool | None = None
+    initializer_range: int | float | None = None
+
+    pad_token_id: int | None = None
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    base_config: dict | PreTrainedConfig | None = setting(
+        None, "of the network of transformers; None: one of type `base` with these sizes", shape=True
+    )
+
+    def __post_init__(self, **kwargs: object) -> None:
+        if isinstance(self.base_config, dict):
+            self.base_config = AutoConfig.for_model(**self.base_config)
+        elif self.base_config is None:
+            self.base_config = build_network_config(self)
+        copy_sizes(self, self.base_config)
+        super().__post_init__(**kwargs)
 
 
 def build_network_config(config: Any) -> PreTrainedConfig:

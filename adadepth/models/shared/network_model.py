@@ -42,6 +42,32 @@ class NetworkModel(DepthModel, PreTrainedModel):
         self.config.base_config = self.model.config  # that of the layers: `attn_implementation` then has one owner
 
     @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded).freeze_network()
+        return loaded
+
+    @property
+    def trains_network(self) -> bool:
+        """Whether network and head learn, and not only what the family adds to them."""
+        return bool(self.config.trains == "all")
+
+    def freeze_network(self) -> None:
+        """Freeze the network and its head, unless they are trained."""
+        if not self.trains_network:
+            self.model.requires_grad_(False)
+            self.head.requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Any:
+        """Set the training mode; a frozen network has no dropout."""
+        super().train(mode)
+        if not self.trains_network:
+            self.model.eval()
+            self.head.eval()
+        return self
+
+    @classmethod
     def find_stock_class(cls, config: Any) -> Any:
         """Return the model of transformers for this task and a configuration.
 
@@ -77,6 +103,14 @@ class NetworkModel(DepthModel, PreTrainedModel):
     def set_input_embeddings(self, value: nn.Module) -> None:
         """Replace the word embeddings."""
         self.model.set_input_embeddings(value)
+
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> Any:
+        """Resize the word embeddings and the head's predictions; the arguments are those of transformers."""
+        embeddings: Any = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.config.base_config.vocab_size = embeddings.num_embeddings
+        return embeddings
 
     @property
     def layers(self) -> ExitableLayers:

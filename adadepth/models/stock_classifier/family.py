@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from adadepth.config import Attention, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import setting
@@ -28,11 +27,6 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         yield "model.pretrained: required by model=stock_classifier; give a folder or hub id of transformers"
 
 
-def first_tokens(model: Any) -> dict[str, Any]:
-    """Return 0 [CLS] tokens, because the model's tokenizer adds them itself."""
-    return {"cls_tokens": 0}
-
-
 FAMILY = Family(
     settings=StockClassifierSettings,
     option="stock",
@@ -42,7 +36,7 @@ FAMILY = Family(
         "tagging": "adadepth.models.stock_classifier.modeling:StockForTokenClassification",
     },
     build="adadepth.models.stock_classifier.modeling:build_on_pretrained",
-    first_tokens="adadepth.models.stock_classifier.family:first_tokens",
+    first_tokens="adadepth.models.shared.network_settings:add_no_tokens",
     own_symbols=False,
     checks=("adadepth.models.stock_classifier.family:check_settings",),
 )

@@ -357,3 +357,11 @@ def test_an_evaluation_measures_loads_dead_tokens_and_the_leak() -> None:
     leaked = model(IDS, attention_mask=RIGHT, labels=labels, routing="topk")
     assert measured["routing/topk_loss"] == pytest.approx(float(leaked.loss_parts["task"]))
     assert 0 < measured["routing/agreement"] <= 1
+
+
+def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    model = small(**ROUTERS["expert selected"]).eval()
+    model.resize_token_embeddings(model.config.vocab_size + 5)
+    model.save_pretrained(tmp_path)
+    with torch.no_grad():
+        near(RoutedForCausalLM.from_pretrained(tmp_path).eval()(IDS).logits, model(IDS).logits)
