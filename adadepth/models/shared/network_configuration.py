@@ -44,6 +44,7 @@ class NetworkConfig(FamilyConfig, settings=NetworkSettings):
     max_position_embeddings: int | None = 512
     tie_word_embeddings: bool | None = None
     initializer_range: int | float | None = None
+    dropout: int | float | None = None
 
     pad_token_id: int | None = None
     bos_token_id: int | None = None
@@ -58,6 +59,8 @@ class NetworkConfig(FamilyConfig, settings=NetworkSettings):
         elif self.base_config is None:
             self.base_config = build_network_config(self)
         copy_sizes(self, self.base_config)
+        if self.dropout is not None:
+            set_dropout(self.base_config, self.dropout)
         super().__post_init__(**kwargs)
 
 
@@ -98,3 +101,16 @@ def copy_sizes(config: Any, network: PreTrainedConfig) -> None:
     for name in OPTIONAL_SIZES:
         if hasattr(config, name):
             setattr(config, name, getattr(network, name, None))
+
+
+def set_dropout(network: PreTrainedConfig, probability: float) -> None:
+    """Set every probability of dropout of a network and of its head.
+
+    Raises:
+        ConfigError: If networks of this type have no dropout.
+    """
+    names = [name for name in network.to_dict() if "dropout" in name or name.endswith("pdrop")]
+    if not names:
+        raise ConfigError(f"dropout={probability}: networks of type {network.model_type} have no dropout")
+    for name in names:
+        setattr(network, name, probability)

@@ -16,6 +16,7 @@ from transformers import (
     AutoModelForPreTraining,
     LlamaConfig,
     LlamaForCausalLM,
+    Mamba2Config,
 )
 
 from adadepth import (
@@ -30,6 +31,7 @@ from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.layered_network import split_model
+from adadepth.models.shared.network_configuration import set_dropout
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,
     ENCODERS,
@@ -357,3 +359,20 @@ def test_words_are_exported_with_a_fixed_exit_only() -> None:
         ConfigError, match=r"exit_rule=margin:0.5: must be a fixed exit in torch.export, such as fixed:4"
     ):
         torch.export.export(model, (), {"input_ids": IDS})
+
+
+@pytest.mark.parametrize("base", ["bert", "modernbert", "distilbert", "llama"])
+def test_dropout_is_that_of_the_setting_everywhere(base: str, tmp_path: Path) -> None:
+    model_class = LANGUAGE if base == "llama" else TEXTS
+    model = small(model_class, base, dropout=0.3)
+    assert {part.p for part in model.modules() if isinstance(part, torch.nn.Dropout)} <= {0.3}
+    probabilities = {name: p for name, p in model.config.base_config.to_dict().items() if "dropout" in name}
+    assert set(probabilities.values()) == {0.3}
+    model.save_pretrained(tmp_path)
+    loaded = model_class.from_pretrained(tmp_path).config.base_config.to_dict()
+    assert loaded | probabilities == loaded
+
+
+def test_a_network_without_dropout_is_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"^dropout=0.1: networks of type mamba2 have no dropout$"):
+        set_dropout(Mamba2Config(), 0.1)
