@@ -20,15 +20,19 @@ from adadepth.report.table import Column, Table, percent, text
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
 _GATE_RULES = frozenset({"quantile", "correct", "budget"})
-_HALTING_PREFIXES = ("act", "ponder", "halting", "router", "mor", "mod")  # names of methods that learn where to stop
-_DIFFERENT_LAYERS = frozenset({"mod", "router_tuning"})  # names of learned methods that do not repeat a block
-_CONTROLS = frozenset({"mor_random"})  # names of methods whose depth is drawn, and not learned
+_OWN_RULES = frozenset({"run", "budget"})  # the depths of training, and another mean depth set afterwards
+_HALTING_PREFIXES = ("act", "ponder", "halting")  # names of methods that learn where to stop
+_ROUTERS = frozenset(
+    {"mor", "mor_token", "mor_untied", "mod", "router_tuning"}
+)  # names of methods with learned routers
 
 
 def _is_learned(method: HaltingMethod) -> bool:
-    if method.name in _CONTROLS:
-        return False
-    return method.rule in _GATE_RULES or (method.rule == "run" and method.name.startswith(_HALTING_PREFIXES))
+    return method.rule in _GATE_RULES or (method.rule in _OWN_RULES and method.name.startswith(_HALTING_PREFIXES))
+
+
+def _is_router(method: HaltingMethod) -> bool:
+    return method.name in _ROUTERS and method.rule in _OWN_RULES
 
 
 def _has_different_layers(method: HaltingMethod) -> bool:
@@ -37,8 +41,8 @@ def _has_different_layers(method: HaltingMethod) -> bool:
 
 
 def has_adaptive_depth(method: HaltingMethod) -> bool:
-    """Return whether a method gives tokens or sequences different depths, by an exit rule or by learned halting."""
-    return method.rule in _PREDICTION_RULES or _is_learned(method)
+    """Return whether a method gives tokens or sequences different depths, by exits, learned halting or routers."""
+    return method.rule in _PREDICTION_RULES or _is_learned(method) or _is_router(method)
 
 
 def has_fixed_depth(method: HaltingMethod) -> bool:
@@ -73,7 +77,17 @@ COMPARISONS = (
         "a post-training exit rule",
         lambda method: method.rule in _PREDICTION_RULES and not _has_different_layers(method),
         "learned halting",
-        lambda method: _is_learned(method) and method.name not in _DIFFERENT_LAYERS,
+        _is_learned,
+    ),
+    Comparison(
+        "Does an exit rule that is applied after training need less compute than a trained router?",
+        "Mixture-of-Recursions (arXiv 2507.10524) and Mixture-of-Depths (arXiv 2404.02258) train routers that choose "
+        "the tokens of a recursion or layer. Both papers compare routers with networks of fixed depth, and not with "
+        "exit rules.",
+        "a post-training exit rule",
+        lambda method: method.rule in _PREDICTION_RULES,
+        "a trained router",
+        _is_router,
     ),
     Comparison(
         "Does a gate that is trained with the network need less compute than a gate that is trained on the frozen "

@@ -17,6 +17,7 @@ _TRAINING = {
     "mor": "train routers that choose the tokens of each recursion",
     "mor_token": "train a router with which every token chooses its number of recursions",
     "mor_random": "train recursions for tokens that are drawn at random",
+    "mor_untied": "train routers that choose the tokens of each of several different layers",
     "mod": "train routers that choose the tokens of every second layer",
     "router_tuning": "train routers on the frozen network",
     "gate": "train a gate with the network, which weights a loss after every update",

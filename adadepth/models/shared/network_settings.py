@@ -50,7 +50,9 @@ class NetworkSettings(ModelConfig):
         None, "standard deviation of initial weights; None: that of the base", between(0, 10)
     )
     dropout: float | None = setting(
-        None, "probability of every dropout of the network; None: those of its type or of model.pretrained", between(0, 1)
+        None,
+        "probability of every dropout of the network; None: those of its type or of model.pretrained",
+        between(0, 1),
     )
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
