@@ -142,6 +142,7 @@ class ChatConfig(DatasetConfig):
         None, "held-out conversations; None: the valid files of the folder, or else a share of the rows", TEXTS
     )
     evaluation_fraction: float = setting(0.05, "share of the conversations held out for evaluation", OPEN_SHARE)
+    packing: bool = setting(False, "put whole conversations together in an example; they do not read each other")
 
 
 @dataclass

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import ChatConfig
-from adadepth.data.streams.conversations import load_conversations
+from adadepth.data.streams.conversations import load_conversations, pack_lengths
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.errors import DataError
 from tests.runs_support import folder_of_run
@@ -51,8 +54,8 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
-def read(place: Path, **settings):
-    dataset = ChatConfig(name="chat", path=str(place / "chat.jsonl"), **{"sequence_length": 256, **settings})
+def read(place: Path, **fields):
+    dataset = ChatConfig(name="chat", path=str(place / "chat.jsonl"), **{"sequence_length": 256, **fields})
     return load_conversations(dataset, TokenizerConfig(path=str(place / "words")))
 
 
@@ -89,6 +92,33 @@ def test_the_loss_is_that_of_a_plain_loop(folder):
     with torch.no_grad():
         loss = model(**batch).loss
     torch.testing.assert_close(loss, torch.stack(losses).mean(), rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 20), max_size=40))
+def test_packed_rows_have_every_sequence_once_and_no_two_rows_fit_into_one(lengths):
+    rows = pack_lengths(lengths, 20)
+    assert sorted(number for row in rows for number in row) == [*range(len(lengths))]
+    sizes = sorted(sum(lengths[number] for number in row) for row in rows)
+    assert all(size <= 20 for size in sizes)
+    assert all(one + other > 20 for one, other in itertools.combinations(sizes, 2))
+
+
+def test_packed_conversations_have_the_loss_of_conversations_alone(folder):
+    alone, packed = read(folder), read(folder, packing=True)
+    assert packed.train.tokens == alone.train.tokens
+    assert len(packed.train) < len(alone.train)
+    assert packed.train.lengths().max() <= 256
+    assert packed.train.lengths().sum() == alone.train.lengths().sum()
+    torch.manual_seed(0)
+    model = small(vocab_size=len(alone.tokenizer), objective="last").eval()
+    losses = []
+    for data in (alone, packed):
+        batch = data.collate([data.train[index] for index in range(len(data.train))])
+        batch.pop("index")
+        with torch.no_grad():
+            losses.append(model(**batch).loss)
+    torch.testing.assert_close(*losses, rtol=1e-5, atol=1e-5)
 
 
 def test_a_conversation_is_cut_and_left_out_without_an_answer(folder):
@@ -130,10 +160,12 @@ def test_a_tokenizer_needs_a_template_that_only_appends(folder, tmp_path):
             load_conversations(dataset, TokenizerConfig(path=str(tmp_path / "words")))
 
 
-def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path):
+@pytest.mark.parametrize("packing", ["false", "true"])
+def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path, packing):
     run = folder_of_run(
         tmp_path / "whole", "--config-name", "loop_tiny", "debug=default", "dataset=conversations",
-        f"dataset.path={folder / 'chat.jsonl'}", f"tokenizer.path={folder / 'words'}", "dataset.sequence_length=128",
+        f"dataset.path={folder / 'chat.jsonl'}", f"tokenizer.path={folder / 'words'}", f"dataset.packing={packing}",
+        "dataset.sequence_length=128",
         "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2", "trainer.save_steps=2",
         "trainer.save_total_limit=null",
     )  # fmt: skip

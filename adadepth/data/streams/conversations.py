@@ -1,4 +1,4 @@
-"""Conversations for language models: one conversation per example, and a loss on the assistant's answers alone.
+"""Conversations for language models, one or several per example, and a loss on the assistant's answers alone.
 
 A tokenizer's chat template writes a conversation as text. Tokens that begin in an answer of the assistant are targets,
 with the end of the answer that the template writes. All other tokens are read but never predicted.
@@ -6,6 +6,7 @@ with the end of the answer that the template writes. All other tokens are read b
 
 from __future__ import annotations
 
+import bisect
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -32,32 +33,43 @@ ROLES = ("system", "user", "assistant")
 
 
 class Conversations(TextBlocks):
-    """Examples that are conversations, each a document of its own.
+    """Examples of one or several conversations, each a document of its own.
 
-    An item has ``input_ids``, ``labels`` (-100 outside of answers) and ``documents`` (0), all (T,) int64, and its
-    ``index``.
+    An item has ``input_ids``, ``labels`` (-100 outside of answers) and ``documents``, the number of each token's
+    conversation in the example. All are (T,) int64. An item also has its ``index``.
 
     Args:
-        rows: Token ids and labels of every conversation, each (T,) int64.
+        conversations: Token ids and labels of every conversation, each (T,) int64.
         counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the answers.
+        examples: Numbers of the conversations of every example; None: one conversation per example.
     """
 
-    def __init__(self, rows: Sequence[tuple[np.ndarray, np.ndarray]], counts: Mapping[str, int]) -> None:
-        self._rows = rows
+    def __init__(
+        self,
+        conversations: Sequence[tuple[np.ndarray, np.ndarray]],
+        counts: Mapping[str, int],
+        examples: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        self._conversations = conversations
+        self._examples = [[number] for number in range(len(conversations))] if examples is None else examples
         self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.documents = len(rows)
+        self.documents = len(conversations)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._examples)
 
     def lengths(self) -> np.ndarray:
-        """Return the number of tokens of each conversation, (conversations,) int64."""
-        return np.array([len(ids) for ids, _ in self._rows], dtype=np.int64)
+        """Return the number of tokens of each example, (examples,) int64."""
+        lengths = [sum(len(self._conversations[number][0]) for number in example) for example in self._examples]
+        return np.array(lengths, dtype=np.int64)
 
     def __getitem__(self, item: int | tuple[int, int]) -> dict[str, Any]:
         _, index = split_item(item)
-        ids, labels = self._rows[index]
-        return {"input_ids": ids, "labels": labels, "documents": np.zeros_like(ids), "index": index}
+        ids, labels = zip(*(self._conversations[number] for number in self._examples[index]), strict=True)
+        documents = np.repeat(np.arange(len(ids)), [len(tokens) for tokens in ids])
+        return {
+            "input_ids": np.concatenate(ids), "labels": np.concatenate(labels), "documents": documents, "index": index,
+        }  # fmt: skip
 
 
 def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> BlockData:
@@ -76,7 +88,7 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
     if "evaluation" not in rows:
         held_out = max(1, round(dataset.evaluation_fraction * len(rows["train"])))
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
-    sets = {use: _encode_all(use, rows[use], words, path, dataset.sequence_length) for use in rows}
+    sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}
     digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
     summary: dict[str, Any] = {
         "name": dataset.name,
@@ -121,8 +133,9 @@ def _find_problem(row: JsonRow) -> str | None:
 
 
 def _encode_all(
-    use: str, conversations: list[Messages], tokenizer: PreTrainedTokenizerFast, path: str, length: int
+    use: str, conversations: list[Messages], tokenizer: PreTrainedTokenizerFast, path: str, dataset: ChatConfig
 ) -> Conversations:
+    length = dataset.sequence_length
     encoded = [encode_conversation(messages, tokenizer, path, length) for messages in conversations]
     rows = [row for row in encoded if (row[1] != IGNORE).any()]
     if not rows:
@@ -133,7 +146,40 @@ def _encode_all(
         "words": sum(len(answer.split()) for answer in answers),
         "characters": sum(map(len, answers)),
     }
-    return Conversations(rows, counts)
+    examples = pack_lengths([len(ids) for ids, _ in rows], length) if dataset.packing else None
+    return Conversations(rows, counts, examples)
+
+
+def pack_lengths(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Pack sequences into few rows by best-fit decreasing bin packing (Johnson 1974).
+
+    From the longest to the shortest, each sequence goes to the row that has the least room left of those that can
+    take it, or to a new row. No sequence is divided.
+
+    Args:
+        lengths: Lengths of the sequences, each at most `capacity`.
+        capacity: Length of a row.
+
+    Returns:
+        Numbers of the sequences in each row, ascending; rows are in the order of their first sequences.
+    """
+    rows_by_room: dict[int, list[list[int]]] = {}
+    rooms: list[int] = []  # ascending, without those that no row has
+    for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):
+        length = lengths[number]
+        position = bisect.bisect_left(rooms, length)
+        if position == len(rooms):
+            room, row = capacity, []
+        else:
+            room, row = rooms[position], rows_by_room[rooms[position]].pop()
+            if not rows_by_room[room]:
+                del rooms[position]
+        row.append(number)
+        remaining = room - length
+        if not rows_by_room.setdefault(remaining, []):
+            bisect.insort(rooms, remaining)
+        rows_by_room[remaining].append(row)
+    return sorted(sorted(row) for rows in rows_by_room.values() for row in rows)
 
 
 def encode_conversation(
