@@ -29,6 +29,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     core: int = 2
     coda: int = 0
     num_loops: int = 4
+    loop_lora_rank: int | None = None
     hidden_size: int = 128
     num_attention_heads: int = 4
     num_key_value_heads: int | None = None
@@ -84,6 +85,10 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         if self.exit_rule is not None:
             parse_rule(self.exit_rule)
         parse_policy(self.cache_policy)
+        if self.loop_lora_rank is not None and self.cache_policy != "all":
+            raise ConfigError(
+                f"cache_policy={self.cache_policy}: must be all with loop_lora_rank={self.loop_lora_rank}"
+            )
         if self.base_config is None:
             self._check_sizes()
 

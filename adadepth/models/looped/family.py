@@ -43,6 +43,13 @@ class LoopedSettings(ModelConfig):
     )
     coda: int = setting(0, "K, number of layers after the loop, run for every prediction", at_least(0), shape=True)
     num_loops: int = setting(4, "N, maximum number of loops of a token", at_least(1), debug=2)
+    loop_lora_rank: int | None = setting(
+        None,
+        "rank of the low-rank change of every matrix of the core in each loop; None: all loops are the same",
+        at_least(1),
+        shape=True,
+        more="Relaxed recursion (arXiv 2410.20672); see `adadepth.models.looped.loop_adapters`.",
+    )
     hidden_size: int | None = setting(
         None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
     )
@@ -201,6 +208,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
+    if model.loop_lora_rank is not None and model.cache_policy != "all":
+        yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
     try:
         parse_policy(model.cache_policy)
     except ConfigError as error:

@@ -18,6 +18,7 @@ layers of prelude, core and coda.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from adadepth.models.looped.layers import (
     build_norm,
     rotation_tables,
 )
+from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
@@ -120,7 +122,9 @@ class Looping:
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
     """Consecutive layers with joint gradient checkpointing, which stores only their common input."""
 
-    def forward(self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int) -> Tensor:
+    def forward(
+        self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int, loop: int = 0
+    ) -> Tensor:
         """Apply the layers to states, (B, T, D).
 
         Args:
@@ -129,7 +133,10 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
             run: State of the batch.
             first: Index of the first of these layers among all layers.
             cached: Index of the first of these layers in a cache of all loops.
+            loop: Number of earlier loops, which selects the low-rank changes of `loop_lora_rank`.
         """
+        for product in self.loop_products:
+            product.loop = loop
         more = {} if queries is None else {"queries": queries}
         for number, layer in enumerate(self):
             states = layer(
@@ -142,6 +149,11 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 **more,
             )
         return states
+
+    @functools.cached_property
+    def loop_products(self) -> list[LoopProduct]:
+        """Linear layers with a low-rank change in every loop."""
+        return [layer for layer in self.modules() if isinstance(layer, LoopProduct)]
 
 
 def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
@@ -223,6 +235,8 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
         scale: Any = getattr(module, "embed_scale", None)
         if isinstance(scale, Tensor):  # Gemma's embedding, whose scale is a buffer that is never saved
             init.constant_(scale, cast(Any, module).scalar_embed_scale)
+        if isinstance(module, LoopProduct):
+            draw_factors(module)
         if isinstance(module, LoopedHaltingUnit):
             init.zeros_(module.bias)
         elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
@@ -261,6 +275,8 @@ class LoopedModel(LoopedPreTrainedModel):
         self.prelude = _build_part(all_layers[: config.prelude])
         self.core = _build_part(all_layers[config.prelude : config.prelude + config.core])
         self.coda = _build_part(all_layers[config.prelude + config.core :])
+        if config.loop_lora_rank is not None:
+            add_loop_products(self.core, config.num_loops, config.loop_lora_rank)
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
@@ -415,7 +431,7 @@ class LoopedModel(LoopedPreTrainedModel):
         config = self.config
         previous = run.normed if config.queries == "previous" else None
         cached = config.prelude + run.done * config.core
-        updated = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, cached)
+        updated = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, cached, run.done)
         damping = 1.0 / run.loops if config.damping is None else config.damping
         state = updated if damping == 1.0 else run.state + damping * (updated - run.state)
         normed: Tensor = self.norm(state)

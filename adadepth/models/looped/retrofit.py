@@ -1,9 +1,10 @@
 """Retrofitting: looped models built from the layers of a pretrained transformers decoder.
 
 The first P of the decoder's layers become the prelude, and the last Q become the coda. The C layers before the coda
-become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). Layers, norm,
-embedding and rotary positions are modules of transformers. A decoder that computes something between its layers cannot
-be looped. The looped model is therefore compared with a decoder of the same layers before it is returned.
+become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). With
+`loop_lora_rank`, the core stands for N C layers before the coda; see `adadepth.models.looped.loop_adapters`. Layers,
+norm, embedding and rotary positions are modules of transformers. A decoder that computes something between its layers
+cannot be looped. The looped model is therefore compared with a decoder of the same layers before it is returned.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from adadepth.models.loading import allow_new_weights
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.family import LoopedSettings
 from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.models.looped.loop_adapters import average_layers, check_kinds, decompose_layers
 from adadepth.runtime.hub_access import get_first_line
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order
@@ -69,8 +71,13 @@ def retrofit(
         CheckpointError: If the decoder computes anything else than its layers in sequence.
     """
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
-    numbers = select_layers(decoder.config.get_text_config().num_hidden_layers, prelude, core, coda)
-    base = _reduce_config(decoder.config, numbers)
+    loops = fields.get("num_loops", LoopedConfig.num_loops) if fields.get("loop_lora_rank") else 1
+    text = decoder.config.get_text_config()
+    numbers = select_layers(text.num_hidden_layers, prelude, core * loops, coda)
+    looped_numbers = numbers[prelude : prelude + core * loops]
+    kinds = getattr(text, "layer_types", None)
+    check_kinds(kinds and [kinds[number] for number in looped_numbers], core)
+    base = _reduce_config(decoder.config, [*numbers[: prelude + core], *numbers[len(numbers) - coda :]])
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
         **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
@@ -78,13 +85,18 @@ def retrofit(
     head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
         return head._from_config(config, attn_implementation=attention)
-    weights = _rename_weights(decoder, numbers, prelude, core)
+    layers = [decoder.base_model.layers[number] for number in numbers]
+    core_layers = layers[prelude : prelude + core * loops]
+    layers[prelude : prelude + core * loops] = average_layers(core_layers, loops) if loops > 1 else core_layers
+    weights = _rename_weights(decoder, layers, prelude, core)
     with allow_new_weights():
         looped = head.from_pretrained(
             None, config=config, state_dict=weights, dtype=decoder.dtype, attn_implementation=attention
         )
     looped.train(decoder.training)
-    _compare(decoder, base, numbers, looped)
+    _compare(decoder, base, layers, looped)
+    if looped.config.loop_lora_rank is not None:
+        decompose_layers(looped.model.core, core_layers)
     return looped
 
 
@@ -170,32 +182,30 @@ def _find_changed(settings: LoopedSettings) -> dict[str, Any]:
     return {name: getattr(value, "value", value) for name, value in values.items() if value != getattr(default, name)}
 
 
-def _rename_weights(decoder: Any, numbers: list[int], prelude: int, core: int) -> dict[str, Tensor]:
-    """Return a decoder's weights, renamed as in a looped model and without the dropped layers."""
+def _rename_weights(decoder: Any, layers: list[nn.Module], prelude: int, core: int) -> dict[str, Tensor]:
+    """Return a decoder's weights with the given layers instead of its own, renamed as in a looped model."""
     names = [f"prelude.{number}" for number in range(prelude)] + [f"core.{number}" for number in range(core)]
-    names += [f"coda.{number}" for number in range(len(numbers) - len(names))]
-    layers = dict(zip(numbers, names, strict=True))
+    names += [f"coda.{number}" for number in range(len(layers) - len(names))]
     prefix, weights = f"{decoder.base_model_prefix}.", {}
     for name, weight in decoder.state_dict().items():
         inner = name.removeprefix(prefix)
-        number, _, rest = inner.removeprefix("layers.").partition(".")
         if inner == name:
             weights[name] = weight
         elif not inner.startswith("layers."):
             weights[f"model.{inner}"] = weight
-        elif int(number) in layers:
-            weights[f"model.{layers[int(number)]}.{rest}"] = weight
+    for layer_name, layer in zip(names, layers, strict=True):
+        weights |= {f"model.{layer_name}.{name}": weight for name, weight in layer.state_dict().items()}
     return weights
 
 
 @torch.no_grad()
-def _compare(decoder: Any, base: PreTrainedConfig, numbers: list[int], looped: Any) -> None:
-    """Raise an error if one loop of the looped model does not reproduce the decoder with the same layers."""
+def _compare(decoder: Any, base: PreTrainedConfig, compared: list[nn.Module], looped: Any) -> None:
+    """Raise an error if one loop of the looped model does not reproduce the decoder with these layers."""
     inner, model = decoder.base_model, looped.model
     layers, config = inner.layers, inner.config
     ids = torch.arange(_COMPARED, device=decoder.device).unsqueeze(0) % config.vocab_size
     try:
-        inner.layers, inner.config = nn.ModuleList(layers[number] for number in numbers), base
+        inner.layers, inner.config = nn.ModuleList(compared), base
         base._attn_implementation = config._attn_implementation
         expected = inner(input_ids=ids, use_cache=False).last_hidden_state.float()
     finally:

@@ -30,6 +30,7 @@ from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Executi
 from adadepth.models.looped.activation_memory import count_stored_numbers
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import LoopReading, LoopResults, run_loops
+from adadepth.models.looped.loop_adapters import count_loop_products
 from adadepth.models.looped.modeling import LoopedModel, LoopedPreTrainedModel, Looping
 from adadepth.models.looped.objectives import (
     compute_curriculum_loops,
@@ -260,9 +261,9 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         """Return the MACs of a batch from its depth trace, without predictions, which `reading_work` counts.
 
         A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. The linear injection of a
-        loop takes 2 D^2 per token. `adaptive` counts a token until its exit. `executed` counts a token until the loops
-        end. If the cache policy stops exited tokens, `executed` counts what was computed, including keys and values of
-        frozen states.
+        loop takes 2 D^2 per token, and a low-rank change of a matrix r (in + out). `adaptive` counts a token until its
+        exit. `executed` counts a token until the loops end. If the cache policy stops exited tokens, `executed` counts
+        what was computed, including keys and values of frozen states.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
@@ -270,6 +271,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
         token, pair = compute_layer_macs(config)
         adapter = 2.0 * config.hidden_size**2 if config.injection == "linear" else 0.0
+        adapter += count_loop_products(self.model.core)
 
         def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
             return token + pair * ((length + 1) / 2 + ran.memory_length)
