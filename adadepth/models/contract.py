@@ -11,15 +11,16 @@ Shape legend: B rows, T tokens, N steps, L layers, K operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 from adadepth.models.loading import StrictLoading
+from adadepth.models.shared.layers import use_plain_linear_layers
 from adadepth.models.shared.losses import LossTerm
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -60,6 +61,12 @@ class DepthModel(StrictLoading):
     refills: bool = False
     shows_states: bool = False
     trains_in_slots: bool = False
+
+    def post_init(self) -> None:
+        """Finish the initialisation as transformers does; a model that will be quantised has plain linear layers."""
+        if getattr(self.config, "quantization_config", None) is not None:
+            use_plain_linear_layers(cast(nn.Module, self))
+        super().post_init()  # type: ignore[misc]
 
     @property
     @required

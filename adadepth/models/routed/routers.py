@@ -24,6 +24,10 @@ from adadepth.halting.routing import (
 _FIRST_LOGIT = 2.0
 
 
+class RouterLayer(nn.Linear):
+    """Linear layer of a router, which quantizers leave as it is: they replace layers of the class `nn.Linear`."""
+
+
 class Router(nn.Module):
     """Function z = w h, or w_2 gelu(w_1 h), from states (B, T, D) to logits (B, T, outputs) in float32.
 
@@ -33,8 +37,8 @@ class Router(nn.Module):
     def __init__(self, config: Any, outputs: int, *, normed: bool = False) -> None:
         super().__init__()
         width, self.normed = config.hidden_size, normed
-        self.hidden = nn.Linear(width, 2 * width, bias=False) if config.router_network == "mlp" else None
-        self.output = nn.Linear(width if self.hidden is None else 2 * width, outputs, bias=normed)
+        self.hidden = RouterLayer(width, 2 * width, bias=False) if config.router_network == "mlp" else None
+        self.output = RouterLayer(width if self.hidden is None else 2 * width, outputs, bias=normed)
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the logits."""

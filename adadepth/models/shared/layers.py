@@ -105,6 +105,13 @@ class Product(nn.Linear):
         return product(state, self.weight, self.bias)
 
 
+def use_plain_linear_layers(module: nn.Module) -> None:
+    """Turn every `Product` in a module into an `nn.Linear`, because quantizers replace only layers of that class."""
+    for layer in module.modules():
+        if type(layer) is Product:
+            layer.__class__ = nn.Linear  # type: ignore[assignment]
+
+
 def product(state: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x W' + b, (..., O), for x, (..., I), and W, (O, I), equal to `nn.functional.linear` up to rounding."""
     if not _should_use_onednn(state, weight):
