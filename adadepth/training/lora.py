@@ -69,12 +69,21 @@ def list_trained_modules(model: Any, settings: LoraConfig) -> list[str]:
     reads_words = model.vocabulary_size is not None
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings()) if reads_words else ()
     words = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
-    heads = {name: model.get_submodule(name) for name in sorted(model.list_heads())}
+    heads = dict(_open_lists(model, sorted(model.list_heads())))
     return [
         name
         for name, head in heads.items()
         if any(True for _ in head.parameters()) and not words & {id(weight) for weight in head.parameters()}
     ]
+
+
+def _open_lists(model: nn.Module, names: list[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield modules by name, with those in a list instead of the list, which PEFT cannot replace."""
+    for name in names:
+        if isinstance(module := model.get_submodule(name), nn.ModuleList):
+            yield from _open_lists(model, [f"{name}.{number}" for number in range(len(module))])
+        else:
+            yield name, module
 
 
 def _match_names(key: str, names: list[str], modules: list[str]) -> list[str]:
