@@ -48,6 +48,7 @@ class LoopedSettings(ModelConfig):
         "rank of the low-rank change of every matrix of the core in each loop; None: all loops are the same",
         at_least(1),
         shape=True,
+        later=True,
         more="Relaxed recursion (arXiv 2410.20672); see `adadepth.models.looped.loop_adapters`.",
     )
     hidden_size: int | None = setting(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 
 from adadepth import LoopedConfig, LoopedForCausalLM
 from adadepth.errors import ConfigError
+from adadepth.models.folder import read_config
 from adadepth.models.looped.loop_adapters import FACTORS, LoopProduct
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
@@ -132,3 +134,13 @@ def test_what_cannot_be_is_one_line() -> None:
     source = decoder("qwen2", layer_types=kinds, use_sliding_window=True, sliding_window=3, max_window_layers=0)
     with pytest.raises(ConfigError, match="core=3, loop_lora_rank: a layer of the core stands for layers of different"):
         retrofit(source, prelude=0, core=3, coda=0, num_loops=2, loop_lora_rank=2)
+
+
+def test_models_of_before_have_no_changes(tmp_path: Path) -> None:
+    small(loop_lora_rank=None).save_pretrained(tmp_path)
+    file = tmp_path / "config.json"
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    del fields["loop_lora_rank"]
+    file.write_text(json.dumps(fields), encoding="utf-8")
+    assert read_config("model.pretrained", str(tmp_path)).loop_lora_rank is None
+    assert LoopedForCausalLM.from_pretrained(tmp_path).config.loop_lora_rank is None
