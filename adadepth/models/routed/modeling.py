@@ -134,6 +134,11 @@ class RoutedModel(DepthKnob, NetworkModel):
         return len(self.config.routed_capacities)
 
     @property
+    def supports_gradient_checkpointing(self) -> bool:
+        """Whether layers can be computed again in the backward pass; not if they read stored keys and values."""
+        return self.config.keys_and_values == "selected"
+
+    @property
     def depth_knob(self) -> str:
         """Name of the bias of choices, for tables."""
         return "model.choice_bias"

@@ -365,3 +365,22 @@ def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> No
     model.save_pretrained(tmp_path)
     with torch.no_grad():
         near(RoutedForCausalLM.from_pretrained(tmp_path).eval()(IDS).logits, model(IDS).logits)
+
+
+@pytest.mark.parametrize("name", ["expert selected", "token selected", "layers selected"])
+def test_layers_that_are_computed_again_have_the_same_gradients(name: str) -> None:
+    gradients = []
+    for recomputes in (False, True):
+        model = get(name).train()
+        if recomputes:
+            model.gradient_checkpointing_enable({"use_reentrant": False})
+            assert all(layer.gradient_checkpointing for layer in model.layers)
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        gradients.append({name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None})
+    assert len(gradients[0]) > 10
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=0)
+
+
+def test_layers_that_read_stored_keys_are_not_computed_again() -> None:
+    with pytest.raises(ValueError, match="does not support"):
+        get("expert first").gradient_checkpointing_enable()
