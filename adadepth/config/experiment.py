@@ -429,6 +429,7 @@ class Mode(StrEnum):
     train = "train"
     evaluate = "evaluate"
     predict = "predict"
+    export = "export"
     report = "report"
     for plugin in list_plugin_names(MODES_GROUP):
         if plugin not in vars():

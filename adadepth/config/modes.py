@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from adadepth.config.declaration import setting
 from adadepth.config.experiment import MODES_GROUP, ExperimentConfig
+from adadepth.config.export import ExportConfig
 from adadepth.config.plugins import load_plugins
 
 
@@ -58,6 +59,15 @@ MODES: dict[str, ModeSpec] = {
         "adadepth.tasks.predict:predict",
         "predict texts or a table",
         "predicting with",
+        checkpoints="one",
+        inherits=True,
+    ),
+    "export": ModeSpec(
+        "adadepth.tasks.export:export",
+        "write a checkpoint in a published layout",
+        "exporting",
+        settings=ExportConfig,
+        checks=("adadepth.config.export:check_export",),
         checkpoints="one",
         inherits=True,
     ),

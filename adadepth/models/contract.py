@@ -11,6 +11,7 @@ Shape legend: B rows, T tokens, N steps, L layers, K operations.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from torch import Generator, Tensor, nn
@@ -21,6 +22,7 @@ from adadepth.halting.exit_rules import LOGITS
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 from adadepth.models.loading import StrictLoading
 from adadepth.models.shared.layers import use_plain_linear_layers
+from adadepth.models.shared.layouts import write_layout
 from adadepth.models.shared.losses import LossTerm
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
@@ -67,6 +69,24 @@ class DepthModel(StrictLoading):
         if getattr(self.config, "quantization_config", None) is not None:
             use_plain_linear_layers(cast(nn.Module, self))
         super().post_init()  # type: ignore[misc]
+
+    def save_pretrained(self, save_directory: Any, *args: Any, layout: str | None = None, **kwargs: Any) -> None:
+        """Save the model as transformers does, or in the layout in which others publish such models.
+
+        Args:
+            save_directory: Folder of the model.
+            *args: As in transformers.
+            layout: Name of a published layout, such as `ouro` or `llama`; see `write_layout`. None: our own layout.
+            **kwargs: As in transformers.
+
+        Raises:
+            ConfigError: If the layout cannot express the model.
+        """
+        if layout is not None:
+            write_layout(self, Path(save_directory), layout, *args, **kwargs)
+            return
+        parent: Any = super()
+        parent.save_pretrained(save_directory, *args, **kwargs)
 
     @property
     @required

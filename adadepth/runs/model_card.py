@@ -77,6 +77,8 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         name=config.name,
         family=config.model.name,
         unit=model.depth_unit,
+        rule=_describe_rule(model),
+        first_set=first_set,
         model_class=type(model).__name__,
         parameters=record.get("parameters"),
         source=source,
@@ -97,6 +99,46 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     path = folder / CARD
     write_atomic(path, text)
     return path
+
+
+def write_layout_card(folder: Path, source: Path, model: Any, layout: str) -> Path:
+    """Write the model card of a model in a published layout, and return its path.
+
+    The card is that of the model's source, with another section on its use. If the source has none, the card has no
+    measurements.
+
+    Args:
+        folder: Folder with the model in the published layout.
+        source: Folder with the model in its former layout.
+        model: The model.
+        layout: Name of the layout.
+    """
+    former = source / CARD
+    unmeasured = f"# {_escape_markup(folder.name)}\n\n## Use\n\n## Depth and compute\n\nNo measurements.\n"
+    card = ModelCard(
+        former.read_text(encoding="utf-8") if former.is_file() else unmeasured, ignore_metadata_errors=True
+    )
+    use = _load_template("LAYOUT.md.j2").render(
+        layout=layout, model_class=type(model).__name__, rule=_describe_rule(model), updates=model.max_updates
+    )
+    before, _, rest = card.text.partition("\n## Use\n")
+    rest = rest[rest.find("\n## ") :] if "\n## " in rest else ""
+    card.text = f"{before.rstrip()}\n\n{use.strip()}\n{rest}"
+    path = folder / CARD
+    write_atomic(path, str(card))
+    return path
+
+
+def _describe_rule(model: Any) -> str:
+    """Return a sentence on what decides the depth of a model."""
+    rule, every = getattr(model.config, "exit_rule", None), "every unit gets"
+    if rule is not None:
+        return f"The depth is decided by the exit rule `{rule}`."
+    if hasattr(model.config, "exit_rule"):
+        return f"No exit rule is set: {every} the prediction of the last of {model.max_updates} updates."
+    if model.one_depth is not None:
+        return f"The depth is fixed: {every} {model.one_depth} updates."
+    return "The depth is decided by the model itself."
 
 
 def _list_results(
@@ -172,8 +214,8 @@ def _escape_markup(text: object) -> str:
     return re.sub(r"([\\`*\[\]<>#|&])", r"\\\1", " ".join(str(text).split()))
 
 
-def _load_template() -> Any:
+def _load_template(name: str = f"{CARD}.j2") -> Any:
     loader = PackageLoader("adadepth.runs")
     environment = Environment(loader=loader, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["words"] = _escape_markup
-    return environment.get_template(f"{CARD}.j2")
+    return environment.get_template(name)

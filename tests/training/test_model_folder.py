@@ -74,6 +74,9 @@ def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
     assert float(rows["mean updates per unit"]) == pytest.approx(metrics["halting/all/mean"], rel=1e-3)
     assert float(rows["adaptive_over_full"]) == pytest.approx(metrics["cost/adaptive_over_full"], rel=1e-3)
     assert rows["model.num_hidden_layers"] == "6"
+    rule = json.loads((run / "model" / "config.json").read_text())["exit_rule"]
+    assert f"decided by the exit rule `{rule}`. The figures were measured with it at the end of the run" in card.text
+    assert "on the evaluation set validation of these data" in card.text
     for part in ("seed 0", "## Limits", "@software{adadepth", "PonderNet: Learning to Ponder", "from adadepth import"):
         assert part in card.text
     assert str(run.parent.parent) not in card.text

@@ -7,7 +7,7 @@ from enum import StrEnum
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
-from adadepth.models.shared.network_settings import NetworkSettings, list_missing_sizes
+from adadepth.models.shared.network_settings import DECODERS, NetworkSettings, list_missing_sizes
 from adadepth.runtime.distributed import is_distributed
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
@@ -150,6 +150,7 @@ FAMILY = Family(
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
+    layouts=dict.fromkeys(DECODERS, "adadepth.models.early_exit.layouts:to_network"),
     adopts="adadepth.models.early_exit.pretrained:build_from_base",
     text="blocks",
     first_tokens="adadepth.models.shared.network_settings:add_no_tokens",

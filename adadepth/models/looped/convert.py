@@ -23,23 +23,19 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from huggingface_hub import snapshot_download
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
+from adadepth.models.shared.published_files import (
+    HUB_OPTIONS,
+    TOKEN_FIELDS,
+    TOKENIZER_FILES,
+    find_folder,
+    list_stored_weights,
+    load_stored_weights,
+)
 
-# Options of `from_pretrained` by which the hub finds a model.
-_HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
-_SPECIAL_TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
-_TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
-_FILES = (
-    "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *_TOKENIZER_FILES,
-)  # fmt: skip
 _HUGINN_TOKENS = frozenset({65504, 65505, 65508, 65509})  # ids of Huginn's tokenizer, stale in retrofits
 _SHARED_FIELDS = (
     "vocab_size",
@@ -80,7 +76,7 @@ _RAVEN_NAMES = (  # of Huginn and of retrofits
     (r"\.mlp\.proj\.", ".mlp.down_proj."),
 )
 # Decoder of transformers, None for Huginn's own layers -> names of norm_1, norm_2, norm_3 and norm_4.
-_NORM_NAMES: dict[str | None, tuple[str, ...]] = {
+NORM_NAMES: dict[str | None, tuple[str, ...]] = {
     None: ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm"),
     "llama": ("input_layernorm", "post_attention_layernorm"),
     "olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
@@ -89,22 +85,6 @@ _NORM_NAMES: dict[str | None, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 _TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")  # rotary tables, which follow from the configuration
-
-
-def find_folder(path: Any, options: Mapping[str, Any]) -> Path:
-    """Return the folder of a published model, after downloading its configuration and weights if it is on the hub.
-
-    Args:
-        path: Folder, configuration file or hub id.
-        options: Arguments of `from_pretrained`.
-    """
-    folder = Path(path)
-    if folder.is_file():
-        return folder.parent
-    if not folder.is_dir():
-        hub_options = {name: options[name] for name in _HUB_OPTIONS if name in options}
-        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **hub_options))
-    return folder / (options.get("subfolder") or "")
 
 
 def read_published_weights(folder: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -117,7 +97,7 @@ def read_published_weights(folder: Path, stored: Mapping[str, Any]) -> dict[str,
     Raises:
         CheckpointError: If there are no weights.
     """
-    return dict(rename_weights(_load_weights(folder), stored))
+    return dict(rename_weights(load_stored_weights(folder), stored))
 
 
 def read_generation_config(path: Any, options: Mapping[str, Any], config: Any) -> GenerationConfig | None:
@@ -126,18 +106,18 @@ def read_generation_config(path: Any, options: Mapping[str, Any], config: Any) -
     transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
     are kept. A retrofit's special tokens come from its converted configuration where those of Huginn are stored.
     """
-    hub_options = {name: options[name] for name in (*_HUB_OPTIONS, "subfolder") if name in options}
+    hub_options = {name: options[name] for name in (*HUB_OPTIONS, "subfolder") if name in options}
     try:
         stored = GenerationConfig.from_pretrained(path, **hub_options)
     except OSError:
         return None
-    for name in _SPECIAL_TOKENS if config.base_config is not None else ():
+    for name in TOKEN_FIELDS if config.base_config is not None else ():
         if _is_of_huginn(getattr(stored, name)):
             setattr(stored, name, getattr(config, name))
     try:
         stored.validate(strict=True)
     except ValueError:
-        return GenerationConfig(**{name: getattr(stored, name) for name in _SPECIAL_TOKENS})
+        return GenerationConfig(**{name: getattr(stored, name) for name in TOKEN_FIELDS})
     return stored
 
 
@@ -158,15 +138,26 @@ def convert_config(stored: Mapping[str, Any], path: Any = None) -> dict[str, Any
     claims_huginn = stored.get("qk_bias", True)
     if path is not None and (Path(path).exists() or not claims_huginn):
         folder = find_folder(path, {"revision": stored.get("_commit_hash")})
-        if names := _list_weights(folder):
-            decoder = find_decoder(names, stored)
-            return _convert_huginn(stored) if decoder is None else _convert_retrofit(stored, decoder, folder)
+        if names := list_stored_weights(folder):
+            return convert_raven(stored, names, folder)
     if claims_huginn:
         return _convert_huginn(stored)
     raise CheckpointError(
         f"{'model_type=huginn_raven' if path is None else path}: qk_bias=False is that of a retrofitted decoder (arXiv "
         "2511.07384), whose kind only its weights show; load a folder or hub id with weights"
     )
+
+
+def convert_raven(stored: Mapping[str, Any], names: Collection[str], folder: Path) -> dict[str, Any]:
+    """Convert the configuration of a model of type `huginn_raven` to the fields of `LoopedConfig`.
+
+    Args:
+        stored: Published configuration.
+        names: Published names of its weights.
+        folder: Folder of its tokenizer, which is read if the special tokens of a retrofit are stale.
+    """
+    decoder = find_decoder(names, stored)
+    return _convert_huginn(stored) if decoder is None else _convert_retrofit(stored, decoder, folder)
 
 
 def find_decoder(names: Collection[str], stored: Mapping[str, Any]) -> str | None:
@@ -196,7 +187,7 @@ def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
     """
     names: tuple[tuple[str, str], ...] = _OURO_NAMES
     if config["model_type"] == "huginn_raven":
-        norms = enumerate(_NORM_NAMES[find_decoder(weights, config)], start=1)
+        norms = enumerate(NORM_NAMES[find_decoder(weights, config)], start=1)
         names = (*_RAVEN_NAMES, *((rf"\.norm_{number}\.", f".{norm}.") for number, norm in norms))
     for published, weight in weights.items():
         name = published
@@ -316,7 +307,7 @@ def _convert_retrofit(stored: Mapping[str, Any], decoder: str, folder: Path) -> 
     if not is_gemma:
         _check_value(stored, "nonlin_name", "SiLU")
     loops = _convert_loops(stored)
-    tokens = {name: loops.pop(name, None) for name in _SPECIAL_TOKENS}
+    tokens = {name: loops.pop(name, None) for name in TOKEN_FIELDS}
     if any(map(_is_of_huginn, tokens.values())):
         true_tokens = _read_special_tokens(folder)
         tokens = {name: true_tokens.get(name) if _is_of_huginn(token) else token for name, token in tokens.items()}
@@ -334,7 +325,7 @@ def _convert_retrofit(stored: Mapping[str, Any], decoder: str, folder: Path) -> 
         "rms_norm_eps": stored["norm_eps"],
         "rope_parameters": _convert_positions(stored),
         "tie_word_embeddings": stored.get("tie_embeddings", False),
-        **dict.fromkeys(_SPECIAL_TOKENS),
+        **dict.fromkeys(TOKEN_FIELDS),
         **(_convert_gemma(stored, loops) if is_gemma else {}),
     }
     return {**loops, **tokens, "base_config": base, "start_std": deviation * scale}
@@ -370,11 +361,11 @@ def _read_special_tokens(folder: Path) -> dict[str, int]:
     """Return the ids of the special tokens of a folder's tokenizer, by the names of configuration fields."""
     described, backend = (
         json.loads((folder / name).read_text(encoding="utf-8")) if (folder / name).is_file() else {}
-        for name in _TOKENIZER_FILES
+        for name in TOKENIZER_FILES
     )
     ids = {token["content"]: token["id"] for token in backend.get("added_tokens", ())}
     ids |= {token["content"]: int(number) for number, token in described.get("added_tokens_decoder", {}).items()}
-    tokens = {name: described.get(name.removesuffix("_id")) for name in _SPECIAL_TOKENS}
+    tokens = {name: described.get(name.removesuffix("_id")) for name in TOKEN_FIELDS}
     contents = {name: token["content"] if isinstance(token, dict) else token for name, token in tokens.items()}
     return {name: ids[content] for name, content in contents.items() if content in ids}
 
@@ -392,35 +383,3 @@ def _check_value(stored: Mapping[str, Any], name: str, published: Any) -> None:
 
 def _get_first(stored: Mapping[str, Any], *names: str) -> Any:
     return next(stored[name] for name in names if name in stored)
-
-
-def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the safetensors files and the pickles of a folder that contain weights."""
-    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
-    return tensors, sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
-
-
-def _list_weights(folder: Path) -> set[str]:
-    """Return the names of all weights of a folder, none if it has no weights."""
-    tensors, pickles = _list_files(folder)
-    names: set[str] = set()
-    for file in tensors:
-        try:
-            with safe_open(file, framework="pt") as weights:
-                names.update(weights.keys())
-        except SafetensorError as error:
-            raise CheckpointError(f"{file}: damaged ({error})") from error
-    for file in () if tensors else pickles:
-        names.update(torch.load(file, map_location="meta", weights_only=True))
-    return names
-
-
-def _load_weights(folder: Path) -> dict[str, Tensor]:
-    """Load all weights of a folder, from safetensors files if there are any."""
-    tensors, pickles = _list_files(folder)
-    if not tensors and not pickles:
-        raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
-    weights: dict[str, Tensor] = {}
-    for file in tensors or pickles:
-        weights |= load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)
-    return weights

@@ -9,6 +9,7 @@ from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between,
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.registry import Budgeting, Family
+from adadepth.models.shared.network_settings import DECODERS
 
 START_STD = (2 / 5) ** 0.5  # of Huginn's first states
 
@@ -249,6 +250,11 @@ FAMILY = Family(
     ),
     depth="num_loops",
     published=("ouro", "huginn_raven"),
+    layouts={
+        "ouro": "adadepth.models.looped.layouts:to_ouro",
+        "huginn": "adadepth.models.looped.layouts:to_huginn",
+        **dict.fromkeys(DECODERS, "adadepth.models.looped.layouts:to_decoder"),
+    },
     adopts="adadepth.models.looped.retrofit:build_from_decoder",
     text="blocks",
     checks=("adadepth.models.looped.family:check_looped",),

@@ -40,7 +40,6 @@ from adadepth.models.looped.cache import LoopedCache, make_cache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import (
     PUBLISHED_MODELS,
-    find_folder,
     read_generation_config,
     read_published_weights,
 )
@@ -56,6 +55,7 @@ from adadepth.models.looped.token_compaction import begin_running, close, loop_r
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
+from adadepth.models.shared.published_files import find_folder
 from adadepth.models.shared.token_cache import Selection
 
 

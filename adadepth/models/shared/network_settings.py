@@ -7,6 +7,9 @@ from typing import Any
 from adadepth.config import Attention, ModelConfig
 from adadepth.config.declaration import at_least, between, setting
 
+# Decoders of transformers in whose own layout models around their layers are written and read; tests cover these.
+DECODERS = ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "gemma2", "mistral")
+
 
 @dataclass
 class NetworkSettings(ModelConfig):

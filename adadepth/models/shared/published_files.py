@@ -1,0 +1,80 @@
+"""Files of published models: where they are, and their weights by their stored names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import snapshot_download
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+
+from adadepth.errors import CheckpointError
+
+# Options of `from_pretrained` by which the hub finds a model.
+HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
+TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+_FILES = (
+    "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *TOKENIZER_FILES,
+)  # fmt: skip
+
+
+def find_folder(path: Any, options: Mapping[str, Any]) -> Path:
+    """Return the folder of a published model, after downloading its configuration and weights if it is on the hub.
+
+    Args:
+        path: Folder, configuration file or hub id.
+        options: Arguments of `from_pretrained`.
+    """
+    folder = Path(path)
+    if folder.is_file():
+        return folder.parent
+    if not folder.is_dir():
+        hub_options = {name: options[name] for name in HUB_OPTIONS if name in options}
+        folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **hub_options))
+    return folder / (options.get("subfolder") or "")
+
+
+def list_stored_weights(folder: Path) -> set[str]:
+    """Return the names of all weights of a folder, none if it has no weights.
+
+    Raises:
+        CheckpointError: If a file of weights is damaged.
+    """
+    tensors, pickles = _list_files(folder)
+    names: set[str] = set()
+    for file in tensors:
+        try:
+            with safe_open(file, framework="pt") as weights:
+                names.update(weights.keys())
+        except SafetensorError as error:
+            raise CheckpointError(f"{file}: damaged ({error})") from error
+    for file in () if tensors else pickles:
+        names.update(torch.load(file, map_location="meta", weights_only=True))
+    return names
+
+
+def load_stored_weights(folder: Path) -> dict[str, Tensor]:
+    """Load all weights of a folder by their stored names, from safetensors files if there are any.
+
+    Raises:
+        CheckpointError: If there are no weights.
+    """
+    tensors, pickles = _list_files(folder)
+    if not tensors and not pickles:
+        raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
+    weights: dict[str, Tensor] = {}
+    for file in tensors or pickles:
+        weights |= load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)
+    return weights
+
+
+def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the safetensors files and the pickles of a folder that contain weights."""
+    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
+    return tensors, sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))

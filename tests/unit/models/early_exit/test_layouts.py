@@ -1,0 +1,72 @@
+"""Early-exit language models written as plain decoders of transformers, as LayerSkip's checkpoints are published."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaForCausalLM
+
+from adadepth import EarlyExitForMaskedLM, add_exits
+from adadepth.errors import ConfigError
+from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, near, small
+
+SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+          "original_max_position_embeddings": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize("kind", DECODERS)
+@torch.no_grad()
+def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp_path: Path) -> None:
+    model = small(base=kind, tie_word_embeddings=is_tied, num_key_value_heads=2, exit_layers=[2])
+    model.save_pretrained(tmp_path, layout=kind)
+    stock, report = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert not report["missing_keys"] | report["unexpected_keys"]
+    near(model(IDS).logits, stock.eval()(IDS).logits)
+    again = add_exits(str(tmp_path))
+    assert torch.equal(again(IDS).logits, model(IDS).logits)
+    for rule in ("fixed:1", "margin:0.1"):
+        exits = add_exits(str(tmp_path), exit_layers=[2])(IDS, exit_rule=rule).logits
+        assert torch.equal(exits, model(IDS, exit_rule=rule).logits)
+
+
+def test_scaled_positions_are_written_for_older_readers_too(tmp_path: Path) -> None:
+    model = small()
+    model.config.base_config.rope_parameters = dict(SCALED)
+    model.save_pretrained(tmp_path, layout="llama")
+    fields = json.loads((tmp_path / "config.json").read_text())
+    assert fields["rope_theta"] == 5e5
+    assert fields["rope_scaling"] == {name: value for name, value in SCALED.items() if name != "rope_theta"}
+    assert LlamaForCausalLM.from_pretrained(tmp_path).config.rope_parameters == SCALED
+    for name in ("rope_parameters", "rope_scaling"):  # each alone is enough
+        (tmp_path / "config.json").write_text(json.dumps({key: fields[key] for key in fields if key != name}))
+        assert LlamaForCausalLM.from_pretrained(tmp_path).config.rope_parameters == SCALED
+
+
+@pytest.mark.parametrize(
+    ("layout", "fields", "message"),
+    [
+        ("llama", {"exit_heads": "own"}, "exit_heads=own: layout=llama needs exit_heads=shared"),
+        ("llama", {"exit_gate": True}, "exit_gate=True: layout=llama needs exit_gate=False"),
+        ("llama", {"exit_rule": "margin:0.5"}, "exit_rule=margin:0.5: layout=llama needs exit_rule=None"),
+        ("llama", {"base": "qwen3"}, "layout=llama: its layers are those of qwen3; set layout=qwen3"),
+        ("ouro", {}, "layout=ouro: must be llama, qwen2"),
+    ],
+)
+def test_exits_with_weights_or_a_rule_are_one_line(
+    layout: str, fields: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)) as raised:
+        small(**fields).save_pretrained(tmp_path / "a", layout=layout)
+    assert "\n" not in str(raised.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_encoders_have_no_layout(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="layout=llama: EarlyExitForMaskedLM has none"):
+        small(EarlyExitForMaskedLM, "bert").save_pretrained(tmp_path, layout="llama")
