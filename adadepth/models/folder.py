@@ -25,8 +25,10 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_IND
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.models.loading import (
+    PublishedFolder,
     StrictLoading,
     name_setting,
+    read_published_folder,
     refuse_mismatched,
     refuse_missing,
     refuse_unread,
@@ -68,6 +70,10 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
         CheckpointError: If there is no configuration, or a file of the folder cannot belong to a model.
     """
     check_files(key, path)
+    with name_setting(key, path):
+        published = None if Path(path, CONFIG_NAME).is_file() else read_published_folder(path, {})
+    if published is not None:
+        return _build_published_config(key, path, published)
     try:
         return load_with_code_policy(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
     except Exception as error:  # a wrong type of a field raises errors of many classes
@@ -75,6 +81,15 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
         what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model on the hub"
         raise CheckpointError(f"{key}={path}: {what} ({get_first_line(error)})") from error
+
+
+def _build_published_config(key: str, path: str, published: PublishedFolder) -> PreTrainedConfig:
+    """Build the configuration of a folder of published training code."""
+    try:
+        config: PreTrainedConfig = load(families()[published.config["model_type"]].config).from_dict(published.config)
+    except (UserError, StrictDataclassError) as error:
+        raise CheckpointError(f"{key}={path}: its configuration: {_extract_reason(error)}") from error
+    return config
 
 
 def _extract_reason(error: Exception) -> str:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,19 @@ def allow_new_weights() -> Iterator[None]:
         yield
     finally:
         _allows_new.reset(token)
+
+
+@dataclass(frozen=True)
+class PublishedFolder:
+    """Folder of published training code that has no configuration of transformers.
+
+    Attributes:
+        config: Fields of the configuration of this package, with `model_type` and `architectures`.
+        symbols: Symbols of the tokens 1, 2, ... of puzzles, one character each, or None if they are unknown.
+    """
+
+    config: dict[str, Any]
+    symbols: str | None = None
 
 
 class StrictLoading:
@@ -137,9 +151,27 @@ def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     location = {name: options[name] for name in HUB_ARGUMENTS if name in options}
     try:
-        return dict(PreTrainedConfig.get_config_dict(path, **location)[0])
+        stored = dict(PreTrainedConfig.get_config_dict(path, **location)[0])
     except OSError:  # transformers reports the problem later
-        return {}
+        stored = {}
+    if not stored and (published := read_published_folder(path, options)) is not None:
+        return dict(published.config)
+    return stored
+
+
+def read_published_folder(path: Any, options: Mapping[str, Any]) -> PublishedFolder | None:
+    """Read a folder of published training code without a configuration of transformers, or return None for others.
+
+    Args:
+        path: Folder or hub id.
+        options: Arguments of `from_pretrained`.
+
+    Raises:
+        CheckpointError: If the folder is incomplete or its model is not supported.
+    """
+    readers = [spec.folders_from for spec in families().values() if spec.folders_from is not None]
+    folders = (load(reader)(path, options) for reader in readers)
+    return next((folder for folder in folders if folder is not None), None)
 
 
 def check_model_type(

@@ -150,6 +150,8 @@ class Family:
             `convert_reference_state_dict`.
         config_from: Function that reads the configuration of the reference implementation, for
             `convert_reference_config`.
+        folders_from: Function that reads folders of the reference implementation, which have no configuration of
+            transformers. It is called like `adadepth.models.trm.convert.read_folder`.
         extensions: Extensions of training as `"module:name"`. Each is called with any of `config`, `args` (of
             transformers' trainer), `model`, `data` and `seed`. It returns an `adadepth.training.extension.Extension`,
             or None if a run does not need it.
@@ -189,6 +191,7 @@ class Family:
     offline: str | None = None
     weights_from: str | None = None
     config_from: str | None = None
+    folders_from: str | None = None
     extensions: tuple[str, ...] = ()
     sections: tuple[str, ...] = ()
     reference_depth: str | None = None

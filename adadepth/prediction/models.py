@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel
+from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import list_needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.models.folder import convert_loading_errors, load_with_weights, read_config
-from adadepth.models.loading import find_model_class
+from adadepth.models.loading import describe_place, find_model_class, read_published_folder
 from adadepth.models.registry import Family, families, load
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
 from adadepth.runtime.hub_access import resolve_path
@@ -59,7 +60,27 @@ def load_model_and_tokenizer(path: Any) -> tuple[Any, Any]:
     config = read_config("model", folder)
     model = load_with_weights("model", folder, resolve_model_class("model", folder, config), config)
     with convert_loading_errors("model", folder):
-        return model, AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        published = build_published_tokenizer(folder)
+        return model, published or AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+
+
+def build_published_tokenizer(path: str) -> PreTrainedTokenizerFast | None:
+    """Build the tokenizer of a model of published training code, which stores none, or return None for other models.
+
+    Args:
+        path: Folder or hub id of the model.
+
+    Raises:
+        CheckpointError: If the symbols of its puzzles are unknown.
+    """
+    published = read_published_folder(path, {})
+    if published is None:
+        return None
+    if published.symbols is None:
+        raise CheckpointError(
+            f"{describe_place(path)}: the symbols of its puzzles are unknown; call the model with token ids"
+        )
+    return build_puzzle_tokenizer(published.symbols)
 
 
 def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:

@@ -15,8 +15,9 @@ from adadepth.errors import DataError
 from adadepth.models.build import load_model
 from adadepth.models.contract import Remembers
 from adadepth.models.folder import read_config
+from adadepth.models.loading import name_setting
 from adadepth.prediction import Pipeline
-from adadepth.prediction.models import get_prediction_type, resolve_model_class
+from adadepth.prediction.models import build_published_tokenizer, get_prediction_type, resolve_model_class
 from adadepth.prediction.tabular import (
     check_input,
     check_output_file,
@@ -166,6 +167,11 @@ def _load_tokenizer(config: ExperimentConfig, path: str) -> Any:
     """Load the tokenizer of the checkpoint, or the one that the configuration names."""
     tokenizer_path = choose_checkpoint_tokenizer(config, path).path
     assert tokenizer_path is not None
+    if tokenizer_path == path:
+        with name_setting("checkpoint", path):
+            published = build_published_tokenizer(path)
+        if published is not None:
+            return published
     return load_tokenizer(tokenizer_path, ())
 
 

@@ -70,6 +70,7 @@ HOMES = {
     ("trainer", "parity"): "ponder_parity",
     **{("dataset", name): "trm_tiny" for name in ("sudoku", "maze_path", "sudoku_extreme", "maze_hard")},
     **{("model", f"trm_{name}"): "trm_tiny" for name in ("mini", "attention", "positions")},
+    ("model", "hrm"): "trm_tiny",
     **{("model", name): "ponder_tiny" for name in (
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b", "published_retrofit",
         "early_exit_mini", "early_exit_masked", "early_exit_pretrained", "early_exit_retrofit",

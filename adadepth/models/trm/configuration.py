@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from huggingface_hub.dataclasses import strict
 
 from adadepth.config.declaration import at_least, setting
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.models.loading import read_published_folder
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.models.trm.family import TrmSettings
 
@@ -21,6 +24,7 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
     vocab_size: int = 11
     hidden_size: int = 512
     num_layers: int = 2
+    answer_layers: int | None = None
     mixing: str = "attention"
     num_attention_heads: int = 8
     intermediate_size: int | None = None
@@ -67,9 +71,20 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
         return self.mixing_size or published_width(self.length)
 
     @property
-    def applications(self) -> int:
-        """Number of times that one step applies the network, T (n + 1)."""
-        return self.cycles * (self.reasoning_updates + 1)
+    def cycle_blocks(self) -> int:
+        """Number of blocks that one cycle applies, n times those that update the reasoning and those of the answer."""
+        return self.reasoning_updates * self.num_layers + (self.answer_layers or self.num_layers)
+
+    @classmethod
+    def get_config_dict(
+        cls, pretrained_model_name_or_path: Any, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Read the fields of a configuration, which may be that of a folder of the published code."""
+        published = read_published_folder(pretrained_model_name_or_path, kwargs)
+        if published is not None:
+            return published.config, kwargs
+        fields, options = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        return fields, options
 
 
 def published_width(width: int, multiple: int = 256) -> int:

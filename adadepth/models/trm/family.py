@@ -28,6 +28,13 @@ class TrmSettings(ModelConfig):
     )
     hidden_size: int = setting(512, "D, width of answer and reasoning states", at_least(1), shape=True, debug=16)
     num_layers: int = setting(2, "number of blocks of the network", at_least(1), shape=True)
+    answer_layers: int | None = setting(
+        None,
+        "number of blocks of a second network, which updates the answer (HRM); None: one network updates both",
+        at_least(1),
+        shape=True,
+        later=True,
+    )
     mixing: Mixing = setting(
         Mixing.attention,
         "mixing of cells: attention; positions: a feed-forward layer over positions (`mlp_t`)",
@@ -132,5 +139,6 @@ FAMILY = Family(
     checks=("adadepth.models.trm.family:check_slots",),
     extensions=("adadepth.training.slot_training:TrainingSlots",),
     weights_from="adadepth.models.trm.convert:rename_weights",
+    folders_from="adadepth.models.trm.convert:read_folder",
     advice="the Q head needs solved puzzles to distinguish them: train longer, or with fewer cycles",
 )

@@ -8,6 +8,7 @@ legend: B rows, L cells, V symbols.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import DataError
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.models.loading import describe_place
 from adadepth.models.shared.losses import LossTerm, combine_terms
 from adadepth.models.shared.steps import (
     ExitRuleKnob,
@@ -33,7 +35,10 @@ from adadepth.models.shared.steps import (
     stepwise_output,
 )
 from adadepth.models.trm.configuration import TrmConfig
+from adadepth.models.trm.convert import find_published_folder, read_weights
 from adadepth.models.trm.network import Network, init_truncated_normal, rotations
+
+logger = logging.getLogger(__name__)
 
 
 def stablemax_log_probabilities(logits: Tensor) -> Tensor:
@@ -98,10 +103,10 @@ def block_macs(config: TrmConfig) -> float:
 def step_macs(config: TrmConfig) -> float:
     """Return the MACs of one supervision step for one row.
 
-    They are those of T (n + 1) applications of all blocks, and of the heads.
+    They are those of T (n + 1) applications of a network, and of the heads.
     """
     heads = config.cells * config.hidden_size * config.vocab_size + config.hidden_size
-    return config.applications * config.num_layers * block_macs(config) + heads
+    return config.cycles * config.cycle_blocks * block_macs(config) + heads
 
 
 # Contents of the slots in training, empty before the first step: answer, reasoning (B, S, D); input_ids, labels (B, L);
@@ -191,7 +196,9 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         self.prefix = nn.Embedding(config.puzzle_kinds, config.hidden_size)
         if config.positions == "learned":
             self.embed_positions = nn.Embedding(config.length, config.hidden_size)
-        self.network = Network(config)
+        self.network = Network(config, config.num_layers)
+        if config.answer_layers is not None:
+            self.answer_network = Network(config, config.answer_layers)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
         self.q_head = nn.Linear(config.hidden_size, 2)
         self.answer_init: Tensor
@@ -199,6 +206,20 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         self.register_buffer("answer_init", torch.zeros(config.hidden_size))
         self.register_buffer("reasoning_init", torch.zeros(config.hidden_size))
         self.post_init()
+
+    @classmethod
+    def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Load a TRM or HRM from a folder or hub id that the published code wrote, without running its code."""
+        folder = None if path is None else find_published_folder(path, options)
+        if folder is None:
+            return None
+        more = dict(options)
+        config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
+        for name in [name for name in more if hasattr(config, name) and name != "dtype"]:
+            setattr(config, name, more.pop(name))
+        weights, source = read_weights(folder, describe_place(path))
+        logger.info("%s: read %s", path, source)
+        return more | {"config": config, "state_dict": weights}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -362,7 +383,8 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         context = answer + embedded
         for _ in range(self.config.reasoning_updates):
             reasoning = self.network(reasoning + context, rotation)
-        return self.network(answer + reasoning, rotation), reasoning
+        network = self.network if self.config.answer_layers is None else self.answer_network
+        return network(answer + reasoning, rotation), reasoning
 
     def read(self, answer: Tensor) -> tuple[Tensor, Tensor]:
         """Return the logits of the cells, (A, L, V), and the logit that the answer is right, float32 (A,)."""
@@ -403,7 +425,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
         """Return the number of activation values stored in the last cycle of a step, by part of the model."""
         config, rows = self.config, len(lengths)
-        blocks = (config.reasoning_updates + 1) * config.num_layers
+        blocks = config.cycle_blocks
         at_once = 1 if recomputed else blocks
         numbers = {
             "states": blocks * rows * config.length * config.hidden_size,

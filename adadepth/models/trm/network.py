@@ -82,9 +82,9 @@ class Network(nn.Module):
     The sum of states that it reads determines whether it updates the reasoning or the answer.
     """
 
-    def __init__(self, config: TrmConfig) -> None:
+    def __init__(self, config: TrmConfig, num_layers: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(Block(config) for _ in range(config.num_layers))
+        self.layers = nn.ModuleList(Block(config) for _ in range(num_layers))
 
     def forward(self, states: Tensor, rotation: tuple[Tensor, Tensor] | None) -> Tensor:
         """Apply the module to states, (B, S, D)."""
