@@ -27,8 +27,10 @@ from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.models.loading import (
     PublishedFolder,
     StrictLoading,
+    find_family,
     name_setting,
     read_published_folder,
+    read_stored_config,
     refuse_mismatched,
     refuse_missing,
     refuse_unread,
@@ -75,7 +77,7 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
     if published is not None:
         return _build_published_config(key, path, published)
     try:
-        return load_with_code_policy(path, lambda trust: AutoConfig.from_pretrained(path, trust_remote_code=trust))
+        return load_with_code_policy(path, lambda trust: _load_config(path, trust))
     except Exception as error:  # a wrong type of a field raises errors of many classes
         if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
@@ -90,6 +92,19 @@ def _build_published_config(key: str, path: str, published: PublishedFolder) -> 
     except (UserError, StrictDataclassError) as error:
         raise CheckpointError(f"{key}={path}: its configuration: {_extract_reason(error)}") from error
     return config
+
+
+def _load_config(path: str, trust_remote_code: bool) -> PreTrainedConfig:
+    """Load a configuration, converted to that of a family if the family can read models of this type.
+
+    AutoConfig converts only types that transformers does not define itself.
+    """
+    config: PreTrainedConfig = AutoConfig.from_pretrained(path, trust_remote_code=trust_remote_code)
+    spec = find_family(config.model_type)
+    if spec is None or config.model_type not in spec.published:
+        return config
+    converted: PreTrainedConfig = load(spec.config).from_dict(read_stored_config(path, {}), name_or_path=path)
+    return converted
 
 
 def _extract_reason(error: Exception) -> str:

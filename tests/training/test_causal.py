@@ -67,6 +67,21 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...
     assert_same_end(stopped, trained)
 
 
+def test_a_stopped_run_of_two_states_ends_as_the_whole_one(text: tuple[str, ...], tmp_path: Path) -> None:
+    """HRM-Text, of whose low-level cycles only some have gradients."""
+    two_states = (
+        "model=hrm_text_1b", *text, "model.vocab_size=null", "model.low_layers=1", "model.head_dim=8",
+        "model.injection=none", "model.train_loops=fixed", "model.backprop_loops=null", "model.loop_curriculum=none",
+        "model.curriculum_share=0.5", "model.embedding_scale=50", "trainer.max_steps=4",
+    )  # fmt: skip
+    whole = folder_of_run(tmp_path / "whole", *ROOT, *two_states)
+    stopped = interrupted_after(2, whole, tmp_path)
+    assert execute(*ROOT, *two_states, f"resume={stopped}") == 0
+    assert_same_end(stopped, whole)
+    model = LoopedForCausalLM.from_pretrained(stopped / "model")
+    assert (model.config.low_layers, model.config.low_backprop, model.model.low_start.abs().sum()) == (1, [2], 0)
+
+
 def test_more_loops_than_were_trained_and_rules_of_exit(
     trained: Path, text: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

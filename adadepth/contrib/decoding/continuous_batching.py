@@ -41,7 +41,7 @@ from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
 from adadepth.models.looped.heads import LoopedForCausalLM
-from adadepth.models.looped.modeling import Looping
+from adadepth.models.looped.loop_state import Looping
 from adadepth.models.shared.token_cache import compute_keys_and_values
 
 _POLICIES = ("all", "frozen")
@@ -467,13 +467,13 @@ class _ContinuousBatcher:
         """
         index = torch.tensor(rows)
         rotation = tuple(table[index] for table in run.rotation)
-        start = self._inner.injected(run.state[index], run.embedded[index])
+        start = self._inner.loop_input(run.state[index], run.embedded[index])
         tokens, later = self._cache.find_later_rows(groups)
         first = self._model.config.prelude
-        both = compute_keys_and_values(self._inner.core, start, rotation, run.positions[index])
+        both = compute_keys_and_values(self._inner.layers_of_loop(), start, rotation, run.positions[index])
         for layer, (keys, values) in enumerate(both, start=first):
             self._cache.write(layer, later, *(new.reshape(len(rows), -1)[tokens] for new in (keys, values)))
-        first += self._loops * self._model.config.core
+        first += self._loops * self._model.config.layers_per_loop
         for layer in range(first, first + self._model.config.coda):
             self._cache.copy_to_later_loops(layer, groups)
         self.work.frozen += len(rows)

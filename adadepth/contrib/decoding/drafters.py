@@ -23,7 +23,7 @@ from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.looped.exits import LoopReading
 from adadepth.models.looped.heads import LoopedForCausalLM
-from adadepth.models.looped.modeling import Looping
+from adadepth.models.looped.loop_state import Looping
 
 
 class Drafter(Protocol):
@@ -143,7 +143,7 @@ class LoopDrafter:
         self._mask, self._pending = mask, list[Looping]()
         self._length = 0  # tokens before the pending ones
         config = model.config
-        first = config.prelude + loops * config.core
+        first = config.prelude + loops * config.layers_per_loop
         self._coda = range(first, first + config.coda)
 
     def read_prompt(self, ids: Tensor) -> Tensor:

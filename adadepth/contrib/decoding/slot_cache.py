@@ -46,8 +46,9 @@ class SlotCache:
         config = model.config
         self._heads, self._width = config.key_value_heads, config.width_of_head
         self._loops, self._capacity = loops, capacity
-        coda = config.prelude + loops * config.core
-        looped = {*range(config.prelude, config.prelude + config.core), *range(coda, coda + config.coda)}
+        first, per_loop = config.prelude, config.layers_per_loop
+        coda = first + loops * per_loop
+        looped = {*range(first, first + per_loop), *range(coda, coda + config.coda)}
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}
         like = model.embed_tokens.weight
         for layer in {*range(config.prelude), *looped}:

@@ -1,8 +1,9 @@
 """Lower bound on the activation memory that training a looped model needs for the backward pass.
 
 D is the width, F the inner width of a layer, h and h_kv the number of heads of queries and keys, and d_h their width.
-The number of values per token and layer was fitted to what autograd stores in float32; see docs/looped.md. Two smaller
-parts are not counted: a few values per token, and a mask of T values per token of packed documents.
+The number of values per token and layer was fitted to what autograd stores in float32; see docs/looped.md. Three
+smaller parts are not counted: a few values per token, a mask of T values per token of packed documents, and the gates
+of attention. Low-level cycles without gradients store nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) 
     read = 1 if config.objective == "last" else loops
     trains_prelude = config.backprop_loops is None or config.injection != "none"
     prelude = config.prelude if trains_prelude else 0
-    layers = config.core if recomputed else config.core * loops + config.coda * read + prelude
+    cycles = config.low_gradient_cycles(config.num_loops)[-loops:] if config.low_layers else [0] * loops
+    core = [config.core + config.low_layers * count for count in cycles]
+    layers = min(core) if recomputed else sum(core) + config.coda * read + prelude
     states, inner = (_STATES[config.norms], 4) if config.base_config is None else (_HF_STATES, 2)
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
     layer_states = (states - 4) * config.hidden_size + 2 * min(queries, config.hidden_size) + 2 * keys

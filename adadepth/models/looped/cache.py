@@ -21,6 +21,7 @@ other policies. An entry that is read at several loops is stored several times. 
 lookup, whatever number of loops the tokens ran. `Target` records where the keys of the current forward pass are
 written: the rows and tokens, and one loop for all of them. Rows at different loops would need one loop per row in
 `Target`, and one view per row in `LoopLayer.update`. The stored values never depend on the loops of other rows.
+A layer that runs several times in a loop (the low-level stack of HRM-Text) has a cache layer for each of these times.
 
 Shape legend: B rows, T new tokens, M tokens that were there before, K tokens that exit, h heads of keys and values, d
 their width, N loops.
@@ -49,7 +50,9 @@ def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = 
         item: Number of bytes of one number.
     """
     parsed, loops = parse_policy(policy or config.cache_policy), config.loops(loops)
-    entries = config.prelude + config.core * parsed.core_entries(loops) + config.coda * parsed.coda_entries(loops)
+    entries = (
+        config.prelude + config.layers_per_loop * parsed.core_entries(loops) + config.coda * parsed.coda_entries(loops)
+    )
     return int(2 * config.key_value_heads * config.width_of_head * item * entries)
 
 
@@ -155,7 +158,7 @@ class LoopedCache(Cache):
         entries, coda_entries = self.policy.core_entries(self.loops), self.policy.coda_entries(self.loops)
         coda_policy = "frozen" if name == "frozen" else "last"
         self._prelude = [LoopLayer(1, self.target, "last") for _ in range(config.prelude)]
-        self.core = [LoopLayer(entries, self.target, name) for _ in range(config.core)]
+        self.core = [LoopLayer(entries, self.target, name) for _ in range(config.layers_per_loop)]
         self.coda = [LoopLayer(coda_entries, self.target, coda_policy) for _ in range(config.coda)]
         super().__init__([*self._loop_layers])
 

@@ -12,13 +12,13 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
-from adadepth.models.looped.family import START_STD, LoopedSettings
+from adadepth.models.looped.family import START_STD, LoopedSettings, find_low_backprop_problem
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 
 @strict
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
-    """Configuration of a looped language model. It can also read those of Ouro, Huginn and retrofits."""
+    """Configuration of a looped language model. It can also read those of published models."""
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
@@ -28,6 +28,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     prelude: int = 0
     core: int = 2
     coda: int = 0
+    low_layers: int = 0
+    low_cycles: int = 1
     num_loops: int = 4
     loop_lora_rank: int | None = None
     hidden_size: int = 128
@@ -36,6 +38,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     head_dim: int | None = None
     intermediate_size: int = 512
     hidden_act: str = "silu"
+    attention_gate: bool = False
+    norm_weights: bool = True
     norms: str = "pre"
     state_norm: str = "none"
     injection: str = "none"
@@ -56,11 +60,14 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     loop_curriculum: str = "none"
     curriculum_share: int | float = 0.5
     backprop_loops: int | None = None
+    low_backprop: list[int] | None = None
+    prefix_lm: bool = False
     max_position_embeddings: int = 2048
     rope_theta: int | float = 10000.0
     rope_pairs: bool = False
     qk_bias: bool = False
     scale_embeddings: bool = False
+    embedding_scale: int | float | None = None
     tie_word_embeddings: bool = False
     rms_norm_eps: int | float = 1e-06
     initializer: str = "normal"
@@ -89,6 +96,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             raise ConfigError(
                 f"cache_policy={self.cache_policy}: must be all with loop_lora_rank={self.loop_lora_rank}"
             )
+        if problem := find_low_backprop_problem(self.low_backprop):
+            raise ConfigError(problem)
         if self.base_config is None:
             self._check_sizes()
 
@@ -113,13 +122,21 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
 
     @property
     def layers(self) -> int:
-        """Number of layers with their own weights, P + C + Q."""
-        return self.prelude + self.core + self.coda
+        """Number of layers with their own weights, P + C + Q, and those of the low-level stack."""
+        return self.prelude + self.low_layers + self.core + self.coda
+
+    @property
+    def layers_per_loop(self) -> int:
+        """Number of layers that a token passes in a loop: those of the core, and of all low-level cycles."""
+        return self.low_layers * self.low_cycles + self.core
 
     @property
     def num_hidden_layers(self) -> int:
-        """Number of layers that a token passes, P + N C + Q, and each has its own cache entry."""
-        return self.prelude + self.num_loops * self.core + self.coda
+        """Number of layers that a token passes, P + N C + Q, and each has its own cache entry.
+
+        C stands for `layers_per_loop`.
+        """
+        return self.prelude + self.num_loops * self.layers_per_loop + self.coda
 
     @num_hidden_layers.setter
     def num_hidden_layers(self, layers: int) -> None:
@@ -137,6 +154,13 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         if num_loops is not None and num_loops < 1:
             raise ConfigError(f"num_loops={num_loops} must be at least 1")
         return self.num_loops if num_loops is None else num_loops
+
+    def low_gradient_cycles(self, loops: int) -> list[int]:
+        """Return the number of last low-level cycles that have gradients, for each of N loops."""
+        if self.low_backprop is None:
+            return [self.low_cycles] * loops
+        padded = [1] * (loops - len(self.low_backprop)) + self.low_backprop
+        return [min(cycles, self.low_cycles) for cycles in padded[:loops]]
 
     @property
     def width_of_head(self) -> int:
@@ -166,6 +190,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             )
         if self.queries != "state":
             raise ConfigError(f"queries={self.queries}: layers of {base.model_type} read queries from `state` only")
+        if self.low_layers:
+            raise ConfigError(f"low_layers={self.low_layers}: not supported with layers of {base.model_type}")
 
     def _check_sizes(self) -> None:
         if self.head_dim is None and self.hidden_size % self.num_attention_heads:

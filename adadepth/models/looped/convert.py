@@ -1,7 +1,8 @@
-"""Conversion of the published looped models Ouro, Huginn and retrofits, without running their code.
+"""Conversion of the published looped models Ouro, Huginn, HRM-Text and retrofits, without running their code.
 
 Configurations and weight names are converted to those of this package. Huginn stores queries, keys and values in one
-matrix, gate and up in another, and the biases of queries and keys in one tensor.
+matrix, gate and up in another, and the biases of queries and keys in one tensor. HRM-Text has matrices of its own for
+all of these in folders that transformers writes, and stores them together in folders that the published code writes.
 
 Decoders retrofitted with recurrence (McLeish et al. 2025, arXiv 2511.07384) are published under Huginn's model type and
 with Huginn's configuration, in which some values are stale. Their weights have Huginn's names, and only they show which
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from transformers import GenerationConfig
+from transformers import GenerationConfig, HrmTextConfig
 
 from adadepth.errors import CheckpointError
 from adadepth.models.shared.published_files import (
@@ -75,6 +76,19 @@ _RAVEN_NAMES = (  # of Huginn and of retrofits
     (r"\.attn\.([qk])_norm\.", r".self_attn.\1_norm."),
     (r"\.mlp\.proj\.", ".mlp.down_proj."),
 )
+_HRM_TEXT_NAMES = (
+    (r"^(model\.)?L_module\.layers\.", r"\1low."),
+    (r"^(model\.)?H_module\.layers\.", r"\1core."),
+    (r"^(model\.)?z_L_init$", r"\1low_start"),
+    (r"\.attn\.o_proj\.", ".self_attn.o_proj."),
+)
+_NAMES = {"ouro": _OURO_NAMES, "huginn_raven": _RAVEN_NAMES, "hrm_text": _HRM_TEXT_NAMES}
+# Matrix of several equal parts -> module with a matrix for each part, and their names.
+_JOINED = {
+    ".mlp.fc.weight": ("mlp", ("gate", "up")),
+    ".mlp.gate_up_proj.weight": ("mlp", ("gate", "up")),
+    ".attn.gqkv_proj.weight": ("self_attn", ("gate", "q", "k", "v")),
+}
 # Decoder of transformers, None for Huginn's own layers -> names of norm_1, norm_2, norm_3 and norm_4.
 NORM_NAMES: dict[str | None, tuple[str, ...]] = {
     None: ("attention_norm", "attention_post_norm", "mlp_norm", "mlp_post_norm"),
@@ -185,10 +199,10 @@ def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
         weights: Weights by their published names.
         config: Published configuration.
     """
-    names: tuple[tuple[str, str], ...] = _OURO_NAMES
+    names: tuple[tuple[str, str], ...] = _NAMES[config["model_type"]]
     if config["model_type"] == "huginn_raven":
         norms = enumerate(NORM_NAMES[find_decoder(weights, config)], start=1)
-        names = (*_RAVEN_NAMES, *((rf"\.norm_{number}\.", f".{norm}.") for number, norm in norms))
+        names = (*names, *((rf"\.norm_{number}\.", f".{norm}.") for number, norm in norms))
     for published, weight in weights.items():
         name = published
         for pattern, ours in names:
@@ -203,9 +217,10 @@ def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
         elif name.endswith(".attn.qk_bias"):
             for letter, part in zip("qk", weight, strict=True):
                 yield name.replace(".attn.qk_bias", f".self_attn.{letter}_proj.bias"), part.flatten()
-        elif name.endswith(".mlp.fc.weight"):
-            for part, half in zip(("gate", "up"), weight.chunk(2), strict=True):
-                yield name.replace(".mlp.fc.", f".mlp.{part}_proj."), half.contiguous()
+        elif joined := next((ending for ending in _JOINED if name.endswith(ending)), None):
+            module, parts = _JOINED[joined]
+            for part, matrix in zip(parts, weight.chunk(len(parts)), strict=True):
+                yield f"{name.removesuffix(joined)}.{module}.{part}_proj.weight", matrix.contiguous()
         elif not _TABLES.search(published):
             yield name, weight
 
@@ -219,8 +234,7 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
     _check_value(stored, "use_sliding_window", False)
     _check_value(stored, "attention_dropout", 0)
     rope = stored.get("rope_parameters") or {}
-    if rope.get("rope_type", "default") != "default":
-        raise CheckpointError(f"rope_parameters={rope}: only the default positions of Ouro are supported")
+    _refuse_other_positions(rope)
     if other := set(stored.get("layer_types") or ()) - {"full_attention"}:
         raise CheckpointError(f"layer_types has {other.pop()!r}: Ouro models have full attention only")
     threshold, step = stored.get("early_exit_threshold"), stored.get("early_exit_step")
@@ -236,6 +250,41 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
         "objective": "gate",
         "rope_theta": stored.get("rope_theta", rope.get("rope_theta", 10000.0)),
     }
+
+
+def _convert_hrm_text(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the configuration of an HRM-Text model, whose absent fields have the defaults of transformers.
+
+    The H stack is the core, and the L stack the low-level stack. `num_hidden_layers` of transformers is the number of
+    layers that a token passes, so the layers of a stack are `num_layers_per_stack`.
+    """
+    for name, value in (("attention_bias", False), ("mlp_bias", False), ("attention_dropout", 0)):
+        _check_value(stored, name, value)
+    config = HrmTextConfig.from_dict(dict(stored))
+    described = config.to_dict()
+    rope = described["rope_parameters"]
+    _refuse_other_positions(rope)
+    return {
+        **{name: described[name] for name in _SHARED_FIELDS if name in described},
+        "num_key_value_heads": None,
+        "core": config.num_layers_per_stack,
+        "low_layers": config.num_layers_per_stack,
+        "low_cycles": config.L_cycles,
+        "low_backprop": described["L_bp_cycles"],
+        "num_loops": config.H_cycles,
+        "attention_gate": True,
+        "norm_weights": False,
+        "state_norm": "fed",
+        "embedding_scale": config.embedding_scale,
+        "prefix_lm": config.prefix_lm,
+        "rope_theta": rope["rope_theta"],
+    }
+
+
+def _refuse_other_positions(rope: Mapping[str, Any]) -> None:
+    """Raise an error if rotary positions are scaled."""
+    if rope.get("rope_type", "default") != "default":
+        raise CheckpointError(f"rope_parameters={dict(rope)}: only rope_type=default is supported")
 
 
 def _convert_huginn(stored: Mapping[str, Any]) -> dict[str, Any]:
@@ -370,7 +419,7 @@ def _read_special_tokens(folder: Path) -> dict[str, int]:
     return {name: ids[content] for name, content in contents.items() if content in ids}
 
 
-PUBLISHED_MODELS = {"ouro": _convert_ouro, "huginn_raven": _convert_huginn}
+PUBLISHED_MODELS = {"ouro": _convert_ouro, "huginn_raven": _convert_huginn, "hrm_text": _convert_hrm_text}
 
 
 def _check_value(stored: Mapping[str, Any], name: str, published: Any) -> None:

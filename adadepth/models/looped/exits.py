@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory, state_moves
-from adadepth.models.looped.modeling import LoopedModel, Looping
+from adadepth.models.looped.loop_state import Looping
+from adadepth.models.looped.modeling import LoopedModel
 from adadepth.models.looped.token_compaction import remove_exited
 
 
@@ -126,16 +127,17 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
     reading.start(run.state.device)
     running, readings, halting, moves = reading.real.clone(), [], [], []
     exit_steps, at_exit = torch.zeros_like(running, dtype=torch.int64), None
-    states, recent = [run.state], [reading.units(run.state)] if reads_moves else []
+    first = model.split_state(run.state)[0]
+    states, recent = [first], [reading.units(first)] if reads_moves else []
     while run.done < last:
         with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
             normed = model.loop(run)
-        step = run.done
-        states += [run.state] if reading.states else []
+        step, state = run.done, model.split_state(run.state)[0]
+        states += [state] if reading.states else []
         if model.config.gate:
             halting.append(model.gate(reading.units(normed)))
         if reads_moves:
-            recent = [*recent[-2:], reading.units(run.state.detach())]
+            recent = [*recent[-2:], reading.units(state.detach())]
             moves.append(state_moves(recent[-1], recent[-2], recent[-3] if len(recent) > 2 else None))
         if isinstance(rule, Fixed) and not reading.all_loops and step < last:
             continue

@@ -43,6 +43,15 @@ class LoopedSettings(ModelConfig):
         shape=True,
     )
     coda: int = setting(0, "K, number of layers after the loop, run for every prediction", at_least(0), shape=True)
+    low_layers: int = setting(
+        0,
+        "number of layers of a second stack, the low-level one of HRM-Text, applied before the core in every loop",
+        at_least(0),
+        shape=True,
+        later=True,
+        more="It updates a second state z_L: z_L = rms(L(z_L + s)), `low_cycles` times. The core then reads s + z_L.",
+    )
+    low_cycles: int = setting(1, "number of applications of the low-level stack in a loop", at_least(1))
     num_loops: int = setting(4, "N, maximum number of loops of a token", at_least(1), debug=2)
     loop_lora_rank: int | None = setting(
         None,
@@ -78,6 +87,13 @@ class LoopedSettings(ModelConfig):
         debug=32,
     )
     hidden_act: Activation = setting(Activation.silu, "activation of the gates of feed-forward layers")
+    attention_gate: bool = setting(
+        False,
+        "multiply the output of attention by sigmoid(W u), u the input of attention, before its last product",
+        shape=True,
+        later=True,
+    )
+    norm_weights: bool = setting(True, "learn a weight for every feature in every norm", shape=True, later=True)
     norms: Norms = setting(
         Norms.pre,
         "position of the norms of a layer: before the branches, also after them, or also after the sums",
@@ -174,6 +190,16 @@ class LoopedSettings(ModelConfig):
         at_least(1),
         more="Without injection, prelude and embedding then learn nothing from texts with more loops.",
     )
+    low_backprop: list[int] | None = setting(
+        None,
+        "number of last low-level cycles with gradients in training, for each of the last loops; None: all cycles",
+        more="It is 1 in earlier loops. This is `L_bp_cycles` of HRM-Text.",
+    )
+    prefix_lm: bool = setting(
+        False,
+        "accept token_type_ids: tokens of type 1, such as those of a prompt, attend to each other in both directions",
+        more="Without token_type_ids, as in runs of the command line, attention is causal.",
+    )
     max_position_embeddings: int = setting(2048, "longest text", at_least(1))
     rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
     rope_pairs: bool = setting(
@@ -183,6 +209,11 @@ class LoopedSettings(ModelConfig):
     )
     qk_bias: bool = setting(False, "add biases of queries and keys, before the rotation", shape=True)
     scale_embeddings: bool = setting(False, "multiply embeddings by sqrt(D)")
+    embedding_scale: float | None = setting(
+        None,
+        "factor of the embeddings; None: that of model.pretrained, or sqrt(D) with scale_embeddings and 1 without",
+        POSITIVE,
+    )
     tie_word_embeddings: bool = setting(False, "share the matrix of input and output embeddings", shape=True)
     rms_norm_eps: float = setting(1e-6, "constant added to the mean square in every norm", POSITIVE)
     initializer: LoopedInitializer = setting(
@@ -218,6 +249,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.{error}"
     if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
         yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
+    yield from _check_low_level(model)
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
         yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
     if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
@@ -227,6 +259,25 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
             "model.injection=restart: every loop would be the same; set model.queries=previous to pass on the "
             "previous loop"
         )
+
+
+def _check_low_level(model: LoopedSettings) -> Iterator[str]:
+    """Yield errors for inconsistent settings of the low-level stack."""
+    if not model.low_layers:
+        for name in ("low_cycles", "low_backprop"):
+            if (value := getattr(model, name)) != getattr(LoopedSettings, name):
+                yield f"model.{name}={value}: only used with model.low_layers"
+    if problem := find_low_backprop_problem(model.low_backprop):
+        yield f"model.{problem}"
+    if model.low_backprop is not None and model.train_loops is TrainLoops.drawn:
+        yield f"model.low_backprop={model.low_backprop}: needs model.train_loops=fixed"
+
+
+def find_low_backprop_problem(cycles: list[int] | None) -> str | None:
+    """Return why numbers of low-level cycles with gradients are not allowed, or None if they are."""
+    if cycles is None or (cycles and min(cycles) >= 0):
+        return None
+    return f"low_backprop={cycles}: must be one or more numbers of at least 0"
 
 
 _MODELING, _HEADS = "adadepth.models.looped.modeling", "adadepth.models.looped.heads"
@@ -249,7 +300,7 @@ FAMILY = Family(
         fits_target=True,
     ),
     depth="num_loops",
-    published=("ouro", "huginn_raven"),
+    published=("ouro", "huginn_raven", "hrm_text"),
     layouts={
         "ouro": "adadepth.models.looped.layouts:to_ouro",
         "huginn": "adadepth.models.looped.layouts:to_huginn",

@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor, nn
 from transformers import Cache, GenerationMixin
+from transformers.masking_utils import create_masks_for_generate
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
@@ -25,7 +26,7 @@ from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import ROWS, LoopResults
 from adadepth.models.looped.layers import LanguageModelHead
-from adadepth.models.looped.modeling import Looping
+from adadepth.models.looped.loop_state import Looping, find_prefix_blocks
 from adadepth.models.looped.objectives import (
     loop_losses,
     mixed_losses,
@@ -83,6 +84,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         num_targets: Mapping[str, Tensor] | None = None,
         documents: Tensor | None = None,
         cache_policy: str | None = None,
+        token_type_ids: Tensor | None = None,
         **options: Unpack[LossOptions],
     ) -> LoopedOutput:
         """Predict the next token at every position.
@@ -110,6 +112,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
                 negative.
             cache_policy: Policy of the cache; see `adadepth.models.looped.cache`. None means that of `past_key_values`,
                 or else that of the configuration.
+            token_type_ids: Tokens with bidirectional attention; see `LoopedModel.begin`.
             options: Options of transformers' trainers; see `LossOptions`.
 
         Raises:
@@ -127,7 +130,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         past_key_values = self._resolve_cache(past_key_values, use_cache, cache_policy, loops)
         run = self.model.begin(
             input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, resolved, initial_state,
-            documents,
+            documents, token_type_ids,
         )  # fmt: skip
         real = find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
         units = (None, self.lm_head, real.flatten())
@@ -222,6 +225,13 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             return cache
         name = str(parse_policy(policy))
         return resolve_cache(cache, use_cache, name, lambda: make_cache(self.config, name, loops))
+
+    @staticmethod
+    def create_masks_for_generate(config: Any, *args: Any, token_type_ids: Any = None, **kwargs: Any) -> Any:
+        """Create attention masks for a static cache as transformers does, with bidirectional attention in a prefix."""
+        is_first = kwargs.pop("is_first_iteration", False)
+        kwargs["block_sequence_ids"] = find_prefix_blocks(config, token_type_ids) if is_first else None
+        return create_masks_for_generate(config, *args, **kwargs)
 
     def _prepare_cache_for_generation(self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any) -> None:
         """Create the cache for `generate` with the requested policy and loops, unless one is given."""

@@ -49,6 +49,8 @@ class LoopedAttention(nn.Module):
         self.k_proj = Product(config.hidden_size, shared * width, bias=config.qk_bias)
         self.v_proj = Product(config.hidden_size, shared * width, bias=False)
         self.o_proj = Product(heads * width, config.hidden_size, bias=False)
+        if config.attention_gate:
+            self.gate_proj = Product(config.hidden_size, heads * width, bias=False)
 
     def forward(
         self,
@@ -61,7 +63,8 @@ class LoopedAttention(nn.Module):
     ) -> Tensor:
         """Return the attention output, (B, T, D).
 
-        Keys and values are computed from `states`, and queries from `queries`, (B, T, D) each.
+        Keys and values are computed from `states`, and queries from `queries`, (B, T, D) each. With `attention_gate`,
+        the output of the heads is multiplied by sigmoid(W_gate u), where u are the states.
         """
         query = rotate_by_position(self._heads(self.q_proj(queries)), rotation, self.config.rope_pairs)
         key, value = self.compute_keys_and_values(states, rotation)
@@ -69,7 +72,10 @@ class LoopedAttention(nn.Module):
             key, value = cache.update(key, value, self.layer_idx)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention_forward)
         attended, _ = attend(self, query, key, value, mask, dropout=0.0, scaling=self.scaling, **kwargs)
-        mixed: Tensor = self.o_proj(attended.flatten(-2))
+        heads = attended.flatten(-2)
+        if self.config.attention_gate:
+            heads = torch.sigmoid(self.gate_proj(states)) * heads
+        mixed: Tensor = self.o_proj(heads)
         return mixed
 
     def compute_keys_and_values(self, states: Tensor, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
@@ -143,7 +149,7 @@ class LoopedLayer(nn.Module):
 
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:
     """Create the configured norm for states of width D."""
-    return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+    return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps, elementwise_affine=config.norm_weights)
 
 
 class LoopedHaltingUnit(nn.Linear):

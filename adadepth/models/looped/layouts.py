@@ -40,7 +40,7 @@ _HUGINN_CODE = {
 }
 _TRAINING = frozenset({
     "objective", "geometric_share", "entropy_weight", "gate_pairing", "train_loops", "loop_spread", "loop_curriculum",
-    "curriculum_share", "backprop_loops", "initializer", "initializer_range",
+    "curriculum_share", "backprop_loops", "low_backprop", "initializer", "initializer_range",
 })  # fmt: skip
 _RANDOM_START = frozenset({"start_std", "draw_seed"})
 # Settings of our own layers, unused where layers are those of transformers.
@@ -124,6 +124,8 @@ def to_huginn(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutF
     if decoder not in NORM_NAMES:
         kinds = join_alternatives(filter(None, NORM_NAMES))
         raise ConfigError(f"base_config: layers of {decoder}; layout={layout} needs those of {kinds}, or our own")
+    if not config.norm_weights:
+        raise refuse_setting(layout, "norm_weights", False, True)
     if not config.coda and base is None:
         raise refuse_setting(layout, "coda", 0, "1 or more")
     if config.qk_bias and config.key_value_heads != config.num_attention_heads:

@@ -8,20 +8,24 @@
     lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`
 
 With `state_norm=fed`, the next loop and the heads read the normed state. Without a coda, this state is normed only
-once. Layers consist of attention with rotary positions and a gated feed-forward layer, or are those of any decoder of
-transformers (`retrofit`). The unit of depth is a token, and its updates are loops. Other tokens still attend to a token
-that has exited, so no exit rule changes a state. Loops end when all tokens have exited.
+once. With a low-level stack L of `low_layers` (HRM-Text, arXiv 2605.20613), the state has a second part l. A loop is
 
-Shape legend: B rows, T new tokens, M tokens in the cache, D width, h heads, V vocabulary size, N loops, P, C and Q
-layers of prelude, core and coda.
+    l = rms(L(s + l)), `low_cycles` times; then core(s + l) in place of core(s)
+
+where `injection` applies to every sum s + l. Heads read s only. Layers consist of attention with rotary positions and a
+gated feed-forward layer, or are those of any decoder of transformers (`retrofit`). The unit of depth is a token, and
+its updates are loops. Other tokens still attend to a token that has exited, so no exit rule changes a state. Loops end
+when all tokens have exited.
+
+Shape legend: B rows, T new tokens, M tokens in the cache, D width, S width of the state (D, or 2 D with a low-level
+stack), h heads, V vocabulary size, N loops, P, C and Q layers of prelude, core and coda.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -29,7 +33,6 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING, Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_masks_for_generate
-from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
@@ -51,124 +54,12 @@ from adadepth.models.looped.layers import (
     rotation_tables,
 )
 from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors
+from adadepth.models.looped.loop_state import Layers, Looping, build_part, find_prefix_blocks
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
 from adadepth.models.shared.published_files import find_folder
-from adadepth.models.shared.token_cache import Selection
-
-
-class CacheLayerView:
-    """View of a key-value cache for one layer, which replaces the layer's index by its index in the cache."""
-
-    def __init__(self, cache: Cache, number: int) -> None:
-        self._cache, self._number = cache, number
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Append keys and values, (B, h, T, d) each, and return those of all tokens, (B, h, M + T, d) each."""
-        return self._cache.update(keys, values, self._number, *args, **kwargs)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number M of tokens in the cache."""
-        return self._cache.get_seq_length(self._number)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
-
-
-@dataclass
-class Looping:
-    """State of a batch in the course of the loops: hidden states, positions, masks, cache and loop count.
-
-    Attributes:
-        embedded: Output e of the prelude, (B, T, D).
-        state: State s_n, (B, T, D).
-        normed: State s_n after the final norm, (B, T, D), or None before the first loop.
-        positions: Positions of the new tokens, int64, (B, T).
-        masks: Attention masks by kind of layer, or one mask for all layers.
-        rotation: Cosines and sines of the positions.
-        cache: Keys and values of earlier tokens, or None if there are none and none are stored.
-        loops: Number N of loops of this forward pass.
-        done: Number n of completed loops.
-        counts: Number of loops of each row, int64 (B,), if rows train with different numbers, else None.
-        fewest: Least of these numbers, if rows train with different numbers, else None.
-        kinds: Kind of mask of every layer, if layers have different kinds.
-        running: Mask of the tokens that have not exited, boolean (B, T), if the cache policy stops exited tokens, else
-            None.
-        picked: Tokens that ran the last loop, or None for all tokens.
-        readings: Last head input r of each token, (B, T, D), if `running` is set.
-        computed: Number of queries, keys and query-key pairs of every loop, if `running` is set.
-    """
-
-    embedded: Tensor
-    state: Tensor
-    normed: Tensor | None
-    positions: Tensor
-    masks: Any
-    rotation: Any
-    cache: Cache | None
-    loops: int
-    done: int = 0
-    counts: Tensor | None = None
-    fewest: int | None = None
-    kinds: list[str] | None = None
-    running: Tensor | None = None
-    picked: Selection | None = None
-    readings: Tensor | None = None
-    computed: list[tuple[int, int, int]] = field(default_factory=list)
-
-
-class Layers(nn.ModuleList, GradientCheckpointingLayer):
-    """Consecutive layers with joint gradient checkpointing, which stores only their common input."""
-
-    def forward(
-        self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int, loop: int = 0
-    ) -> Tensor:
-        """Apply the layers to states, (B, T, D).
-
-        Args:
-            states: Input of the first layer.
-            queries: Input of the attention queries, or None for the states.
-            run: State of the batch.
-            first: Index of the first of these layers among all layers.
-            cached: Index of the first of these layers in a cache of all loops.
-            loop: Number of earlier loops, which selects the low-rank changes of `loop_lora_rank`.
-        """
-        for product in self.loop_products:
-            product.loop = loop
-        more = {} if queries is None else {"queries": queries}
-        for number, layer in enumerate(self):
-            states = layer(
-                states,
-                attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
-                position_embeddings=run.rotation,
-                position_ids=run.positions,
-                past_key_values=_view_layer(run.cache, cached + number, first + number),
-                use_cache=run.cache is not None,
-                **more,
-            )
-        return states
-
-    @functools.cached_property
-    def loop_products(self) -> list[LoopProduct]:
-        """Linear layers with a low-rank change in every loop."""
-        return [layer for layer in self.modules() if isinstance(layer, LoopProduct)]
-
-
-def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
-    """Return a view of the cache for one layer.
-
-    A `LoopedCache` has one cache layer for all loops of a layer. Other caches have one for each loop.
-    """
-    if cache is None:
-        return None
-    return CacheLayerView(cache, layer if isinstance(cache, LoopedCache) else cached)
-
-
-def _build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
-    """Build the layers of one part of the model: prelude, core or coda."""
-    return Layers(layers) if layers else nn.ModuleList()
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
@@ -186,7 +77,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Load a published Ouro, Huginn or retrofit from a folder or hub id, without running its code."""
+        """Load a published looped model from a folder or hub id, without running its code."""
         if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
             return None
         more, folder = dict(options), find_folder(path, options)
@@ -237,6 +128,8 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             init.constant_(scale, cast(Any, module).scalar_embed_scale)
         if isinstance(module, LoopProduct):
             draw_factors(module)
+        if isinstance(module, LoopedModel) and module.config.low_layers:
+            init.zeros_(module.low_start)
         if isinstance(module, LoopedHaltingUnit):
             init.zeros_(module.bias)
         elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
@@ -264,6 +157,8 @@ class LoopedModelOutput(ModelOutput):
 class LoopedModel(LoopedPreTrainedModel):
     """Looped model without a task head: embedding, prelude, core, coda, final norm, and optionally a halting unit."""
 
+    low_start: Tensor
+
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config)
         if config.base_config is None:
@@ -272,9 +167,12 @@ class LoopedModel(LoopedPreTrainedModel):
         else:
             self.embed_tokens, layers, self.norm, self.rotary_emb = build_decoder_parts(config)
         all_layers = list(layers)
-        self.prelude = _build_part(all_layers[: config.prelude])
-        self.core = _build_part(all_layers[config.prelude : config.prelude + config.core])
-        self.coda = _build_part(all_layers[config.prelude + config.core :])
+        first, last = config.prelude + config.low_layers, len(all_layers) - config.coda
+        self.prelude = build_part(all_layers[: config.prelude])
+        self.core, self.coda = build_part(all_layers[first:last]), build_part(all_layers[last:])
+        if config.low_layers:
+            self.low, self.low_norm = build_part(all_layers[config.prelude : first]), build_norm(config)
+            self.register_buffer("low_start", torch.zeros(config.hidden_size))  # never trained, as in HRM-Text
         if config.loop_lora_rank is not None:
             add_loop_products(self.core, config.num_loops, config.loop_lora_rank)
         if config.injection == "linear":
@@ -299,15 +197,17 @@ class LoopedModel(LoopedPreTrainedModel):
         output_hidden_states: bool | None = None,
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> LoopedModelOutput:
         """Run all loops. The arguments are those of `begin`."""
         run = self.begin(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops, initial_state
-        )
-        states = [run.state]
+            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops,
+            initial_state, token_type_ids=token_type_ids,
+        )  # fmt: skip
+        states = [self.split_state(run.state)[0]]
         while run.done < run.loops:
             self.loop(run)
-            states.append(run.state)
+            states.append(self.split_state(run.state)[0])
         last = self.read(run)
         self.finish(run)
         if output_hidden_states is None:
@@ -325,6 +225,7 @@ class LoopedModel(LoopedPreTrainedModel):
         num_loops: int | None = None,
         initial_state: Tensor | None = None,
         documents: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
     ) -> Looping:
         """Embed the tokens, run the prelude, and return the state before the first loop.
 
@@ -344,19 +245,23 @@ class LoopedModel(LoopedPreTrainedModel):
                 another document, and consecutive documents must have different numbers. A token attends only to its own
                 document, in which positions are counted from 0. It cannot be used with a cache, and `attention_mask`
                 then does not mask attention.
+            token_type_ids: 1 at tokens that attend to each other in both directions, such as those of a prompt, and 0
+                at all others, (B, T). None means causal attention. It is ignored if the cache has tokens, as in
+                transformers. Only models with `prefix_lm` accept it.
 
         Raises:
             DataError: If not exactly one of ids and embeddings is given, if the initial state has another shape, or if
-                documents are given with a cache or positions.
-            ConfigError: If `num_loops` is less than 1.
+                documents are given with a cache, positions or token types.
+            ConfigError: If `num_loops` is less than 1, or the model or its attention does not support token types.
         """
         self._check_inputs(input_ids, inputs_embeds)
+        blocks = find_prefix_blocks(self.config, token_type_ids)
         loops = self.config.loops(num_loops)
         embedded = self.embed(input_ids, inputs_embeds)
         cache = self._select_cache(past_key_values, use_cache, loops)
         if documents is not None:
-            if cache is not None or position_ids is not None:
-                raise DataError("documents: cannot be combined with a cache or position_ids")
+            if cache is not None or position_ids is not None or blocks is not None:
+                raise DataError("documents: cannot be combined with a cache, position_ids or token_type_ids")
             position_ids, attention_mask = count_in_documents(documents), None  # masks follow from positions of 0
         running = None
         if isinstance(cache, LoopedCache):
@@ -368,7 +273,10 @@ class LoopedModel(LoopedPreTrainedModel):
         masks: Any = attention_mask
         if not isinstance(attention_mask, dict):
             masked: Any = self.config if self.config.base_config is None else self.config.base_config
-            masks = create_masks_for_generate(masked, embedded, attention_mask, cache, position_ids)
+            prefix = None if cache is not None and cache.get_seq_length() else blocks
+            masks = create_masks_for_generate(
+                masked, embedded, attention_mask, cache, position_ids, block_sequence_ids=prefix
+            )
         rotation = self.rotation(embedded, position_ids)
         run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops, running=running)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
@@ -399,7 +307,10 @@ class LoopedModel(LoopedPreTrainedModel):
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, T, D), for token ids, (B, T), or given embeddings, (B, T, D)."""
         embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        return embedded * math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else embedded
+        scale = self.config.embedding_scale
+        if scale is None:
+            scale = math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else 1.0
+        return embedded if scale == 1.0 else embedded * scale
 
     def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
         """Return the cosines and sines of rotary position embeddings for the given positions, (B, T)."""
@@ -430,12 +341,19 @@ class LoopedModel(LoopedPreTrainedModel):
         """Run one more loop of the core for all tokens of a batch."""
         config = self.config
         previous = run.normed if config.queries == "previous" else None
-        cached = config.prelude + run.done * config.core
-        updated = self.core(self.injected(run.state, run.embedded), previous, run, config.prelude, cached, run.done)
+        before, low = self.split_state(run.state)
+        first, cached = config.prelude, config.prelude + run.done * config.layers_per_loop
+        summed = before
+        if low is not None:
+            low = self._run_low_cycles(before, low, run, first, cached)
+            summed, passed = before + low, config.low_layers * config.low_cycles
+            first, cached = first + passed, cached + passed
+        updated = self.core(self.injected(summed, run.embedded), previous, run, first, cached, run.done)
         damping = 1.0 / run.loops if config.damping is None else config.damping
-        state = updated if damping == 1.0 else run.state + damping * (updated - run.state)
+        state = updated if damping == 1.0 else before + damping * (updated - before)
         normed: Tensor = self.norm(state)
         state = normed if config.state_norm == "fed" else state
+        state = state if low is None else torch.cat([state, low], dim=-1)
         if run.counts is not None:
             goes_on = (run.done < run.counts).view(-1, 1, 1)
             state = torch.where(goes_on, state, run.state)
@@ -443,6 +361,43 @@ class LoopedModel(LoopedPreTrainedModel):
         run.state, run.normed = state, normed
         run.done += 1
         return normed
+
+    def _run_low_cycles(self, state: Tensor, low: Tensor, run: Looping, first: int, cached: int) -> Tensor:
+        """Run the low-level stack in a loop, and return the low-level state, (B, T, D).
+
+        In training, only the last cycles have gradients, as `low_backprop` says.
+
+        Args:
+            state: State s, (B, T, D).
+            low: Low-level state before the loop, (B, T, D).
+            run: State of the batch.
+            first: Index of the first layer of the loop; see `Layers`.
+            cached: Index of this layer in a cache of all loops.
+        """
+        cycles, width = self.config.low_cycles, self.config.low_layers
+        trained = self.config.low_gradient_cycles(run.loops)[run.done] if self.training else cycles
+        for cycle in range(cycles):
+            with torch.set_grad_enabled(torch.is_grad_enabled() and cycle >= cycles - trained):
+                summed = self.injected(state + low, run.embedded)
+                low = self.low_norm(self.low(summed, None, run, first + cycle * width, cached + cycle * width))
+        return low
+
+    def split_state(self, state: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Split a state, (..., S), into the state that heads read and the low-level state, (..., D) each, or None."""
+        if not self.config.low_layers:
+            return state, None
+        high, low = state.chunk(2, dim=-1)
+        return high, low
+
+    def loop_input(self, state: Tensor, embedded: Tensor) -> Tensor:
+        """Return the input of every stack in a loop from a state, (..., S), and the embedded input, (..., D)."""
+        high, low = self.split_state(state)
+        return self.injected(high if low is None else high + low, embedded)
+
+    def layers_of_loop(self) -> list[nn.Module]:
+        """Return the layers that a token passes in a loop, in order, the low-level stack once per cycle."""
+        low = [*self.low] * self.config.low_cycles if self.config.low_layers else []
+        return [*low, *self.core]
 
     def read(self, run: Looping) -> Tensor:
         """Return the hidden states from which heads predict after n loops, r_n, (B, T, D), after running the coda."""
@@ -459,9 +414,10 @@ class LoopedModel(LoopedPreTrainedModel):
         if not self.coda:
             return run.normed
         config = self.config
-        cached = config.prelude + run.loops * config.core + (run.loops - run.done) * config.coda
-        state = run.state if config.state_norm == "none" else run.normed
-        read: Tensor = self.norm(self.coda(state, None, run, config.prelude + config.core, cached))
+        first, cached = (config.prelude + loops * config.layers_per_loop for loops in (1, run.loops))
+        cached += (run.loops - run.done) * config.coda
+        state = self.split_state(run.state)[0] if config.state_norm == "none" else run.normed
+        read: Tensor = self.norm(self.coda(state, None, run, first, cached))
         return read
 
     def injected(self, state: Tensor, embedded: Tensor) -> Tensor:
@@ -477,7 +433,14 @@ class LoopedModel(LoopedPreTrainedModel):
         return state
 
     def first_state(self, run: Looping, initial: Tensor | None = None) -> Tensor:
-        """Return the hidden state before the first loop, s_0, (B, T, D)."""
+        """Return the hidden state before the first loop, (B, T, S): s_0, and the low-level state."""
+        state = self._first_high_state(run, initial)
+        if not self.config.low_layers:
+            return state
+        return torch.cat([state, self.low_start.to(state).expand_as(state)], dim=-1)
+
+    def _first_high_state(self, run: Looping, initial: Tensor | None) -> Tensor:
+        """Return the hidden state before the first loop, s_0, (B, T, D), without a low-level state."""
         if initial is not None:
             if initial.shape != run.embedded.shape:
                 raise DataError(f"initial_state of shape {tuple(initial.shape)}: must be {tuple(run.embedded.shape)}")

@@ -161,7 +161,10 @@ _DECODER_SIZES = (
     "intermediate_size",
 )
 _LAYER_SETTINGS = (
+    "low_layers",
     "hidden_act",
+    "attention_gate",
+    "norm_weights",
     "norms",
     "queries",
     "max_position_embeddings",

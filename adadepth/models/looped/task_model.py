@@ -31,7 +31,8 @@ from adadepth.models.looped.activation_memory import count_stored_numbers
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import LoopReading, LoopResults, run_loops
 from adadepth.models.looped.loop_adapters import count_loop_products
-from adadepth.models.looped.modeling import LoopedModel, LoopedPreTrainedModel, Looping
+from adadepth.models.looped.loop_state import Looping
+from adadepth.models.looped.modeling import LoopedModel, LoopedPreTrainedModel
 from adadepth.models.looped.objectives import (
     compute_curriculum_loops,
     draw_loops,
@@ -174,6 +175,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             return
         if self.config.objective != "last":
             raise ConfigError(f"train_loops=drawn: needs objective=last, not {self.config.objective}")
+        if self.config.low_backprop is not None:
+            raise ConfigError(f"low_backprop={self.config.low_backprop}: needs train_loops=fixed")
         rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
         if input_ids is None or self._step is None:
             uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
@@ -260,17 +263,19 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     def price(self, trace: DepthTrace) -> Work:
         """Return the MACs of a batch from its depth trace, without predictions, which `reading_work` counts.
 
-        A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. The linear injection of a
-        loop takes 2 D^2 per token, and a low-rank change of a matrix r (in + out). `adaptive` counts a token until its
-        exit. `executed` counts a token until the loops end. If the cache policy stops exited tokens, `executed` counts
-        what was computed, including keys and values of frozen states.
+        A layer takes 2 D (h + h_kv) d_h + 3 D F per token, and 2 h d_h per query-key pair. An attention gate takes
+        D h d_h more per token, the linear injection of a stack 2 D^2, and a low-rank change of a matrix r (in + out).
+        Layers of the low-level stack count once per cycle. `adaptive` counts a token until its exit. `executed` counts
+        a token until the loops end. If the cache policy stops exited tokens, `executed` counts what was computed,
+        including keys and values of frozen states.
         """
         config, ran, updates = self.config, trace.executed, trace.updates.double()
         by_token = updates.dim() == 2
         lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
         width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
         token, pair = compute_layer_macs(config)
-        adapter = 2.0 * config.hidden_size**2 if config.injection == "linear" else 0.0
+        layers, stacks = config.layers_per_loop, 1 + (config.low_cycles if config.low_layers else 0)
+        adapter = 2.0 * config.hidden_size**2 * stacks if config.injection == "linear" else 0.0
         adapter += count_loop_products(self.model.core)
 
         def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
@@ -279,22 +284,22 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
         positions = len(updates) * width
         everything = positions * work_of_token(width)
-        executed = everything * (config.prelude + config.core * ran.steps) + positions * adapter * ran.steps
+        executed = everything * (config.prelude + layers * ran.steps) + positions * adapter * ran.steps
         if ran.computed is not None:
             queries, keys, pairs = (counts.sum().to(everything) for counts in ran.computed)
             key = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
             core = queries * (token - key) + keys * key + pairs * pair
-            executed = everything * config.prelude + config.core * core + keys * adapter
+            executed = everything * config.prelude + layers * core + keys * adapter
         units = trace.valid.double()
         if by_token:
             units, updates = units.sum(dim=1), updates.sum(dim=1)
         else:
             units, updates = units * lengths, updates * lengths
         layer, deepest = work_of_token(lengths), trace.updates.max().double()
-        loop = config.core * layer + adapter
+        loop = layers * layer + adapter
         return Work(
             executed=executed,
-            dense=everything * (config.prelude + config.core * deepest) + positions * adapter * deepest,
+            dense=everything * (config.prelude + layers * deepest) + positions * adapter * deepest,
             adaptive=(config.prelude * layer * units + loop * updates).sum(),
             full=(units * (config.prelude * layer + loop * trace.max_updates)).sum(),
         )
@@ -315,5 +320,5 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
 def compute_layer_macs(config: LoopedConfig) -> tuple[float, float]:
     """Return the MACs of one layer per token, and per query-key pair."""
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
-    width = config.hidden_size
-    return 2.0 * width * (queries + keys) + 3.0 * width * config.intermediate_size, 2.0 * queries
+    width, gate = config.hidden_size, queries if config.attention_gate else 0
+    return width * (2.0 * (queries + keys) + gate + 3.0 * config.intermediate_size), 2.0 * queries

@@ -54,7 +54,7 @@ def loop_running(model: Any, run: Any) -> Tensor:
     if part.embedded.numel():
         model.loop_once(part)
         run.state = run.picked.put(run.state, part.state)
-        before = torch.zeros_like(run.state) if run.normed is None else run.normed
+        before = run.state.new_zeros(run.embedded.shape) if run.normed is None else run.normed
         run.normed = run.picked.put(before, part.normed)
     run.done += 1
     return run.normed
@@ -65,7 +65,7 @@ def read_running(model: Any, run: Any) -> Tensor:
     if run.picked is None:
         run.readings = model.read_once(run)
         return run.readings
-    run.readings = torch.zeros_like(run.state) if run.readings is None else run.readings
+    run.readings = run.state.new_zeros(run.embedded.shape) if run.readings is None else run.readings
     if run.picked.tokens.numel():
         run.readings = run.picked.put(run.readings, model.read_once(select_tokens(run, run.picked)))
     return run.readings
@@ -96,11 +96,11 @@ def close(model: Any, run: Any) -> None:
 
 
 def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute the keys and values, (K, h, d) each, of every core layer for the loops that exited tokens skip."""
-    states = model.injected(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
+    """Compute the keys and values, (K, h, d) each, of every layer of a loop, for the loops that exited tokens skip."""
+    states = model.loop_input(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
     rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
     positions = run.positions[rows, tokens].unsqueeze(1)
-    both = compute_keys_and_values(model.core, states, rotation, positions)
+    both = compute_keys_and_values(model.layers_of_loop(), states, rotation, positions)
     return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
 
 

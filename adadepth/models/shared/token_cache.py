@@ -9,7 +9,7 @@ fullest of them, h heads of keys and values, d their width, S entries that a lay
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -214,7 +214,7 @@ class _KeyValueRecorder:
         return 0
 
 
-def compute_keys_and_values(layers: nn.ModuleList, states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
+def compute_keys_and_values(layers: Iterable[nn.Module], states: Tensor, rotation: Any, positions: Tensor) -> list[Any]:
     """Compute the keys and values, (B, h, T, d) each, that every layer would produce from the same states, (B, T, D).
 
     A layer of another decoder has no method for keys and values; see `record_keys_and_values`.

@@ -25,6 +25,8 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
         ("huginn", "margin:0.05"),
         ("half way, from zeros, input added", "margin:0.05"),
         ("few keys, wide heads", "margin:0.1"),
+        ("two states", "margin:0.1"),
+        ("two states, and everything else", "margin:0.03"),
     ],
 )
 def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
@@ -37,7 +39,7 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
     assert len(set(torch.cat(found.exit_steps).tolist())) > 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "huginn", "damped", "llama"])
+@pytest.mark.parametrize("kind", ["plain", "huginn", "damped", "two states", "llama"])
 @pytest.mark.parametrize(("policy", "step"), [("all", 1), ("frozen", 2)])
 def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
     """Of tokens that all run as many loops, no policy keeps anything back."""

@@ -40,7 +40,9 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
     return float(((counts - expected) ** 2 / expected.clamp(min=1e-9)).sum())
 
 
-@pytest.mark.parametrize("kind", ["ouro", "huginn", "fully looped", "half way, from zeros, input added", "llama"])
+@pytest.mark.parametrize(
+    "kind", ["ouro", "huginn", "fully looped", "half way, from zeros, input added", "two states", "llama"]
+)
 @pytest.mark.parametrize(("draft", "padded"), [("fixed:1", False), ("margin:0.05", True)])
 def test_the_likeliest_tokens_are_those_of_full_depth(kind: str, draft: str, padded: bool) -> None:
     model = looped_llama() if kind == "llama" else small(**KINDS[kind])

@@ -132,12 +132,12 @@ def test_a_weight_that_nobody_reads_is_refused(saved: tuple[Any, Path]) -> None:
 
 def test_another_type_of_model_is_refused_by_both_names(saved: tuple[Any, Path]) -> None:
     model_class, folder = saved
-    configure(folder, model_type="hrm_text")
+    configure(folder, model_type="dinov2")
     line = refusal(lambda: model_class.from_pretrained(folder))
-    assert "hrm_text" in line
+    assert "dinov2" in line
     if not model_class.config_class.__module__.startswith("transformers."):
         assert model_class.config_class.model_type in line
-        assert "hrm_text" in refusal(lambda: model_class.config_class.from_pretrained(folder))
+        assert "dinov2" in refusal(lambda: model_class.config_class.from_pretrained(folder))
 
 
 # ---- what a checkpoint may be

@@ -29,6 +29,14 @@ KINDS: dict[str, dict[str, Any]] = {
         "core": 2, "num_loops": 3, "damping": 0.5, "start": "zeros", "injection": "add", "prelude": 1, "coda": 2,
         "state_norm": "fed",
     },
+    "two states": {
+        "core": 2, "low_layers": 1, "low_cycles": 2, "num_loops": 3, "state_norm": "fed", "attention_gate": True,
+        "norm_weights": False, "embedding_scale": 3.0,
+    },
+    "two states, and everything else": {
+        "prelude": 1, "core": 1, "low_layers": 2, "low_cycles": 3, "coda": 1, "num_loops": 2, "damping": 0.5,
+        "injection": "linear", "gate": True, "num_key_value_heads": 2,
+    },
     "few keys, wide heads": {"core": 2, "num_loops": 2, "num_key_value_heads": 2, "head_dim": 10},
 }  # fmt: skip
 
@@ -41,6 +49,8 @@ def small(model_class: Any = LoopedForCausalLM, **fields: Any) -> Any:
         for name, weight in model.named_parameters():
             middle = float("norm" in name)
             weight.copy_(middle + torch.randn_like(weight) * (0.3 if weight.dim() == 1 else weight.shape[-1] ** -0.5))
+        for _, start in model.named_buffers():  # of a low-level stack
+            start.normal_()
     return model.eval()
 
 

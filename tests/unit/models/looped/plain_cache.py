@@ -39,10 +39,12 @@ class PlainCache:
         e: dict[int, Tensor] = {}
         for position, piece in zip(positions, ids, strict=True):
             x = w["model.embed_tokens.weight"][piece]
-            e[position] = x * (math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0)
+            e[position] = x * (config.embedding_scale or (math.sqrt(len(x)) if config.scale_embeddings else 1.0))
         for index in range(config.prelude):
             e = self._layer(e, f"model.prelude.{index}.", 0)
         s = {p: self._start(e[p], p) for p in positions}
+        low = {p: w["model.low_start"] if config.low_layers else torch.zeros_like(e[p]) for p in positions}
+        cycles = range(config.low_cycles if config.low_layers else 0)
         previous: dict[int, Tensor] = {}
         logits: dict[int, Tensor] = {}
         halting: dict[int, list[float]] = {p: [] for p in positions}
@@ -50,7 +52,12 @@ class PlainCache:
             running = [p for p in positions if self.policy == "all" or p not in self.exits]
             if not running:
                 break
-            z = {p: self._inject(s[p], e[p]) for p in running}
+            for cycle in cycles:
+                z = {p: self._inject(s[p] + low[p], e[p]) for p in running}
+                for index in range(config.low_layers):
+                    z = self._layer(z, f"model.low.{index}.", loop, cycle=str(cycle))
+                low |= {p: self._norm(z[p], "model.low_norm.weight") for p in running}
+            z = {p: self._inject(s[p] + low[p], e[p]) for p in running}
             for index in range(config.core):
                 z = self._layer(z, f"model.core.{index}.", loop, previous if config.queries == "previous" else {})
             read: dict[int, Tensor] = {}
@@ -70,9 +77,12 @@ class PlainCache:
                     halting[p].append(float(previous[p] @ w["model.gate.weight"][0] + w["model.gate.bias"][0]))
                 if loop == config.num_loops or exits(loop, logits[p], halting[p]):
                     self.exits[p] = loop
-                    for index in range(config.core):
-                        name = f"model.core.{index}."
-                        self.behind[name, p] = self._pair(self._inject(s[p], e[p]), name, p)
+                    names = [(f"model.core.{index}.", "") for index in range(config.core)]
+                    names += [
+                        (f"model.low.{index}.", str(cycle)) for index in range(config.low_layers) for cycle in cycles
+                    ]
+                    for name, cycle in names:
+                        self.behind[name + cycle, p] = self._pair(self._inject(s[p] + low[p], e[p]), name, p)
         self.length += len(ids)
         return [logits[p] for p in positions], [self.exits[p] for p in positions]
 
@@ -103,22 +113,25 @@ class PlainCache:
         raise AssertionError(self.policy)
 
     def _layer(
-        self, xs: dict[int, Tensor], name: str, loop: int, asked: Mapping[int, Tensor] | None = None
+        self, xs: dict[int, Tensor], name: str, loop: int, asked: Mapping[int, Tensor] | None = None, cycle: str = ""
     ) -> dict[int, Tensor]:
         """Of the tokens at these positions, all of which say their keys before any of them reads."""
         for p, x in xs.items():
-            self.said.setdefault((name, p), {})[loop] = self._pair(x, name, p)
+            self.said.setdefault((name + cycle, p), {})[loop] = self._pair(x, name, p)
         found = {}
         for p, x in xs.items():
             asks = (asked or {}).get(p, x)
             query = self._heads(self._norm(asks, name + "attention_norm.weight"), name, "q", p)
-            pairs = [self._reads(name, q, loop, q >= self.length) for q in range(p + 1)]
+            pairs = [self._reads(name + cycle, q, loop, q >= self.length) for q in range(p + 1)]
             outputs = []
             for head in range(len(query)):
                 of = head // (len(query) // len(pairs[0][0]))
                 keys, values = (torch.stack([pair[each][of] for pair in pairs]) for each in (0, 1))
                 outputs.append((keys @ query[head] / math.sqrt(query.shape[1])).softmax(0) @ values)
-            a = self.w[f"{name}self_attn.o_proj.weight"] @ torch.cat(outputs)
+            heads = torch.cat(outputs)
+            if (gate := self.w.get(f"{name}self_attn.gate_proj.weight")) is not None:
+                heads = heads * torch.sigmoid(gate @ self._norm(x, name + "attention_norm.weight"))
+            a = self.w[f"{name}self_attn.o_proj.weight"] @ heads
             y = self._add(x, a, name + "attention_post_norm.weight")
             parts = (self.w[f"{name}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
             m = swiglu(self._norm(y, name + "mlp_norm.weight").unsqueeze(0), *parts)[0]
@@ -145,7 +158,7 @@ class PlainCache:
         return torch.stack(both, dim=-1).flatten(1) if config.rope_pairs else torch.cat(both, dim=1)
 
     def _norm(self, u: Tensor, name: str) -> Tensor:
-        return rms(u, self.w[name], self.config.rms_norm_eps)
+        return rms(u, self.w.get(name, torch.ones_like(u)), self.config.rms_norm_eps)
 
     def _add(self, u: Tensor, branch: Tensor, name: str) -> Tensor:
         if self.config.norms == "pre":

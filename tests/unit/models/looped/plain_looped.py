@@ -37,7 +37,7 @@ def attention(
     x: Tensor, asked: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, *, heads: int, shared: int,
     theta: float | Sequence[float], pairs: bool, q_bias: Tensor | None = None, k_bias: Tensor | None = None,
     norms: tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]] | None = None, scale: float | None = None,
-    cap: float | None = None,
+    cap: float | None = None, gate: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """Causal attention of one row, x (T, D), queries of `asked`; norms of all queries and of all keys."""
     query, key, value = asked @ q.T, x @ k.T, x @ v.T
@@ -57,7 +57,8 @@ def attention(
             scores = scores if cap is None else cap * torch.tanh(scores / cap)
             rows.append(scores.softmax(0) @ said[: position + 1])
         outputs.append(torch.stack(rows))
-    return torch.cat(outputs, dim=1) @ o.T
+    whole = torch.cat(outputs, dim=1)
+    return (whole if gate is None else whole * torch.sigmoid(x @ gate.T)) @ o.T
 
 
 def swiglu(x: Tensor, gate: Tensor, up: Tensor, down: Tensor) -> Tensor:
@@ -192,7 +193,7 @@ def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | Non
     w = {name: weight.double() for name, weight in weights.items()}
 
     def norm(u: Tensor, name: str) -> Tensor:
-        return rms(u, w[name], config.rms_norm_eps)
+        return rms(u, w.get(name, torch.ones(u.shape[-1], dtype=u.dtype)), config.rms_norm_eps)
 
     def layer(x: Tensor, p: str, previous: Tensor | None = None) -> Tensor:
         def add(u: Tensor, branch: Tensor, name: str) -> Tensor:
@@ -207,24 +208,36 @@ def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | Non
             u, asked, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
             heads=config.num_attention_heads, shared=shared, theta=config.rope_theta, pairs=config.rope_pairs,
             q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
+            gate=w.get(p + "self_attn.gate_proj.weight"),
         )  # fmt: skip
         x = add(x, a, "attention_post_norm.weight")
         parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
         return add(x, swiglu(norm(x, p + "mlp_norm.weight"), *parts), "mlp_post_norm.weight")
 
-    e = w["model.embed_tokens.weight"][ids] * (math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0)
+    root = math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0
+    e = w["model.embed_tokens.weight"][ids] * (config.embedding_scale or root)
     for number in range(config.prelude):
         e = layer(e, f"model.prelude.{number}.")
     starts: dict[str, Callable[[], Tensor]] = {"input": lambda: e, "zeros": lambda: torch.zeros_like(e)}
     s = starts[config.start]() if state is None else state.double()
+    low = w["model.low_start"].expand_as(e) if config.low_layers else torch.zeros_like(e)
     previous, logits = None, []
-    for _ in range(config.num_loops):
-        z = {
-            "none": lambda: s,  # noqa: B023
-            "add": lambda: s + e,  # noqa: B023
-            "linear": lambda: torch.cat([s, e], dim=-1) @ w["model.adapter.weight"].T,  # noqa: B023
+
+    def inject(s: Tensor) -> Tensor:
+        return {
+            "none": lambda: s,
+            "add": lambda: s + e,
+            "linear": lambda: torch.cat([s, e], dim=-1) @ w["model.adapter.weight"].T,
             "restart": lambda: e,
         }[config.injection]()
+
+    for _ in range(config.num_loops):
+        for _ in range(config.low_cycles if config.low_layers else 0):
+            low = inject(s + low)
+            for number in range(config.low_layers):
+                low = layer(low, f"model.low.{number}.")
+            low = norm(low, "model.low_norm.weight")
+        z = inject(s + low)
         for number in range(config.core):
             z = layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None)
         s = s + (1.0 / config.num_loops if config.damping is None else config.damping) * (z - s)

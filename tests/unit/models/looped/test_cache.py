@@ -13,7 +13,7 @@ from transformers import DynamicCache, LlamaConfig, LlamaForCausalLM, Qwen2Confi
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache, bytes_per_token
-from adadepth.models.looped.modeling import Layers
+from adadepth.models.looped.loop_state import Layers
 from adadepth.models.looped.retrofit import retrofit
 from tests.unit.models.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
 from tests.unit.models.looped.plain_cache import PlainCache, exits_by, plain_generation

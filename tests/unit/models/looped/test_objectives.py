@@ -13,7 +13,7 @@ from adadepth import LoopedForSequenceClassification, LoopedForTokenClassificati
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
 from adadepth.models.shared import causal
-from tests.unit.models.looped.looped_support import HUGINN, IDS, LENGTH, OURO, PIECES, near, small
+from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LABELS[1, 1:] = -100  # a row without a target
@@ -320,6 +320,8 @@ def test_what_is_kept_grows_with_loops_and_not_with_layers() -> None:
     {"prelude": 2, "core": 1, "num_loops": 5, "backprop_loops": 2},
     {"core": 2, "num_loops": 6, "train_loops": "drawn"},
     {"core": 2, "num_loops": 2, "head_dim": 4},
+    KINDS["two states"],
+    {**KINDS["two states"], "low_cycles": 3, "low_backprop": [2]},
 ])  # fmt: skip
 def test_no_fewer_numbers_are_kept_than_is_said(fields: dict[str, Any]) -> None:
     """Of tensors in memory once, however many parts of them are kept, and without the weights."""

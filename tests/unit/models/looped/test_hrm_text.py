@@ -1,0 +1,374 @@
+"""HRM-Text as transformers writes it, read by its name: the numbers of transformers' own class, and its exits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM, GenerationConfig, HrmTextConfig, HrmTextForCausalLM
+
+from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, decode_texts, tasks
+from adadepth.contrib.serve.answers import compute_answer
+from adadepth.contrib.serve.knobs import Setting
+from adadepth.contrib.serve.serve import load_served_checkpoint
+from adadepth.errors import CheckpointError, ConfigError, DataError
+from adadepth.models.build import build_language_model
+from adadepth.models.folder import read_config
+from adadepth.prediction.models import resolve_model_class
+from tests.configs.support import configured
+from tests.unit.data.tokenizers_support import tokenizer
+
+PIECES, LENGTH = 61, 9
+SIZES = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
+    "initializer_range": 0.2, "max_position_embeddings": 128, "L_cycles": 3,
+}  # fmt: skip
+IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
+PREFIX = (torch.arange(LENGTH) < torch.tensor([[6], [3]])).long()
+GREEDY = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
+
+
+def published(cycles: int = 2, vocab_size: int = PIECES, **fields: Any) -> Any:
+    """transformers' own class with random weights, and a first low-level state that is not zero."""
+    torch.manual_seed(3)
+    model = HrmTextForCausalLM(HrmTextConfig(vocab_size=vocab_size, H_cycles=cycles, **{**SIZES, **fields})).eval()
+    torch.nn.init.normal_(model.model.z_L_init)
+    return model
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("hrm_text")
+    published().save_pretrained(path)
+    return path
+
+
+@pytest.fixture
+def ours(folder: Path) -> Any:
+    return LoopedForCausalLM.from_pretrained(folder)
+
+
+def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
+    torch.testing.assert_close(found.double(), expected.double(), atol=1e-5, rtol=1e-5)
+
+
+# ---- The numbers of transformers' own class
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("cycles", [1, 2, 3])
+def test_logits_are_those_of_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
+    """Plain, padded on the left, and with a prefix that sees itself in both directions."""
+    theirs = published(cycles)
+    theirs.save_pretrained(tmp_path)
+    theirs = theirs.to(dtype)
+    ours = LoopedForCausalLM.from_pretrained(tmp_path).to(dtype)
+    mask = torch.ones_like(IDS)
+    mask[0, :3] = 0
+    with torch.no_grad():
+        assert_near(ours(IDS).logits, theirs(IDS).logits)
+        padded = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+        assert_near(ours(IDS, **padded).logits[mask.bool()], theirs(IDS, **padded).logits[mask.bool()])
+        prefixed = ours(IDS, token_type_ids=PREFIX).logits
+        assert_near(prefixed, theirs(IDS, token_type_ids=PREFIX).logits)
+        assert not torch.allclose(prefixed, ours(IDS).logits, atol=1e-3)
+
+
+def test_every_exit_is_the_model_with_fewer_cycles(ours: Any) -> None:
+    with torch.no_grad():
+        every = ours(IDS, num_loops=3, run_all_steps=True)
+        for cycles in (1, 2, 3):
+            expected = published(cycles)(IDS).logits
+            assert_near(every.step_logits[:, :, cycles - 1], expected)
+            assert_near(ours(IDS, num_loops=cycles).logits, expected)
+            assert_near(ours(IDS, num_loops=3, exit_rule=f"fixed:{cycles}").logits, expected)
+    assert every.trace.updates.unique().tolist() == [3]
+
+
+@pytest.mark.parametrize("inputs", [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
+def test_greedy_generation_is_that_of_transformers(ours: Any, inputs: dict[str, Any]) -> None:
+    expected = published().generate(IDS, **inputs, **GREEDY)
+    assert torch.equal(ours.generate(IDS, **inputs, **GREEDY), expected)
+    static = ours.generate(IDS, **inputs, **GREEDY, cache_implementation="static", disable_compile=True)
+    assert torch.equal(static, expected)
+    if "token_type_ids" not in inputs:  # without a cache, transformers extends the prefix
+        assert torch.equal(ours.generate(IDS, **inputs, **GREEDY, use_cache=False), expected)
+
+
+def test_the_cache_has_the_slots_of_transformers(ours: Any) -> None:
+    theirs = published()
+    with torch.no_grad():
+        found, expected = (model(IDS, use_cache=True).past_key_values.layers for model in (ours, theirs))
+    assert len(found) == len(expected) == theirs.config.num_hidden_layers == ours.config.num_hidden_layers == 16
+    for layer, reference in zip(found, expected, strict=True):
+        assert_near(layer.keys, reference.keys)
+        assert_near(layer.values, reference.values)
+
+
+@pytest.mark.parametrize(("cycles", "trained"), [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
+def test_gradients_pass_through_the_cycles_that_the_published_model_trains(
+    cycles: int, trained: list[int], tmp_path: Path
+) -> None:
+    theirs = published(cycles, L_bp_cycles=trained).train()
+    theirs.save_pretrained(tmp_path)
+    ours = LoopedForCausalLM.from_pretrained(tmp_path).train()
+    theirs(IDS, labels=IDS).loss.backward()
+    ours(IDS, labels=IDS).loss.backward()
+    pairs = [(ours.lm_head, theirs.lm_head), (ours.model.embed_tokens, theirs.model.embed_tokens)]
+    for mine, stack in ((ours.model.low, theirs.model.L_module), (ours.model.core, theirs.model.H_module)):
+        for layer, reference in zip(mine, stack.layers, strict=True):
+            pairs += [
+                (getattr(layer.self_attn, f"{part}_proj"), getattr(reference.self_attn, f"{part}_proj"))
+                for part in ("q", "k", "v", "o", "gate")
+            ]
+            pairs += [(layer.mlp.down_proj, reference.mlp.down_proj), (layer.mlp.up_proj, reference.mlp.up_proj)]
+    for found, expected in pairs:
+        assert_near(found.weight.grad, expected.weight.grad)
+
+
+def test_all_cycles_have_gradients_unless_told_otherwise(ours: Any) -> None:
+    ours.config.low_backprop = None
+    ours.train()(IDS, labels=IDS).loss.backward()
+    every = ours.model.low[0].mlp.up_proj.weight.grad.clone()
+    ours.zero_grad()
+    ours.config.low_backprop = [2]
+    ours(IDS, labels=IDS).loss.backward()
+    assert not torch.allclose(ours.model.low[0].mlp.up_proj.weight.grad, every, atol=1e-4)
+
+
+# ---- Exits, caches and compute
+
+
+@pytest.mark.parametrize("policy", ["all", "frozen", "last", "mean", "ring:2"])
+def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, policy: str) -> None:
+    """Decoded in slots that texts share, one after the other, and by transformers' own loop."""
+    rule, prompts = "margin:0.2", [IDS[0].tolist(), IDS[1, :4].tolist()]
+    options = {"exit_rule": rule, "cache_policy": policy, "num_loops": 3}
+    alone = [ours.generate(torch.tensor([prompt]), **GREEDY, **options)[0, len(prompt) :] for prompt in prompts]
+    if policy == "all":
+        plain = [
+            ours.generate(torch.tensor([prompt]), **GREEDY, use_cache=False, exit_rule=rule, num_loops=3)
+            for prompt in prompts
+        ]
+        assert [row[0, len(prompt) :].tolist() for row, prompt in zip(plain, prompts, strict=True)] == [
+            tokens.tolist() for tokens in alone
+        ]
+    if policy in ("all", "frozen"):
+        ours.config.num_loops = 3
+        together = decode_texts(
+            ours, prompts, GenerationConfig(max_new_tokens=7), places=2, exit_rule=rule, cache_policy=policy
+        )
+        assert [tokens.tolist() for tokens in together.tokens] == [tokens.tolist() for tokens in alone]
+        assert len({step for steps in together.exit_steps for step in steps.tolist()}) > 1
+
+
+def test_work_is_what_torch_counts(folder: Path) -> None:
+    """The counter sees all pairs of tokens, of which the causal mask leaves half, and the prediction."""
+    model = LoopedForCausalLM.from_pretrained(folder, attn_implementation="eager")
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        trace = model(IDS).trace
+    masked = 2 * 2 * (3 + 1) * 2 * 2 * 32 * LENGTH * (LENGTH - 1) / 2  # loops, layers, cycles, rows
+    prediction = model.reading_work("logits", torch.full((2 * LENGTH,), LENGTH)).sum()
+    assert counter.get_total_flops() == 2 * (model.price(trace).executed + masked + prediction)
+
+
+def test_states_are_those_that_heads_read(ours: Any) -> None:
+    with torch.no_grad():
+        found = ours(IDS, run_all_steps=True, output_hidden_states=True)
+        bare = ours.model(IDS, output_hidden_states=True)
+    assert [state.shape for state in found.hidden_states] == 3 * [(2, LENGTH, 32)]
+    assert_near(ours.lm_head(found.hidden_states[1]), found.step_logits[:, :, 0])
+    assert all(torch.equal(*pair) for pair in zip(found.hidden_states, bare.hidden_states, strict=True))
+    assert torch.equal(found.hidden_states[0], ours.model.embed(IDS))
+
+
+# ---- Folders
+
+
+def test_the_configuration_has_the_layers_of_a_stack(folder: Path) -> None:
+    """Also of files without `num_layers_per_stack`, in which `num_hidden_layers` has its own meaning."""
+    config = LoopedConfig.from_pretrained(folder)
+    assert (config.core, config.low_layers, config.low_cycles, config.num_loops) == (2, 2, 3, 2)
+    assert (config.embedding_scale, config.low_backprop, config.prefix_lm) == (5.0, [2], True)
+    older = {"model_type": "hrm_text", "vocab_size": PIECES, "rope_theta": 5e5, "num_key_value_heads": 4, **SIZES}
+    converted = LoopedConfig.from_dict(older)
+    assert (converted.core, converted.num_hidden_layers, converted.rope_theta) == (2, 16, 5e5)
+
+
+def test_matrices_may_be_stored_one_by_one(folder: Path, tmp_path: Path) -> None:
+    """transformers joins some of them in files."""
+    theirs = published()
+    assert not load_file(folder / "model.safetensors").keys() >= theirs.state_dict().keys()
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    save_file(theirs.state_dict(), tmp_path / "model.safetensors", metadata={"format": "pt"})
+    found, expected = (LoopedForCausalLM.from_pretrained(path).state_dict() for path in (tmp_path, folder))
+    assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_transformers_keeps_its_own_classes(folder: Path, caplog: Any) -> None:
+    """What this package reads by name is left to transformers where it has a class of its own."""
+    assert type(AutoModelForCausalLM.from_pretrained(folder)) is HrmTextForCausalLM
+    config = read_config("checkpoint", str(folder))
+    assert type(config) is LoopedConfig
+    assert "model of type" not in caplog.text
+    assert resolve_model_class("checkpoint", str(folder), config) is LoopedForCausalLM
+
+
+def test_what_is_saved_is_ours(ours: Any, tmp_path: Path) -> None:
+    ours.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == "looped"
+    for again in (LoopedForCausalLM.from_pretrained(tmp_path), AutoModelForCausalLM.from_pretrained(tmp_path)):
+        assert type(again) is LoopedForCausalLM
+        with torch.no_grad():
+            assert torch.equal(again(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
+        assert again.config.low_backprop == [2]
+
+
+@pytest.mark.parametrize(
+    ("missing", "added", "message"),
+    [
+        ("model.z_L_init", None, "'model.low_start' are missing"),
+        ("lm_head.weight", None, "'lm_head.weight' are missing"),
+        ("model.L_module.layers.1.attn.gqkv_proj.weight", None, r"'model\.low\.1\.self_attn\.gate_proj\.weight' and 3"),
+        ("model.H_module.layers.0.mlp.gate_up_proj.weight", None, r"'model\.core\.0\.mlp\.gate_proj\.weight' and 1"),
+        (None, "model.H_module.final_norm.weight", r"contains the weights 'model\.H_module\.final_norm\.weight'"),
+    ],
+)  # fmt: skip
+def test_weights_that_do_not_fit_are_one_line(
+    missing: str | None, added: str | None, message: str, folder: Path, tmp_path: Path
+) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights.pop(missing, None)  # type: ignore[call-overload]
+    weights |= {} if added is None else {added: torch.ones(32)}
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=message) as raised:
+        LoopedForCausalLM.from_pretrained(tmp_path)
+    assert str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attention_bias": True},
+        {"mlp_bias": True},
+        {"attention_dropout": 0.1},
+        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
+    ],
+)
+def test_an_hrm_text_that_computes_otherwise_is_refused(changes: dict[str, Any], folder: Path, tmp_path: Path) -> None:
+    described = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(described | changes))
+    with pytest.raises(CheckpointError, match=f"{next(iter(changes))}=") as raised:
+        LoopedForCausalLM.from_pretrained(tmp_path)
+    assert "\n" not in str(raised.value)
+
+
+def test_another_head_is_new_and_nothing_else(folder: Path, caplog: Any) -> None:
+    model = LoopedForSequenceClassification.from_pretrained(folder, num_labels=3)
+    assert "randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
+    weights = LoopedForCausalLM.from_pretrained(folder).model.state_dict()
+    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "error", "message"),
+    [
+        ({"prefix_lm": False}, {"token_type_ids": PREFIX}, ConfigError, "only models with prefix_lm=true"),
+        ({"_attn_implementation": "flash_attention_2"}, {"token_type_ids": PREFIX}, ConfigError, "need one of eager"),
+        ({}, {"token_type_ids": PREFIX, "documents": IDS * 0}, DataError, "documents: cannot be combined"),
+    ],
+)
+def test_a_wrong_call_is_one_line(
+    ours: Any, fields: dict[str, Any], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    for name, value in fields.items():
+        setattr(ours.config, name, value)
+    with pytest.raises(error, match=message):
+        ours(IDS, **options)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
+        (["model.low_layers=1", "model.low_backprop=[-1]"], r"model.low_backprop=\[-1\]: must be one or more numbers"),
+        (["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"], "needs model.train_loops=fixed"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        configured("ponder_tiny", "model=looped_mini", *overrides)
+
+
+# ---- From the command line
+
+
+@pytest.fixture(scope="module")
+def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tokenizer, and a file of text beside it."""
+    path = tmp_path_factory.mktemp("published") / "model"
+    words = tokenizer("roberta")
+    published(vocab_size=len(words) + 3).save_pretrained(path)
+    words.save_pretrained(path)
+    (path.parent / "text.txt").write_text("\n\n".join(["don't stop the naive cat: 12 of 345 cats don't"] * 60))
+    return path
+
+
+def test_predictions_are_those_of_the_pipeline(with_tokenizer: Path, tmp_path: Path) -> None:
+    config = configured(
+        "loop_tiny", "mode=predict", f"checkpoint={with_tokenizer}", f"output_dir={tmp_path}", "new_tokens=3",
+        "text=a cat", "model.exit_rule=margin:0.3",
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adadepth.tasks.language_model.list_overridden_model_settings", lambda: ["exit_rule"])
+        tasks.run(config)
+    (texts,) = tmp_path.glob("*/*/texts.json")
+    (said,) = json.loads(texts.read_text(encoding="utf-8"))["texts"]
+    pipeline = Pipeline.from_pretrained(with_tokenizer, new_tokens=3, exit_rule="margin:0.3")
+    assert type(pipeline.model) is LoopedForCausalLM
+    (expected,) = pipeline(["a cat"])
+    assert [token["updates"] for token in said["tokens"]] == [token.updates for token in expected.tokens]
+    assert said["score"] == pytest.approx(expected.score)
+
+
+@pytest.mark.parametrize(("overrides", "mean"), [({"num_loops": 3}, 3), ({"exit_rule": "margin:0.02"}, None)])
+def test_an_evaluation_runs_other_loops_and_exit_rules(
+    with_tokenizer: Path, tmp_path: Path, overrides: dict[str, Any], mean: int | None
+) -> None:
+    config = configured(
+        "loop_retrofit", "mode=evaluate", f"checkpoint={with_tokenizer}", "dataset=causal_text",
+        f"dataset.path={with_tokenizer.parent}/text.txt", f"output_dir={tmp_path}", "logger=none",
+        "trainer.disable_tqdm=true", *(f"model.{name}={value}" for name, value in overrides.items()),
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adadepth.tasks.language_model.list_overridden_model_settings", lambda: list(overrides))
+        tasks.run(config)
+    record = json.loads(next(tmp_path.glob("*/*/run.json")).read_text(encoding="utf-8"))
+    found = record["final_metrics"]["halting/all/mean"]
+    assert 1 < found < 2 if mean is None else found == mean
+
+
+def test_the_page_serves_it(with_tokenizer: Path) -> None:
+    served = load_served_checkpoint(configured("loop_tiny", "mode=serve", f"checkpoint={with_tokenizer}"))
+    answer = compute_answer(served, "a cat", Setting())
+    (expected,) = served.pipeline(["a cat"])
+    assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
+
+
+def test_training_begins_with_it(folder: Path) -> None:
+    sizes = [f"model.{name}={SIZES[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
+    layers = ["model.core=2", "model.low_layers=2", "model.head_dim=8", f"model.vocab_size={PIECES}"]
+    wanted = configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}", *sizes, *layers).model
+    model = build_language_model(wanted, PIECES).eval()
+    assert model.config.embedding_scale == 5.0  # that of the folder
+    with torch.no_grad():
+        assert_near(model(IDS, token_type_ids=PREFIX).logits, published()(IDS, token_type_ids=PREFIX).logits)
+    with pytest.raises(ConfigError, match=r"model\.low_layers=16, but the pretrained model has 2"):
+        build_language_model(configured("loop_tiny", "model=hrm_text_1b", f"model.pretrained={folder}").model, PIECES)
