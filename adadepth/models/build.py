@@ -290,9 +290,12 @@ def load_model(
         CheckpointError: If the path does not contain a complete model of that family.
     """
     config = config or read_config("checkpoint", path)
+    config = _wrap_network(config, settings, overrides)
     expected = load(family(settings.name).config).model_type
     if expected and config.model_type != expected:
-        specs = [spec for spec in families().values() if load(spec.config).model_type == config.model_type]
+        specs = [
+            spec for spec in families().values() if config.model_type in (load(spec.config).model_type, *spec.networks)
+        ]
         advice = f"; add model={specs[0].option or specs[0].name}" if specs else ""
         raise CheckpointError(
             f"checkpoint={path}: contains a model of type {config.model_type}, not {expected}{advice}"
@@ -318,6 +321,23 @@ def load_model(
             resolve_exit_rule(model, None)
     check_model(model, settings.name)
     return model
+
+
+def _wrap_network(config: PreTrainedConfig, settings: ModelConfig, overrides: Collection[str]) -> PreTrainedConfig:
+    """Return a family's configuration for a network of transformers that it can load, or else the same configuration.
+
+    Settings of the command line that are not the network's own become fields.
+    """
+    spec, known = family(settings.name), set(_list_model_settings(settings))
+    if config.model_type not in spec.networks:
+        return config
+    values = {name: getattr(settings, name) for name in overrides if name in known and not hasattr(config, name)}
+    chosen = {name: getattr(value, "value", value) for name, value in values.items() if value is not None}
+    try:
+        wrapped: PreTrainedConfig = load(spec.config).from_dict(config.to_dict(), **chosen)
+    except ConfigError as error:  # names a field
+        raise ConfigError(f"model.{error}") from error
+    return wrapped
 
 
 def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -> Any:

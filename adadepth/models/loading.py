@@ -202,7 +202,8 @@ def list_readable_types(config_class: Any, starts: bool = False) -> list[str]:
     spec = find_family(kind) if kind else None
     if spec is None:
         return [kind] if kind else []
-    return list(dict.fromkeys([kind, *spec.published, *(spec.starts_from if starts else ())]))
+    networks = spec.networks if kind == spec.name else ()
+    return list(dict.fromkeys([kind, *spec.published, *networks, *(spec.starts_from if starts else ())]))
 
 
 def find_family(model_type: str) -> Family | None:
@@ -403,6 +404,9 @@ def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozen
 
     Return None if the head is the same or the class of the stored model is unknown.
     """
+    spec = families().get(model.config.model_type)
+    if spec is not None and stored.get("model_type") in spec.networks:
+        return None
     name, source = next(iter(stored.get("architectures") or ()), None), find_model_class(stored)
     if name is None or source is type(model):
         return None

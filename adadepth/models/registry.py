@@ -127,6 +127,8 @@ class Family:
         build: Function that builds a classifier if its configuration is unknown until its base model is read. It is
             called like `adadepth.models.adalayers.base.build_on_base`.
         published: Model types of published models that the configuration and the heads can load.
+        networks: Model types of transformers whose causal language models the configuration and the language model can
+            load as the network that they wrap.
         layouts: Published layouts in which the language model can be written, each with its function. The function
             takes the model, its weights and the layout, and returns a `LayoutFiles` (`models.shared.layouts`).
         adopts: Function that builds a model from the layers of a pretrained decoder that belongs to no family. It is
@@ -178,6 +180,7 @@ class Family:
     starts_from: Mapping[str, str | None] = field(default_factory=dict)
     build: str | None = None
     published: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ()
     layouts: Mapping[str, str] = field(default_factory=dict)
     adopts: str | None = None
     text: str = "streams"

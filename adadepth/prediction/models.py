@@ -103,7 +103,9 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
     ]
     is_foreign = config.model_type not in families()
     published = [head for head in heads.values() if head is find_model_class(config)]
-    candidates = [heads.get(architecture), *published, *extending, *(of_any_type if is_foreign else [])]
+    readers = [spec for spec in families().values() if config.model_type in spec.networks]
+    wrapping = [spec.head("language_model") for spec in readers if architecture.endswith("ForCausalLM")]
+    candidates = [heads.get(architecture), *published, *extending, *wrapping, *(of_any_type if is_foreign else [])]
     model_class = next(filter(None, candidates), None)
     if model_class is None:
         raise CheckpointError(f"{key}={path}: {format_unsupported(architecture)}")

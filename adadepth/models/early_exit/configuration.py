@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+import dataclasses
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
@@ -11,11 +12,16 @@ from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.cache import check_policy
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.network_configuration import NetworkConfig
+from adadepth.models.shared.network_settings import DECODERS
+from adadepth.models.shared.published_files import TOKEN_FIELDS
 
 
 @strict
 class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
-    """The configuration of an encoder or decoder of transformers whose layers can be left early."""
+    """The configuration of an encoder or decoder of transformers whose layers can be left early.
+
+    It can also read those of decoders of transformers, such as LayerSkip's.
+    """
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [*NetworkConfig.keys_to_ignore_at_inference, "hidden_states"]
 
@@ -51,6 +57,26 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
         reads_with_own = self.exit_heads != "shared" or self.exit_gate
         if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build a configuration from a dictionary, which may be that of a decoder of transformers.
+
+        Args:
+            config_dict: Fields. Those of a decoder become `base_config`, and exits are after all its layers.
+            kwargs: Fields that take precedence.
+        """
+        if config_dict.get("model_type") not in DECODERS:
+            return super().from_dict(config_dict, **kwargs)
+        names = {field.name for field in dataclasses.fields(cls)} & kwargs.keys()
+        tokens = {name: config_dict.get(name) for name in TOKEN_FIELDS}
+        fields = {
+            **tokens,
+            "dtype": config_dict.get("dtype", config_dict.get("torch_dtype")),
+            "architectures": ["EarlyExitForCausalLM"],
+            "base_config": {name: value for name, value in config_dict.items() if name != "auto_map"},
+        }
+        return super().from_dict(fields | {name: kwargs.pop(name) for name in names}, **kwargs)
 
     @property
     def exits(self) -> list[int]:

@@ -150,6 +150,7 @@ FAMILY = Family(
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
+    networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, "adadepth.models.early_exit.layouts:to_network"),
     adopts="adadepth.models.early_exit.pretrained:build_from_base",
     text="blocks",

@@ -27,7 +27,8 @@ from transformers import (
 )
 from transformers.activations import ACT2FN
 
-from adadepth.errors import ConfigError
+from adadepth.config.declaration import get_field_specs
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
 from adadepth.models.early_exit.configuration import EarlyExitConfig
@@ -50,8 +51,16 @@ from adadepth.models.shared.losses import (
     count_head_classes,
     takes_one_class,
 )
+from adadepth.models.shared.network_loading import map_network_names
 from adadepth.models.shared.network_model import NetworkModel
+from adadepth.models.shared.network_settings import DECODERS
 from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.models.shared.published_files import (
+    find_folder,
+    is_rotary_table,
+    load_stored_weights,
+    read_generation_config,
+)
 from adadepth.models.shared.steps import (
     ExitRuleKnob,
     resolve_exit_rule,
@@ -185,6 +194,29 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         self._step: int | None = None
         self._total = 1
         self.post_init()
+
+    @classmethod
+    def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Load a causal language model of transformers, such as LayerSkip's, with exits after its layers.
+
+        Raises:
+            CheckpointError: If this is another head.
+        """
+        if path is None or stored.get("model_type") not in DECODERS:
+            return None
+        if cls.mapping is not MODEL_FOR_CAUSAL_LM_MAPPING:
+            problem = f"contains a model of type {stored['model_type']}; {cls.__name__} reads early_exit"
+            raise CheckpointError(f"{path}: {problem}{cls.advise(path, stored)}")
+        more, config = dict(options), options.get("config")
+        if not isinstance(config, EarlyExitConfig):
+            fields = [name for name in more if name in get_field_specs(EarlyExitConfig)]
+            config = EarlyExitConfig.from_dict(dict(stored), **{name: more.pop(name) for name in fields})
+        names = {name: ours for ours, name in map_network_names(cls, config).items()}
+        weights = load_stored_weights(find_folder(path, options)).items()
+        more["state_dict"] = {names.get(name, name): weight for name, weight in weights if not is_rotary_table(name)}
+        if more.get("generation_config") is None:
+            more["generation_config"] = read_generation_config(path, options)
+        return more | {"config": config}
 
     @classmethod
     def advise(cls, path: Any, stored: Mapping[str, Any]) -> str:

@@ -29,10 +29,10 @@ from transformers import GenerationConfig, HrmTextConfig
 
 from adadepth.errors import CheckpointError
 from adadepth.models.shared.published_files import (
-    HUB_OPTIONS,
     TOKEN_FIELDS,
     TOKENIZER_FILES,
     find_folder,
+    is_rotary_table,
     list_stored_weights,
     load_stored_weights,
 )
@@ -98,7 +98,6 @@ NORM_NAMES: dict[str | None, tuple[str, ...]] = {
         "input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm",
     ),
 }  # fmt: skip
-_TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")  # rotary tables, which follow from the configuration
 
 
 def read_published_weights(folder: Path, stored: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -114,25 +113,11 @@ def read_published_weights(folder: Path, stored: Mapping[str, Any]) -> dict[str,
     return dict(rename_weights(load_stored_weights(folder), stored))
 
 
-def read_generation_config(path: Any, options: Mapping[str, Any], config: Any) -> GenerationConfig | None:
-    """Load the generation configuration of a published model's folder, or return None if it has none.
-
-    transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
-    are kept. A retrofit's special tokens come from its converted configuration where those of Huginn are stored.
-    """
-    hub_options = {name: options[name] for name in (*HUB_OPTIONS, "subfolder") if name in options}
-    try:
-        stored = GenerationConfig.from_pretrained(path, **hub_options)
-    except OSError:
-        return None
+def replace_stale_tokens(generation: GenerationConfig, config: Any) -> None:
+    """Replace special tokens of Huginn in a retrofit's generation configuration by those of its converted one."""
     for name in TOKEN_FIELDS if config.base_config is not None else ():
-        if _is_of_huginn(getattr(stored, name)):
-            setattr(stored, name, getattr(config, name))
-    try:
-        stored.validate(strict=True)
-    except ValueError:
-        return GenerationConfig(**{name: getattr(stored, name) for name in TOKEN_FIELDS})
-    return stored
+        if _is_of_huginn(getattr(generation, name)):
+            setattr(generation, name, getattr(config, name))
 
 
 def convert_config(stored: Mapping[str, Any], path: Any = None) -> dict[str, Any]:
@@ -221,7 +206,7 @@ def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
             module, parts = _JOINED[joined]
             for part, matrix in zip(parts, weight.chunk(len(parts)), strict=True):
                 yield f"{name.removesuffix(joined)}.{module}.{part}_proj.weight", matrix.contiguous()
-        elif not _TABLES.search(published):
+        elif not is_rotary_table(published):
             yield name, weight
 
 

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -43,8 +44,8 @@ from adadepth.models.looped.cache import LoopedCache, make_cache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import (
     PUBLISHED_MODELS,
-    read_generation_config,
     read_published_weights,
+    replace_stale_tokens,
 )
 from adadepth.models.looped.layers import (
     LoopedHaltingUnit,
@@ -59,7 +60,7 @@ from adadepth.models.looped.token_compaction import begin_running, close, loop_r
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
-from adadepth.models.shared.published_files import find_folder
+from adadepth.models.shared.published_files import find_folder, read_generation_config
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
@@ -86,7 +87,9 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             setattr(config, name, more.pop(name))
         weights = read_published_weights(folder, stored)
         if cls.can_generate() and more.get("generation_config") is None:
-            more["generation_config"] = read_generation_config(path, options, config)
+            more["generation_config"] = read_generation_config(
+                path, options, partial(replace_stale_tokens, config=config)
+            )
         return more | {"config": config, "state_dict": weights}
 
     def _sdpa_can_dispatch(self, is_init_check: bool = False) -> bool:

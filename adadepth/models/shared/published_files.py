@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from huggingface_hub import snapshot_download
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
+from transformers import GenerationConfig
 from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
@@ -19,6 +21,7 @@ from adadepth.errors import CheckpointError
 HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+_TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")
 _FILES = (
     "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *TOKENIZER_FILES,
 )  # fmt: skip
@@ -72,6 +75,38 @@ def load_stored_weights(folder: Path) -> dict[str, Tensor]:
     for file in tensors or pickles:
         weights |= load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)
     return weights
+
+
+def is_rotary_table(name: str) -> bool:
+    """Return whether a stored weight is a table of rotary positions, which follows from the configuration."""
+    return _TABLES.search(name) is not None
+
+
+def read_generation_config(
+    path: Any, options: Mapping[str, Any], correct: Callable[[GenerationConfig], None] | None = None
+) -> GenerationConfig | None:
+    """Load the generation configuration of a published model, or return None if it has none.
+
+    transformers refuses to save a model with contradictory generation settings. In that case, only the special tokens
+    are kept.
+
+    Args:
+        path: Folder or hub id.
+        options: Arguments of `from_pretrained`.
+        correct: Function that changes stale values of the configuration, if there may be some.
+    """
+    hub_options = {name: options[name] for name in (*HUB_OPTIONS, "subfolder") if name in options}
+    try:
+        stored = GenerationConfig.from_pretrained(path, **hub_options)
+    except OSError:
+        return None
+    if correct is not None:
+        correct(stored)
+    try:
+        stored.validate(strict=True)
+    except ValueError:
+        return GenerationConfig(**{name: getattr(stored, name) for name in TOKEN_FIELDS})
+    return stored
 
 
 def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:

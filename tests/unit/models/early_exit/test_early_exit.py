@@ -339,13 +339,16 @@ def test_a_network_without_a_list_of_layers_is_refused() -> None:
 
 
 def test_a_folder_of_a_plain_network_is_refused_with_the_function_that_adds_exits(tmp_path: Path) -> None:
-    small()._build_stock().save_pretrained(tmp_path)
-    with pytest.raises(CheckpointError, match="type llama; EarlyExitForCausalLM reads early_exit") as error:
-        EarlyExitForCausalLM.from_pretrained(tmp_path)
-    assert str(error.value).endswith(f"adadepth.add_exits({str(tmp_path)!r}) adds exits to a network of transformers")
-    small(EarlyExitForMaskedLM, "bert")._build_stock().save_pretrained(tmp_path)
+    small(TEXTS)._build_stock().save_pretrained(tmp_path)
+    with pytest.raises(
+        CheckpointError, match="type llama; EarlyExitForSequenceClassification reads early_exit"
+    ) as error:
+        TEXTS.from_pretrained(tmp_path)
+    expected = f"add_exits({str(tmp_path)!r}, model_class={TEXTS.__name__}) adds exits to a network of transformers"
+    assert str(error.value).endswith(expected)
+    small(MASKED, "bert")._build_stock().save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match=r"', model_class=EarlyExitForMaskedLM\) adds exits"):
-        EarlyExitForMaskedLM.from_pretrained(tmp_path)
+        MASKED.from_pretrained(tmp_path)
 
 
 def test_weights_of_zero_are_refused() -> None:
