@@ -155,7 +155,11 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
     """Check the settings `exit_rules`, `adopt_rule` and `predictions`, which need an evaluation of examples."""
-    has_examples = config.task in (Task.finetune, Task.pretrain) or get_kind(config.dataset).reading == "blocks"
+    kind = get_kind(config.dataset)
+    # Data with an evaluation of their own check the setting themselves.
+    has_examples = (
+        config.task in (Task.finetune, Task.pretrain) or kind.reading == "blocks" or kind.evaluate is not None
+    )
     if config.exit_rules and not has_examples:
         data = "labelled data, masked words or blocks of text"
         yield f"exit_rules={config.exit_rules}: only used with {data}, not with task={config.task}"

@@ -359,9 +359,9 @@ def list_input_columns(dataset: DatasetConfig) -> list[str] | None:
 
 
 def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
-    """Return key and value of the data setting for how many positions the model needs."""
+    """Return key and value of the data setting for how many positions the model needs; 0 if the setting is None."""
     name = get_kind(dataset).positions
-    return f"dataset.{name}", getattr(dataset, name)
+    return f"dataset.{name}", getattr(dataset, name) or 0
 
 
 def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:

@@ -38,11 +38,8 @@ class ExitCost:
             reads: Signals that the exit rule computes for a unit after every update until its exit. If it does not read
                 predictions, only one prediction per unit is counted, at its exit.
         """
-        lengths, work = records.lengths, float(self.model.price(self._trace(records, exit_steps)).adaptive)
-        for signal in {LOGITS, *reads}:
-            often = exit_steps.double() if signal in reads else torch.ones(len(exit_steps), dtype=torch.float64)
-            work += float((often * self.model.reading_work(signal, lengths)).sum())
-        return work
+        work = float(self.model.price(self._trace(records, exit_steps)).adaptive)
+        return work + count_reading_macs(self.model, records.lengths, exit_steps, reads)
 
     def _trace(self, records: StepRecords, exit_steps: Tensor) -> DepthTrace:
         if self.by_token:
@@ -50,6 +47,23 @@ class ExitCost:
         if self.model.depth_unit == "token":
             return _trace_tokens_together(records, exit_steps)
         return _trace_sequences(records, exit_steps)
+
+
+def count_reading_macs(model: DepthModel, lengths: Tensor, exit_steps: Tensor, reads: Collection[str]) -> float:
+    """Return the multiply-accumulates of the predictions and of the signals that an exit rule reads, over all units.
+
+    Args:
+        model: Model that predicts.
+        lengths: Number of tokens in the text of each unit, (M,).
+        exit_steps: Step after which each unit exits, int64, (M,).
+        reads: Signals that the exit rule computes for a unit after every update until its exit. If it does not read
+            predictions, only one prediction per unit is counted.
+    """
+    work = 0.0
+    for signal in {LOGITS, *reads}:
+        often = exit_steps.double() if signal in reads else torch.ones_like(exit_steps, dtype=torch.float64)
+        work += float((often * model.reading_work(signal, lengths)).sum())
+    return work
 
 
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:

@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from adadepth.config.kinds import kinds
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS
 from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report.baseline_comparison import SURE, UNDECIDED, format_whole_percent
@@ -44,11 +45,23 @@ def build_facts_section(files: RunFiles) -> Section:
         missing=Markup("").join(missing),
         facts=facts(files),
         table=table if metrics else None,
-        expects_metrics="run.json" not in files.missing and not is_summary_of_seeds(files) and not files.of(TEXTS_FILE),
+        expects_metrics=_lacks_metrics(files),
         config=read_config_text(files),
     )
     sample = f"n = {files.of(SEEDS)['n']} runs" if is_summary_of_seeds(files) else "n = 1 run"
     return Section("Run", "run", html, tables=[table] if metrics else [], of=sample)
+
+
+def _lacks_metrics(files: RunFiles) -> bool:
+    """Return whether a run should have metrics in run.json but has none."""
+    expects_metrics = not is_summary_of_seeds(files) and not files.of(TEXTS_FILE)
+    return "run.json" not in files.missing and expects_metrics and not files.run.get("final_metrics")
+
+
+def _get_length_setting(files: RunFiles) -> str:
+    """Return the name of the data setting for the length of texts."""
+    kind = kinds().get(str(files.run.get("dataset_schema")))
+    return "sequence_length" if kind is None else kind.positions
 
 
 def title(files: RunFiles) -> str:
@@ -62,7 +75,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     data = config.get("dataset") or {}
     values = {
         **_get_settings(files),
-        "Data": _join_settings({key: data.get(key) for key in ("name", "source", "sequence_length")}),
+        "Data": _join_settings({key: data.get(key) for key in ("name", "source", _get_length_setting(files))}),
         "Tokenizer": tokenizer(files) if get_run_unit(files) == "architecture" else "",
         "Evaluated": _format_value(run.get("evaluated")),
         "Step": "" if (step := get_evaluation_step(files)) is None else number(step),
