@@ -109,6 +109,7 @@ class Family:
             registered anyway.
         encoder: Class of the model without a head, which probes read; see `DepthModel`. None if its states cannot be
             read.
+        encoder_traces: Whether the output of `encoder` has a `DepthTrace`, because its tokens halt without a head.
         tokenizer: Fast tokenizer class that AutoTokenizer loads for the family, or None if the family has none of its
             own.
         public: Objects that the package `adadepth` exports additionally, by public name.
@@ -168,6 +169,7 @@ class Family:
     heads: Mapping[str, str]
     auto: Mapping[str, str] = field(default_factory=dict)
     encoder: str | None = None
+    encoder_traces: bool = False
     tokenizer: str | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     loss_parts: Mapping[str, str | None] = field(default_factory=dict)

@@ -26,6 +26,7 @@ _HEADS = {
     "masks": ("pretraining",),
     "next": ("language_model",),
     "cells": ("puzzle",),
+    "depths": (),  # of encoders without a head
 }
 _AUTO = {
     "classes": "AutoModelForSequenceClassification",
@@ -40,9 +41,9 @@ _ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def get_prediction_type(model: object) -> str | None:
-    """Return what a model predicts for a text: `classes`, `tags`, `masks`, `next` (word) or `cells` (of a puzzle).
+    """Return what a model predicts for a text: `classes`, `tags`, `masks`, `next` (word), `cells` (of a puzzle).
 
-    The result is None if the model predicts nothing about texts.
+    The result is `depths` for an encoder whose tokens halt without a head, and None for models that do not read texts.
     """
     for kind in _HEADS:
         if isinstance(model, tuple(_load_heads(kind).values()) + tuple(_load_generic_heads(kind))):
@@ -214,6 +215,15 @@ def list_end_tokens(model: Any, tokenizer: Any) -> list[int]:
     return list(dict.fromkeys([tokenizer.eos_token_id, *(number for number in candidates if number in never_text)]))
 
 
+def find_start_token(model: Any, tokenizer: Any) -> int:
+    """Return the token id before a text: the start of a text if model and tokenizer agree on it, or the end of a text.
+
+    Models that adadepth trains read the end of the text before. Published models may have a start token of their own.
+    """
+    start, configured = tokenizer.bos_token_id, getattr(model.config, "bos_token_id", None)
+    return int(tokenizer.eos_token_id if start is None or start != configured else start)
+
+
 def get_first_tokens(model: Any) -> dict[str, Any]:
     """Return the arguments of `Layout.from_tokenizer` for the special tokens that begin a text, if not one [CLS].
 
@@ -228,6 +238,8 @@ def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
     """Return the model classes of all families for one kind of prediction, by class name."""
     readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
     references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
+    if kind == "depths":
+        references += [family.encoder for family in readers if family.encoder is not None and family.encoder_traces]
     references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
     classes = {reference.rpartition(":")[2]: load(reference) for reference in references}
     return dict(sorted(classes.items()))

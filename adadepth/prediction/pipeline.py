@@ -22,6 +22,7 @@ from adadepth.models.shared.albert.heads import PretrainingHeads
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
 from adadepth.prediction.models import (
     build_layout,
+    find_start_token,
     format_unsupported,
     get_prediction_type,
     has_generated_symbols,
@@ -55,7 +56,8 @@ class Pipeline:
     It is not a subclass of transformers' `Pipeline`; docs/decisions/0019 gives the reasons.
 
     Args:
-        model: Classifier, regressor or tagger of texts, masked or causal language model, or puzzle model.
+        model: Classifier, regressor or tagger of texts, masked or causal language model, puzzle model, or encoder whose
+            tokens halt, such as `AlbertActModel`.
         tokenizer: Fast tokenizer of the model.
         batch_size: Number of texts in a batch. Language models read one text at a time.
         device: Device to compute on, or None for the device of the model.
@@ -223,7 +225,7 @@ class Pipeline:
 
     def _prepend_start(self, ids: Tensor) -> Tensor:
         """Prepend to token ids the start token used in training, (1, S) to (1, S + 1)."""
-        return torch.nn.functional.pad(ids, (1, 0), value=self.tokenizer.eos_token_id)
+        return torch.nn.functional.pad(ids, (1, 0), value=find_start_token(self.model, self.tokenizer))
 
     @refuse_panics("tokenizer")
     def priced(
@@ -387,7 +389,7 @@ class Pipeline:
     def _build_options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Return the model's keyword arguments for early exit, such as the exit rule."""
         model = self.model
-        if not model.exit_signals or self.predicts == "masks":
+        if not model.exit_signals or self.predicts in ("masks", "depths"):
             return {}
         # Where tokens halt, running all steps is another computation, with other states of the halted tokens.
         all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
@@ -422,8 +424,8 @@ class Pipeline:
         return predictions
 
     def _answer_tokens(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
-        """Return the predictions for single tokens by position, or None for models that predict whole texts."""
-        if self.predicts in ("classes", "cells"):
+        """Return the predictions for single tokens by position, or None for models that have none."""
+        if self.predicts in ("classes", "cells", "depths"):
             return None
         ids = batch["input_ids"]
         answers: _Answers = [{} for _ in ids]

@@ -253,6 +253,9 @@ def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _R
         return {"prediction": label, "probabilities": scores, **updates}
     if predicts == "tags":
         return _build_token_columns(prediction, len(text))
+    if predicts == "depths":
+        depths = [token.updates for token in prediction.tokens or []]
+        return {**updates, "token_updates": [_round(depth) for depth in depths]}
     if predicts == "masks":
         return _build_token_columns(prediction, None) | updates
     row = {"prediction": prediction.label, "probability": _round(prediction.score), **updates}

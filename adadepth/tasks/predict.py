@@ -44,7 +44,7 @@ from adadepth.tasks.stored_models import (
 
 _FILE = "@"
 _PAIR = "\t"
-_CUT = ("classes", "tags", "masks")  # kinds of prediction for which texts are cut at the length of training
+_CUT = ("classes", "tags", "masks", "depths")  # kinds of prediction for which texts are cut at the length of training
 _BLANKS = " \t"
 _MAX_BYTES = 2**25  # of a file of texts, which are read at once and appear on a page
 

@@ -185,6 +185,7 @@ FAMILY = Family(
         "multiple_choice": f"{_HEADS}:AlbertActForMultipleChoice",
     },
     encoder=f"{_MODELING}:AlbertActModel",
+    encoder_traces=True,
     auto={"AutoModel": f"{_MODELING}:AlbertActModel", "AutoModelForMaskedLM": f"{_HEADS}:AlbertActForMaskedLM"},
     tokenizer="transformers.models.albert:AlbertTokenizer",
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},

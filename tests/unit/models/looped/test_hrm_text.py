@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModelForCausalLM, GenerationConfig, HrmTextConfig, HrmTextForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig, HrmTextForCausalLM
 
 from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, decode_texts, tasks
 from adadepth.contrib.serve.answers import compute_answer
@@ -22,23 +22,14 @@ from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
+from tests.unit.models.looped.published_support import PIECES
+from tests.unit.models.looped.published_support import build_hrm_text as published
 
-PIECES, LENGTH = 61, 9
-SIZES = {
-    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
-    "initializer_range": 0.2, "max_position_embeddings": 128, "L_cycles": 3,
-}  # fmt: skip
+LENGTH = 9
 IDS = torch.randint(0, PIECES, (2, LENGTH), generator=torch.Generator().manual_seed(1))
 PREFIX = (torch.arange(LENGTH) < torch.tensor([[6], [3]])).long()
 GREEDY = {"max_new_tokens": 7, "do_sample": False, "pad_token_id": 0}
-
-
-def published(cycles: int = 2, vocab_size: int = PIECES, **fields: Any) -> Any:
-    """transformers' own class with random weights, and a first low-level state that is not zero."""
-    torch.manual_seed(3)
-    model = HrmTextForCausalLM(HrmTextConfig(vocab_size=vocab_size, H_cycles=cycles, **{**SIZES, **fields})).eval()
-    torch.nn.init.normal_(model.model.z_L_init)
-    return model
 
 
 @pytest.fixture(scope="module")
