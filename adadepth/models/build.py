@@ -328,10 +328,10 @@ def _wrap_network(config: PreTrainedConfig, settings: ModelConfig, overrides: Co
 
     Settings of the command line that are not the network's own become fields.
     """
-    spec, known = family(settings.name), set(_list_model_settings(settings))
+    spec, fields = family(settings.name), set(_list_model_settings(settings))
     if config.model_type not in spec.networks:
         return config
-    values = {name: getattr(settings, name) for name in overrides if name in known and not hasattr(config, name)}
+    values = {name: getattr(settings, name) for name in overrides if name in fields and not hasattr(config, name)}
     chosen = {name: getattr(value, "value", value) for name, value in values.items() if value is not None}
     try:
         wrapped: PreTrainedConfig = load(spec.config).from_dict(config.to_dict(), **chosen)

@@ -23,12 +23,14 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
+from adadepth.config.declaration import get_field_specs
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
 from adadepth.models.albert_act.ragged import PackedPositions, build_positions, run_ragged
 from adadepth.models.albert_act.readouts import ReadoutStates
 from adadepth.models.albert_act.recurrence import AlbertActTransformer, StateRecord
+from adadepth.models.albert_act.tf_weights import find_tf_weights, read_tf_weights
 from adadepth.models.contract import DepthKnob, HoldsBudget, ReplaysHalting
 from adadepth.models.shared.albert.block import (
     AlbertAttention,
@@ -132,6 +134,20 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
     depth_unit = "token"
     depth_knob = "halting threshold 1 - act_epsilon"
     shows_states = True
+
+    @classmethod
+    def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Load a published model whose only weights are those of TensorFlow, `tf_model.h5`."""
+        if path is None or stored.get("model_type") != cls.config_class.model_type:
+            return None
+        file = find_tf_weights(path, options)
+        if file is None:
+            return None
+        more = dict(options)
+        config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
+        for name in [name for name in more if name in get_field_specs(type(config)) or name == "num_labels"]:
+            setattr(config, name, more.pop(name))
+        return {**more, "config": config, "state_dict": read_tf_weights(path, file)}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
