@@ -25,7 +25,6 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_IND
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.models.loading import (
-    PublishedFolder,
     StrictLoading,
     find_family,
     name_setting,
@@ -72,21 +71,24 @@ def read_config(key: str, path: str) -> PreTrainedConfig:
         CheckpointError: If there is no configuration, or a file of the folder cannot belong to a model.
     """
     check_files(key, path)
-    with name_setting(key, path):
-        published = None if Path(path, CONFIG_NAME).is_file() else read_published_folder(path, {})
-    if published is not None:
-        return _build_published_config(key, path, published)
     try:
         return load_with_code_policy(path, lambda trust: _load_config(path, trust))
     except Exception as error:  # a wrong type of a field raises errors of many classes
-        if os.path.isfile(Path(path, CONFIG_NAME)) and "trust_remote_code" not in str(error):
+        is_stored = os.path.isfile(Path(path, CONFIG_NAME))
+        if not is_stored and (published := _read_published_config(key, path)) is not None:
+            return published
+        if is_stored and "trust_remote_code" not in str(error):
             raise CheckpointError(f"{key}={path}: its {CONFIG_NAME}: {_extract_reason(error)}") from error
         what = "a folder without a model" if os.path.isdir(path) else "neither a folder nor a model on the hub"
         raise CheckpointError(f"{key}={path}: {what} ({get_first_line(error)})") from error
 
 
-def _build_published_config(key: str, path: str, published: PublishedFolder) -> PreTrainedConfig:
-    """Build the configuration of a folder of published training code."""
+def _read_published_config(key: str, path: str) -> PreTrainedConfig | None:
+    """Read the configuration of a folder of published training code, or return None for other paths."""
+    with name_setting(key, path):
+        published = read_published_folder(path, {})
+    if published is None:
+        return None
     try:
         config: PreTrainedConfig = load(families()[published.config["model_type"]].config).from_dict(published.config)
     except (UserError, StrictDataclassError) as error:

@@ -61,20 +61,23 @@ def load_model_and_tokenizer(path: Any) -> tuple[Any, Any]:
     config = read_config("model", folder)
     model = load_with_weights("model", folder, resolve_model_class("model", folder, config), config)
     with convert_loading_errors("model", folder):
-        published = build_published_tokenizer(folder)
+        published = build_published_tokenizer(folder, config)
         return model, published or AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
 
 
-def build_published_tokenizer(path: str) -> PreTrainedTokenizerFast | None:
+def build_published_tokenizer(path: str, config: PreTrainedConfig) -> PreTrainedTokenizerFast | None:
     """Build the tokenizer of a model of published training code, which stores none, or return None for other models.
 
     Args:
         path: Folder or hub id of the model.
+        config: Configuration of the model.
 
     Raises:
         CheckpointError: If the symbols of its puzzles are unknown.
     """
-    published = read_published_folder(path, {})
+    spec = families().get(config.model_type)
+    has_reader = spec is not None and spec.folders_from is not None
+    published = read_published_folder(path, {}) if has_reader else None
     if published is None:
         return None
     if published.symbols is None:

@@ -107,7 +107,7 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     pipeline = Pipeline(
         model,
-        _load_tokenizer(config, path),
+        _load_tokenizer(config, model, path),
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
         max_length=_choose_max_length(config, model, path),
@@ -163,13 +163,13 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
     return texts
 
 
-def _load_tokenizer(config: ExperimentConfig, path: str) -> Any:
+def _load_tokenizer(config: ExperimentConfig, model: Any, path: str) -> Any:
     """Load the tokenizer of the checkpoint, or the one that the configuration names."""
     tokenizer_path = choose_checkpoint_tokenizer(config, path).path
     assert tokenizer_path is not None
     if tokenizer_path == path:
         with name_setting("checkpoint", path):
-            published = build_published_tokenizer(path)
+            published = build_published_tokenizer(path, model.config)
         if published is not None:
             return published
     return load_tokenizer(tokenizer_path, ())

@@ -25,6 +25,7 @@ from tests.cli.support import Command
 from tests.models_support import SMALL, small_act
 from tests.puzzles_support import SUDOKU, written_table
 from tests.unit.data.tokenizers_support import TEXT, tokenizer
+from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
 from tests.unit.models.looped.published_support import (
     HUGINN,
     OURO,
@@ -132,6 +133,7 @@ KINDS = {
         )
         for kind in ("llama", "olmo2", "gemma2")
     },
+    "layerskip": Kind(write_layerskip, "exit_tiny", SENTENCE, CAUSAL, LAYERS),
     "albert_act": Kind(write_albert_act, "act_tiny", SENTENCE, MASKS, 6, has_head=False),
     "albert_act_pretraining": Kind(
         lambda folder: write_albert_act(folder, "AlbertActForPreTraining"), "act_tiny", MASKED, MASKS, 6

@@ -80,10 +80,15 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
         cls, pretrained_model_name_or_path: Any, **kwargs: Any
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """Read the fields of a configuration, which may be that of a folder of the published code."""
-        published = read_published_folder(pretrained_model_name_or_path, kwargs)
-        if published is not None:
-            return published.config, kwargs
-        fields, options = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        missing: OSError | None = None
+        try:
+            fields, options = super().get_config_dict(pretrained_model_name_or_path, **kwargs)
+        except OSError as error:
+            fields, options, missing = {}, kwargs, error
+        if not fields and (published := read_published_folder(pretrained_model_name_or_path, kwargs)) is not None:
+            return dict(published.config), kwargs
+        if missing is not None:
+            raise missing
         return fields, options
 
 

@@ -210,7 +210,8 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
         """Load a TRM or HRM from a folder or hub id that the published code wrote, without running its code."""
-        folder = None if path is None else find_published_folder(path, options)
+        is_ours = path is None or "transformers_version" in stored  # which every saved configuration has
+        folder = None if is_ours else find_published_folder(path, options)
         if folder is None:
             return None
         more = dict(options)

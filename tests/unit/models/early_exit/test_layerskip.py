@@ -19,27 +19,15 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_language_model
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.early_exit.early_exit_support import IDS, draw_weights, near
-
-LAYERS, ROPE = 5, {"rope_type": "llama3", "rope_theta": 5e5, "factor": 32.0, "low_freq_factor": 1.0,
-                   "high_freq_factor": 4.0, "original_max_position_embeddings": 16}  # fmt: skip
+from tests.unit.models.early_exit.early_exit_support import IDS, near
+from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small Llama 3.2 with tied embeddings, its tokenizer, and a file of text beside it."""
     folder: Path = tmp_path_factory.mktemp("layerskip") / "published"
-    words = tokenizer("roberta")
-    config = LlamaConfig(
-        vocab_size=len(words) + 3, hidden_size=32, num_hidden_layers=LAYERS, num_attention_heads=4,
-        num_key_value_heads=2, intermediate_size=48, max_position_embeddings=128, tie_word_embeddings=True,
-        rope_parameters=ROPE, eos_token_id=words.eos_token_id, bos_token_id=words.bos_token_id,
-    )  # fmt: skip
-    llama = draw_weights(LlamaForCausalLM(config))
-    llama.save_pretrained(folder)
-    contradictory = {"do_sample": False, "temperature": 0.6, "top_p": 0.9, "eos_token_id": words.eos_token_id}
-    (folder / "generation_config.json").write_text(json.dumps(contradictory))
-    words.save_pretrained(folder)
+    write_layerskip(folder)
     (folder.parent / "text.txt").write_text("\n\n".join(["don't stop the naive cat: 12 of 345 cats don't"] * 60))
     return folder
 
