@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -161,6 +162,13 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             return [self.low_cycles] * loops
         padded = [1] * (loops - len(self.low_backprop)) + self.low_backprop
         return [min(cycles, self.low_cycles) for cycles in padded[:loops]]
+
+    @property
+    def embedding_factor(self) -> float:
+        """Factor of the embeddings."""
+        if self.embedding_scale is not None:
+            return self.embedding_scale
+        return math.sqrt(self.hidden_size) if self.scale_embeddings else 1.0
 
     @property
     def width_of_head(self) -> int:

@@ -304,6 +304,7 @@ FAMILY = Family(
     layouts={
         "ouro": "adadepth.models.looped.layouts:to_ouro",
         "huginn": "adadepth.models.looped.layouts:to_huginn",
+        "hrm_text": "adadepth.models.looped.layouts:to_hrm_text",
         **dict.fromkeys(DECODERS, "adadepth.models.looped.layouts:to_decoder"),
     },
     adopts="adadepth.models.looped.retrofit:build_from_decoder",

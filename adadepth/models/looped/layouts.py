@@ -1,4 +1,4 @@
-"""Writing of looped language models as Ouro, Huginn, retrofits and plain decoders of transformers are published.
+"""Writing of looped language models as Ouro, Huginn, HRM-Text, retrofits and plain decoders are published.
 
 This is the inverse of `convert`. The written configuration is converted back, and a setting that then has another value
 is refused, unless it only concerns training.
@@ -73,6 +73,12 @@ _RAVEN_NAMES = (
     (r"\.self_attn\.([qk])_norm\.", r".attn.\1_norm."),
     (r"\.mlp\.down_proj\.", ".mlp.proj."),
 )
+_HRM_TEXT_NAMES = (
+    (r"^model\.low\.", "model.L_module.layers."),
+    (r"^model\.core\.", "model.H_module.layers."),
+    (r"^model\.low_start$", "model.z_L_init"),
+    (r"\.self_attn\.o_proj\.", ".attn.o_proj."),
+)
 _LLAMA_NAMES = ((r"\.attention_norm\.", ".input_layernorm."), (r"\.mlp_norm\.", ".post_attention_layernorm."))
 
 
@@ -144,6 +150,40 @@ def to_huginn(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutF
     if base is None:
         published["freqs_cis"] = _build_rotary_table(config)
     return LayoutFiles(stored, published)
+
+
+def to_hrm_text(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:
+    """Convert a looped language model to the layout of HRM-Text, which transformers reads.
+
+    Raises:
+        ConfigError: If a setting differs from those of HRM-Text.
+    """
+    config = model.config
+    _refuse_network(config, layout)
+    if config.low_layers != config.core:
+        raise refuse_setting(layout, "low_layers", config.low_layers, config.core)
+    stored = {
+        "model_type": "hrm_text",
+        "architectures": ["HrmTextForCausalLM"],
+        **_copy_fields(
+            config, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "hidden_act",
+            "max_position_embeddings", "rms_norm_eps", "tie_word_embeddings", "initializer_range", "prefix_lm",
+            "num_hidden_layers", *TOKEN_FIELDS,
+        ),
+        "num_layers_per_stack": config.core,
+        "head_dim": config.width_of_head,
+        "H_cycles": config.num_loops,
+        "L_cycles": config.low_cycles,
+        "L_bp_cycles": config.low_backprop or [config.low_cycles] * config.num_loops,
+        "embedding_scale": config.embedding_factor,
+        "rope_parameters": {"rope_type": "default", "rope_theta": float(config.rope_theta)},
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+    }  # fmt: skip
+    _refuse_other_settings(layout, config, LoopedConfig(**convert_config(stored)), {})
+    return LayoutFiles(stored, _rename(dict(_join_matrices(_drop_tied(config, weights))), _HRM_TEXT_NAMES))
 
 
 def to_decoder(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:
@@ -287,7 +327,9 @@ def _refuse_other_settings(layout: str, config: LoopedConfig, read: LoopedConfig
     """
     ignored = _TRAINING | (frozenset() if config.start == "drawn" else _RANDOM_START)
     ignored |= frozenset() if config.base_config is None else _LAYER_SETTINGS
-    properties = {"num_key_value_heads": "key_value_heads", "head_dim": "width_of_head"}
+    properties = {
+        "num_key_value_heads": "key_value_heads", "head_dim": "width_of_head", "embedding_scale": "embedding_factor",
+    }  # fmt: skip
     names = [name for name, spec in get_field_specs(LoopedSettings).items() if spec.in_model and name not in ignored]
     for name in names:
         value, allowed_value = (getattr(settings, properties.get(name, name)) for settings in (config, read))
@@ -341,6 +383,19 @@ def _fuse(weights: Mapping[str, Tensor], config: LoopedConfig) -> Iterator[tuple
         elif part == "gate_proj.weight":
             yield f"{layer}.mlp.fc.weight", torch.cat([weight, weights[f"{layer}.mlp.up_proj.weight"]])
         elif part not in ("k_proj.weight", "v_proj.weight", "k_proj.bias", "up_proj.weight"):
+            yield name, weight
+
+
+def _join_matrices(weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Yield weights with gate, queries, keys and values of attention in one matrix, and gate and up in another."""
+    for name, weight in weights.items():
+        layer, _, part = name.rpartition(".self_attn." if ".self_attn." in name else ".mlp.")
+        if name.endswith(".self_attn.gate_proj.weight"):
+            matrices = [weights[f"{layer}.self_attn.{letter}_proj.weight"] for letter in "qkv"]
+            yield f"{layer}.attn.gqkv_proj.weight", torch.cat([weight, *matrices])
+        elif name.endswith(".mlp.gate_proj.weight"):
+            yield f"{layer}.mlp.gate_up_proj.weight", torch.cat([weight, weights[f"{layer}.mlp.up_proj.weight"]])
+        elif part not in ("q_proj.weight", "k_proj.weight", "v_proj.weight", "up_proj.weight"):
             yield name, weight
 
 

@@ -310,10 +310,8 @@ class LoopedModel(LoopedPreTrainedModel):
     def embed(self, input_ids: Tensor | None, inputs_embeds: Tensor | None = None) -> Tensor:
         """Return the input of the first layer, (B, T, D), for token ids, (B, T), or given embeddings, (B, T, D)."""
         embedded: Tensor = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        scale = self.config.embedding_scale
-        if scale is None:
-            scale = math.sqrt(self.config.hidden_size) if self.config.scale_embeddings else 1.0
-        return embedded if scale == 1.0 else embedded * scale
+        factor = self.config.embedding_factor
+        return embedded if factor == 1.0 else embedded * factor
 
     def rotation(self, embedded: Tensor, positions: Tensor) -> Any:
         """Return the cosines and sines of rotary position embeddings for the given positions, (B, T)."""

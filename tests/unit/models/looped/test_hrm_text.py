@@ -22,6 +22,7 @@ from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
+from tests.unit.models.looped.looped_support import KINDS, small
 from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
 from tests.unit.models.looped.published_support import PIECES
 from tests.unit.models.looped.published_support import build_hrm_text as published
@@ -218,6 +219,34 @@ def test_what_is_saved_is_ours(ours: Any, tmp_path: Path) -> None:
         with torch.no_grad():
             assert torch.equal(again(IDS, token_type_ids=PREFIX).logits, ours(IDS, token_type_ids=PREFIX).logits)
         assert again.config.low_backprop == [2]
+
+
+def test_the_published_layout_is_read_by_transformers(folder: Path, ours: Any, tmp_path: Path) -> None:
+    ours.save_pretrained(tmp_path, layout="hrm_text")
+    written, published_weights = (load_file(path / "model.safetensors") for path in (tmp_path, folder))
+    assert written.keys() == published_weights.keys()
+    assert all(torch.equal(weight, published_weights[name]) for name, weight in written.items())
+    described, expected = (json.loads((path / "config.json").read_text()) for path in (tmp_path, folder))
+    assert {name: described[name] for name in expected if name in described and expected[name] != described[name]} == {}
+    with torch.no_grad():
+        found = HrmTextForCausalLM.from_pretrained(tmp_path).eval()(IDS, token_type_ids=PREFIX).logits
+        assert_near(found, ours(IDS, token_type_ids=PREFIX).logits)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"low_layers": 1}, "low_layers=1: layout=hrm_text needs low_layers=2"),
+        ({"low_layers": 2, "gate": True}, "gate=True: layout=hrm_text needs gate=False"),
+        ({"low_layers": 2, "norm_weights": True}, "norm_weights=True: layout=hrm_text needs norm_weights=False"),
+    ],
+)
+def test_a_layout_that_cannot_express_a_model_is_one_line(fields: dict[str, Any], message: str, tmp_path: Path) -> None:
+    model = small(**KINDS["two states"] | fields)
+    with pytest.raises(ConfigError, match=message):
+        model.save_pretrained(tmp_path, layout="hrm_text")
+    with pytest.raises(ConfigError, match="layout=huginn needs"):
+        model.save_pretrained(tmp_path, layout="huginn")
 
 
 @pytest.mark.parametrize(
