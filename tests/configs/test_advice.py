@@ -55,6 +55,10 @@ ADVICE: list[tuple[str, list[str]]] = [
     ("loop_tiny model.objective=gate", ["model.gate=true"]),
     ("loop_tiny model.exit_rule=quantile:0.5", ["model.gate=true"]),
     ("loop_tiny model.train_loops=drawn", ["model.objective=last"]),
+    (
+        "loop_tiny model.low_layers=1 model.low_backprop=[1] model.train_loops=drawn model.objective=last",
+        ["model.train_loops=fixed"],
+    ),
     ("loop_tiny model.injection=restart", ["model.queries=previous"]),
     (
         "loop_tiny model.loop_curriculum=linear model.objective=gate_alone model.gate=true",
@@ -317,6 +321,7 @@ EXEMPT = {
     ": required by ": "a missing value of the user's; tests/configs/test_mistakes.py",
     "cannot be combined with runtime.offline=true": "what was given",
     "of a tokenizer with all words of a text": "help of a key",
+    "not supported with layout={}": "a setting of a model in Python",
 }  # fmt: skip
 
 

@@ -33,6 +33,7 @@ _PLACES = (
     ("ponder_tiny", "model=stock"), ("ponder_tiny", "dataset=senteval"), ("act_tiny", "dataset=treebank"),
     ("ponder_tiny", "model=looped_mini"), ("loop_trace",), ("loop_mano",), ("loop_tiny",), ("exit_tiny",),
     ("mor_tiny",), ("loop_tiny", "dataset=conversations", "dataset.path=a", "tokenizer.path=a"),
+    ("loop_tiny", "dataset=harness", "mode=evaluate", "checkpoint=a"),
 )  # fmt: skip
 _READ_WITH = {  # a key that only another mode reads
     **dict.fromkeys(("checkpoint", "budget.targets"), ("mode=evaluate", "checkpoint=a")),

@@ -26,7 +26,7 @@ def test_names_and_addresses_are_hosts(host: str) -> None:
 
 
 def test_which_modes_read_checkpoints_and_lists_of_them() -> None:
-    with pytest.raises(ConfigError, match=r"only used with mode=evaluate, predict, probe or serve, but mode=train"):
+    with pytest.raises(ConfigError, match=r"only used with mode=evaluate, predict, export, probe or serve, but mode"):
         configured("act_tiny", "checkpoint=a")
     with pytest.raises(ConfigError, match=r"must be one; a list is only used with mode=serve"):
         configured("act_tiny", "mode=evaluate", "checkpoint=[a,b]")

@@ -6,6 +6,7 @@ import inspect
 
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from adadepth import (
     AlbertActForSequenceClassification,
@@ -70,7 +71,9 @@ DEFAULTS = {
     name: member
     for base in (DepthModel, contract.HoldsBudget)
     for name, member in vars(base).items()
-    if not name.startswith("_") and not getattr(getattr(member, "fget", member), "is_required", False)
+    if not name.startswith("_")
+    and not hasattr(PreTrainedModel, name)
+    and not getattr(getattr(member, "fget", member), "is_required", False)
 }
 
 

@@ -16,7 +16,7 @@ from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, Pipelin
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.unit.data.tokenizers_support import tokenizer
-from tests.unit.models.looped import test_published
+from tests.unit.models.looped import published_support
 from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, looped_llama, near, small
 from tests.unit.models.looped.retrofits_support import KINDS, fields_of, weights_of, write_retrofit
 
@@ -47,13 +47,13 @@ def check_return(published: Path, layout: str, ignored: set[str]) -> None:
 
 
 def test_a_published_ouro_comes_back(tmp_path: Path) -> None:
-    fields = test_published.OURO | {"model_type": "ouro", "early_exit_threshold": 0.7}
-    check_return(test_published.folder_of(tmp_path / "a", fields, test_published.ouro_weights()), "ouro", set())
+    fields = published_support.OURO | {"model_type": "ouro", "early_exit_threshold": 0.7}
+    check_return(published_support.folder_of(tmp_path / "a", fields, published_support.ouro_weights()), "ouro", set())
 
 
 def test_a_published_huginn_comes_back(tmp_path: Path) -> None:
-    fields = test_published.HUGINN | {"model_type": "huginn_raven"}
-    folder = test_published.folder_of(tmp_path / "a", fields, test_published.huginn_weights())
+    fields = published_support.HUGINN | {"model_type": "huginn_raven"}
+    folder = published_support.folder_of(tmp_path / "a", fields, published_support.huginn_weights())
     check_return(folder, "huginn", {"mean_backprop_depth"})  # of training
 
 

@@ -16,7 +16,7 @@ from adadepth.models.looped.loop_adapters import FACTORS, LoopProduct
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
 from tests.unit.models.looped.looped_support import small
-from tests.unit.models.looped.test_retrofit import IDS, LAYERS, decoder, near
+from tests.unit.models.looped.retrofit_support import IDS, LAYERS, decoder, near
 
 RANK = 48  # of every matrix in these decoders
 
