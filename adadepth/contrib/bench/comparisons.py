@@ -19,12 +19,10 @@ from adadepth.contrib.bench.measures import (
 from adadepth.report.table import Column, Table, percent, text
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
-_GATE_RULES = frozenset({"quantile", "correct", "budget"})
+_GATE_RULES = frozenset({"quantile", "correct"})
 _OWN_RULES = frozenset({"run", "budget"})  # the depths of training, and another mean depth set afterwards
 _HALTING_PREFIXES = ("act", "ponder", "halting")  # names of methods that learn where to stop
-_ROUTERS = frozenset(
-    {"mor", "mor_token", "mor_untied", "mod", "router_tuning"}
-)  # names of methods with learned routers
+_ROUTERS = frozenset({"mor", "mor_token", "mor_untied", "mod", "router_tuning"})
 
 
 def _is_learned(method: HaltingMethod) -> bool:

@@ -7,6 +7,8 @@ from adadepth.contrib.bench.measures import HaltingMethod
 _TRAINING = {
     "fixed": "train one fixed depth",
     "layers": "train a stack of different layers instead of one repeated block",
+    "layers_pre": "train a stack of different layers with norms before each branch",
+    "layers_gated": "train one recursion for all tokens",
     "act": "train ACT with the weighted sum of states",
     "act_single": "train ACT with the interpolated state",
     "mean": "train with a loss after every update",
