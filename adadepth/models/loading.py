@@ -145,6 +145,17 @@ class StrictLoading:
         return None
 
 
+def take_config_fields(config: Any, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Set the fields of a configuration that options of `from_pretrained` name, and return the other options.
+
+    The `dtype` stays an option, because transformers loads the weights in it.
+    """
+    fields = {name for name in options if hasattr(config, name) and name != "dtype"}
+    for name in fields:
+        setattr(config, name, options[name])
+    return {name: value for name, value in options.items() if name not in fields}
+
+
 def read_stored_config(path: Any, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the configuration stored next to the weights as a dictionary, or an empty one if there is none."""
     if path is None:

@@ -23,7 +23,6 @@ from transformers.utils.generic import merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from adadepth.budget.controller import smooth_depth
-from adadepth.config.declaration import get_field_specs
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
@@ -32,6 +31,7 @@ from adadepth.models.albert_act.readouts import ReadoutStates
 from adadepth.models.albert_act.recurrence import AlbertActTransformer, StateRecord
 from adadepth.models.albert_act.tf_weights import find_tf_weights, read_tf_weights
 from adadepth.models.contract import DepthKnob, HoldsBudget, ReplaysHalting
+from adadepth.models.loading import take_config_fields
 from adadepth.models.shared.albert.block import (
     AlbertAttention,
     AlbertEmbeddings,
@@ -145,9 +145,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
             return None
         more = dict(options)
         config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
-        for name in [name for name in more if name in get_field_specs(type(config)) or name == "num_labels"]:
-            setattr(config, name, more.pop(name))
-        return {**more, "config": config, "state_dict": read_tf_weights(path, file)}
+        return take_config_fields(config, more) | {"config": config, "state_dict": read_tf_weights(path, file)}
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -11,7 +11,7 @@ stand for, and B_n A_n is the truncated singular value decomposition of W'_n - W
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,6 @@ from transformers import initialization as init
 
 from adadepth.errors import ConfigError
 from adadepth.models.shared.layers import Product
-
-FACTORS = ("loop_a", "loop_b")  # names of the weights of a `LoopProduct` beside those of a linear layer
 
 
 class LoopProduct(Product):
@@ -62,9 +60,8 @@ def draw_factors(layer: LoopProduct) -> None:
     init.zeros_(layer.loop_b)
 
 
-def count_loop_products(layers: nn.Module) -> int:
+def count_loop_products(products: Iterable[LoopProduct]) -> int:
     """Return the MACs of the low-rank changes of one loop per token."""
-    products = [layer for layer in layers.modules() if isinstance(layer, LoopProduct)]
     return sum(layer.loop_a.shape[1] * (layer.in_features + layer.out_features) for layer in products)
 
 

@@ -40,6 +40,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.trace import DepthUnit
 from adadepth.models.contract import DepthModel
+from adadepth.models.loading import take_config_fields
 from adadepth.models.looped.cache import LoopedCache, make_cache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import (
@@ -83,8 +84,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             return None
         more, folder = dict(options), find_folder(path, options)
         config = more.pop("config", None) or cls.config_class.from_dict(dict(stored), name_or_path=str(folder))
-        for name in [name for name in more if hasattr(config, name) and name not in ("dtype", "attn_implementation")]:
-            setattr(config, name, more.pop(name))
+        more = take_config_fields(config, more)
         weights = read_published_weights(folder, stored)
         if cls.can_generate() and more.get("generation_config") is None:
             more["generation_config"] = read_generation_config(

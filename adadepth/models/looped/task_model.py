@@ -276,7 +276,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         token, pair = compute_layer_macs(config)
         layers, stacks = config.layers_per_loop, 1 + (config.low_cycles if config.low_layers else 0)
         adapter = 2.0 * config.hidden_size**2 * stacks if config.injection == "linear" else 0.0
-        adapter += count_loop_products(self.model.core)
+        adapter += count_loop_products(self.model.core.loop_products)
 
         def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
             return token + pair * ((length + 1) / 2 + ran.memory_length)

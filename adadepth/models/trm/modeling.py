@@ -24,7 +24,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import DataError
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
-from adadepth.models.loading import describe_place
+from adadepth.models.loading import describe_place, take_config_fields
 from adadepth.models.shared.losses import LossTerm, combine_terms
 from adadepth.models.shared.steps import (
     ExitRuleKnob,
@@ -216,8 +216,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             return None
         more = dict(options)
         config = more.pop("config", None) or cls.config_class.from_dict(dict(stored))
-        for name in [name for name in more if hasattr(config, name) and name != "dtype"]:
-            setattr(config, name, more.pop(name))
+        more = take_config_fields(config, more)
         weights, source = read_weights(folder, describe_place(path))
         logger.info("%s: read %s", path, source)
         return more | {"config": config, "state_dict": weights}

@@ -12,13 +12,14 @@ import torch
 from adadepth import LoopedConfig, LoopedForCausalLM
 from adadepth.errors import ConfigError
 from adadepth.models.folder import read_config
-from adadepth.models.looped.loop_adapters import FACTORS, LoopProduct
+from adadepth.models.looped.loop_adapters import LoopProduct
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
 from tests.unit.models.looped.looped_support import small
 from tests.unit.models.looped.retrofit_support import IDS, LAYERS, decoder, near
 
 RANK = 48  # of every matrix in these decoders
+FACTORS = ("loop_a", "loop_b")  # names of the weights of a change
 
 
 def even_decoder(kind: str = "llama", **fields: Any) -> Any:
