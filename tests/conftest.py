@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import settings
 
 from tests.composition_support import compose_once, read_yaml_fast
 
@@ -40,8 +40,7 @@ os.environ.update(
 )
 
 # How long an example takes depends on what else the machine does: that is no property of the code.
-# A busy machine draws examples slowly, which is no defect of a test.
-settings.register_profile("quick", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", deadline=None, max_examples=40)
 settings.register_profile("thorough", deadline=None)  # `make test-slow` runs tests/property with it
 settings.load_profile("quick")
 
