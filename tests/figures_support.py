@@ -5,24 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 from accelerate.utils import memory
 from PIL import Image
 
+from adadepth.report import export
+from adadepth.report.figure import Figure
 from adadepth.tasks import exit_study, results
 from adadepth.training import profiling
 
 _timed = profiling.time_interleaved
+_convert = export._convert
 
 
 @contextmanager
 def briefly_timed() -> Iterator[None]:
     """Time executions and exit rules once: what a test reads of the times is that they are there.
 
-    Nor is garbage looked for at the end of every training, for which Python has its own times.
+    Nor is garbage looked for at the end of every training, for which Python has its own times. Every picture of a run
+    is the first one of its kind; `tests/unit/report` looks at pictures.
     """
+    pictures: dict[str, bytes] = {}
+
+    def convert_once(figure: Figure, kind: Literal["png", "pdf"]) -> bytes:
+        if kind not in pictures:
+            pictures[kind] = _convert(figure, kind)
+        return pictures[kind]
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
         patch.setattr(profiling, "_REPEATS", 1)
@@ -32,6 +44,7 @@ def briefly_timed() -> Iterator[None]:
         patch.setattr(results, "_TIMING_S", 0.0)
         patch.setattr(exit_study, "REPETITIONS", 1)
         patch.setattr(exit_study, "WARM_UP", 0)
+        patch.setattr(export, "_convert", convert_once)
         yield
 
 

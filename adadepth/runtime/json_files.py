@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import stat
 import types
 import typing
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, NamedTuple, NoReturn, Union, get_args, get_origin
 
 from adadepth.errors import CheckpointError
 
@@ -25,7 +26,8 @@ Positive = Annotated[float, ABOVE_0]
 DepthCount = Annotated[int, AT_LEAST_0, 2**16]  # a page has a colour or a row for each
 _WORDS = {dict: "a mapping", list: "a list", str: "a text", int: "a whole number", float: "a number",
           bool: "true or false", type(None): "null"}  # fmt: skip
-_LARGEST = 2**63
+_LARGEST, _LARGEST_FLOAT = 2**63, 2.0**504
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def read_json(path: Path, kind: Any, *, allow_nan: bool = False) -> Any:
@@ -93,58 +95,61 @@ def parse_json(text: str, kind: Any, *, allow_nan: bool = False) -> Any:
     return value
 
 
-def find_type_problem(value: Any, kind: Any, name: str = "") -> str | None:
+def find_type_problem(value: Any, kind: Any) -> str | None:
     """Return which field of a value does not match its type, or None if all match.
 
     Args:
         value: Parsed JSON.
         kind: Type that the value should have.
-        name: Dotted name of the field that holds the value.
 
     Returns:
         A sentence such as `classes.all.n must be a whole number, not 'x'`, or None if the value matches.
     """
-    origin, of = get_origin(kind), get_args(kind)
-    if typing.is_typeddict(kind) or isinstance(kind, Mapping) or origin is dict:
-        return _check_mapping(value, kind, name)
-    if kind is object:
+    check = _build_check(kind) if isinstance(kind, Mapping) else _get_check(kind)
+    if (problem := check(value)) is None:
         return None
-    if kind is Any:
-        return _check_untyped(value, name)
-    if origin in (Union, types.UnionType):
-        return _check_union(value, of, name)
-    if origin is Annotated:
-        problem = find_type_problem(value, of[0], name)
-        is_below = problem is None and (value < 0 or (value == 0 and ABOVE_0 in of))
-        if problem is None and len(of) > 2 and value > of[2]:
-            return f"{_format_field(name)} must be at most {of[2]}, not {value}"
-        return f"{_format_field(name)} must be {of[1]}, not {value}" if is_below else problem
-    if origin is Literal:
-        return (
-            None if value in of and isinstance(value, str) else _format_problem(name, f"one of {', '.join(of)}", value)
-        )
-    if origin is list:
-        if not isinstance(value, list):
-            return _format_problem(name, "a list", value)
-        return _check_children([(number, child, of[0]) for number, child in enumerate(value)], name)
-    if origin is tuple:
-        return _check_tuple(value, of, name)
-    return _check_scalar(value, kind, name)
+    name = ".".join(map(str, problem.keys)) or "the file"
+    return f"{name} {problem.words}".encode("utf-8", "backslashreplace").decode()
 
 
-def _check_mapping(value: Any, kind: Any, name: str) -> str | None:
-    if not isinstance(value, dict):
-        return _format_problem(name, "a mapping", value)
-    required: list[str] = []
-    if get_origin(kind) is dict:
-        fields = dict.fromkeys(value, get_args(kind)[1])
-    elif isinstance(kind, Mapping):  # the fields of a plug-in are optional
-        fields = dict(kind)
-    else:
+class _Problem(NamedTuple):
+    """Mismatch of a field: the keys that lead to it from the outermost value, and what it must be."""
+
+    keys: tuple[Any, ...]
+    words: str
+
+
+_Check = Callable[[Any], _Problem | None]
+
+
+def _build_check(kind: Any) -> _Check:
+    """Build the function that returns the first mismatch between a value and a type."""
+    origin, of = get_origin(kind), get_args(kind)
+    if typing.is_typeddict(kind):
         fields, required = _read_fields(kind)
-    if (missing := next((key for key in required if key not in value), None)) is not None:
-        return f"{_format_field(name)} lacks {missing}"
-    return _check_children([(key, child, fields.get(key, Any)) for key, child in value.items()], name)
+        return partial(_check_mapping, {key: _build_check(field) for key, field in fields.items()}, required, _check_any)
+    if isinstance(kind, Mapping):  # the fields of a plug-in are optional
+        return partial(_check_mapping, {key: _build_check(field) for key, field in kind.items()}, [], _check_any)
+    if origin is dict:
+        return partial(_check_mapping, {}, [], _build_check(of[1]))
+    if kind is object:
+        return lambda value: None
+    if kind is Any:
+        return _check_any
+    if origin in (Union, types.UnionType):
+        return partial(_check_union, [_build_check(option) for option in of], of)
+    if origin is Annotated:
+        return partial(_check_range, _build_check(of[0]), of[1], of[2] if len(of) > 2 else math.inf)
+    if origin is Literal:
+        return partial(_check_literal, of)
+    if origin is list:
+        return partial(_check_list, _build_check(of[0]))
+    if origin is tuple:
+        return partial(_check_tuple, [_build_check(position) for position in of])
+    return partial(_check_scalar, type(None) if kind is None else kind)
+
+
+_get_check = cache(_build_check)
 
 
 @cache
@@ -160,59 +165,87 @@ def _read_fields(kind: Any) -> tuple[dict[str, Any], list[str]]:
     return kinds, [key for key in hints if marks.get(origins[key], kind.__total__)]
 
 
-def _check_children(children: list[tuple[Any, Any, Any]], name: str) -> str | None:
-    """Return the first type mismatch among the keys and values of a mapping or list, or None.
-
-    Each child is a tuple of key or index, value and type.
-    """
-    fields = [(f"{name}.{key}" if name else str(key), *child) for key, *child in children]
-    keys = [(field, key, str) for (field, *_), (key, *_) in zip(fields, children, strict=True) if isinstance(key, str)]
-    return next(filter(None, (find_type_problem(value, kind, field) for field, value, kind in (*keys, *fields))), None)
-
-
-def _check_tuple(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    """Return the first type mismatch in a list with one type per position, or None."""
-    if not isinstance(value, list) or len(value) != len(kinds):
-        return _format_problem(name, f"a list of {len(kinds)}", value)
-    return _check_children([(number, *pair) for number, pair in enumerate(zip(value, kinds, strict=True))], name)
-
-
-def _check_union(value: Any, kinds: tuple[Any, ...], name: str) -> str | None:
-    problems = [find_type_problem(value, kind, name) for kind in kinds]
-    if None in problems:
-        return None
-    deepest = max((problem for problem in problems if problem), key=lambda problem: problem.count("."))
-    words = list(dict.fromkeys(filter(None, map(_describe_kind, kinds))))
-    is_listed = _WORDS.get(type(value), "") in words
-    return deepest if is_listed and isinstance(value, dict | list) else _format_problem(name, " or ".join(words), value)
-
-
-def _check_untyped(value: Any, name: str) -> str | None:
-    """Return the first problem in a value of any type: an unpaired surrogate, or a number that is not finite."""
-    if isinstance(value, dict):
-        return _check_children([(key, child, Any) for key, child in value.items()], name)
-    if isinstance(value, list):
-        return _check_children([(number, child, Any) for number, child in enumerate(value)], name)
-    return _check_scalar(value, type(value), name)
-
-
-def _check_scalar(value: Any, kind: Any, name: str) -> str | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if kind is float and is_number:
-        return (
-            None
-            if abs(value) < _LARGEST**8 and math.isfinite(value)
-            else _format_problem(name, "a finite number", value)
-        )
-    if kind is int and is_number and isinstance(value, int):
-        return None if abs(value) < _LARGEST else _format_problem(name, "a whole number of 64 bits", value)
-    if kind in (None, type(None)):
-        return None if value is None else _format_problem(name, "null", value)
-    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        return _format_problem(name, _WORDS.get(kind, kind.__name__), value)
-    if isinstance(value, str) and any("\ud800" <= character <= "\udfff" for character in value):
-        return f"{_format_field(name)} has unpaired surrogates".encode("ascii", "backslashreplace").decode()
+def _check_mapping(fields: dict[str, _Check], required: list[str], default: _Check, value: Any) -> _Problem | None:
+    """Check the keys of a mapping, and its values by key or else by the default."""
+    if not isinstance(value, dict):
+        return _build_problem("a mapping", value)
+    for key in required:
+        if key not in value:
+            return _Problem((), f"lacks {key}")
+    for key, child in value.items():
+        problem = (_check_text(key) if isinstance(key, str) else None) or fields.get(key, default)(child)
+        if problem is not None:
+            return _Problem((key, *problem.keys), problem.words)
     return None
+
+
+def _check_list(check: _Check, value: Any) -> _Problem | None:
+    if not isinstance(value, list):
+        return _build_problem("a list", value)
+    for number, child in enumerate(value):
+        if (problem := check(child)) is not None:
+            return _Problem((number, *problem.keys), problem.words)
+    return None
+
+
+def _check_tuple(checks: list[_Check], value: Any) -> _Problem | None:
+    """Check a list with one type per position."""
+    if not isinstance(value, list) or len(value) != len(checks):
+        return _build_problem(f"a list of {len(checks)}", value)
+    for number, (check, child) in enumerate(zip(checks, value, strict=True)):
+        if (problem := check(child)) is not None:
+            return _Problem((number, *problem.keys), problem.words)
+    return None
+
+
+def _check_union(checks: list[_Check], kinds: tuple[Any, ...], value: Any) -> _Problem | None:
+    problems = []
+    for check in checks:
+        if (problem := check(value)) is None:
+            return None
+        problems.append(problem)
+    words = list(dict.fromkeys(filter(None, map(_describe_kind, kinds))))
+    if isinstance(value, dict | list) and _WORDS[type(value)] in words:
+        return max(problems, key=lambda problem: len(problem.keys))
+    return _build_problem(" or ".join(words), value)
+
+
+def _check_range(check: _Check, minimum: str, maximum: float, value: Any) -> _Problem | None:
+    """Check a number that must be at least 0 or above 0, and not above a maximum."""
+    if (problem := check(value)) is not None:
+        return problem
+    if value > maximum:
+        return _Problem((), f"must be at most {maximum}, not {value}")
+    is_below = value < 0 or (value == 0 and minimum == ABOVE_0)
+    return _Problem((), f"must be {minimum}, not {value}") if is_below else None
+
+
+def _check_literal(options: tuple[str, ...], value: Any) -> _Problem | None:
+    return None if isinstance(value, str) and value in options else _build_problem(f"one of {', '.join(options)}", value)
+
+
+def _check_any(value: Any) -> _Problem | None:
+    """Check a value of any type: its texts have no unpaired surrogates, and its numbers are finite."""
+    if isinstance(value, dict):
+        return _check_mapping({}, [], _check_any, value)
+    if isinstance(value, list):
+        return _check_list(_check_any, value)
+    return _check_scalar(type(value), value)
+
+
+def _check_scalar(kind: Any, value: Any) -> _Problem | None:
+    if kind is float and type(value) in (int, float):
+        is_finite = abs(value) < _LARGEST_FLOAT
+        return None if is_finite else _build_problem("a finite number", value)
+    if kind is int and type(value) is int:
+        return None if abs(value) < _LARGEST else _build_problem("a whole number of 64 bits", value)
+    if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+        return _build_problem(_WORDS.get(kind, kind.__name__), value)
+    return _check_text(value) if isinstance(value, str) else None
+
+
+def _check_text(value: str) -> _Problem | None:
+    return _Problem((), "has unpaired surrogates") if _SURROGATE.search(value) else None
 
 
 def _describe_kind(kind: Any) -> str:
@@ -223,13 +256,9 @@ def _describe_kind(kind: Any) -> str:
     return _WORDS.get(plain, "")
 
 
-def _format_problem(name: str, words: str, value: Any) -> str:
+def _build_problem(words: str, value: Any) -> _Problem:
     text = "a mapping" if isinstance(value, dict) else "a list" if isinstance(value, list) else json.dumps(value)
-    return f"{_format_field(name)} must be {words}, not {text if len(text) < 80 else text[:76] + ' ...'}"
-
-
-def _format_field(name: str) -> str:
-    return name or "the file"
+    return _Problem((), f"must be {words}, not {text if len(text) < 80 else text[:76] + ' ...'}")
 
 
 def _refuse_constant(name: str) -> NoReturn:
