@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _kept_is_kept() -> None:
-    """Keep what modules and caches hold by now out of later garbage collections, which runs ask for themselves."""
-    gc.collect()
+    """Keep what modules and caches hold by now out of later garbage collections, which runs ask for themselves.
+
+    A module that makes warnings errors is not asked to answer for what the module before it left open.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     gc.freeze()
 
 

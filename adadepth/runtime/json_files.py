@@ -127,9 +127,9 @@ def _build_check(kind: Any) -> _Check:
     origin, of = get_origin(kind), get_args(kind)
     if typing.is_typeddict(kind):
         fields, required = _read_fields(kind)
-        return partial(_check_mapping, {key: _build_check(field) for key, field in fields.items()}, required, _check_any)
+        return partial(_check_mapping, _build_checks(fields), required, _check_any)
     if isinstance(kind, Mapping):  # the fields of a plug-in are optional
-        return partial(_check_mapping, {key: _build_check(field) for key, field in kind.items()}, [], _check_any)
+        return partial(_check_mapping, _build_checks(kind), [], _check_any)
     if origin is dict:
         return partial(_check_mapping, {}, [], _build_check(of[1]))
     if kind is object:
@@ -150,6 +150,10 @@ def _build_check(kind: Any) -> _Check:
 
 
 _get_check = cache(_build_check)
+
+
+def _build_checks(kinds: Mapping[str, Any]) -> dict[str, _Check]:
+    return {name: _build_check(kind) for name, kind in kinds.items()}
 
 
 @cache
@@ -221,7 +225,8 @@ def _check_range(check: _Check, minimum: str, maximum: float, value: Any) -> _Pr
 
 
 def _check_literal(options: tuple[str, ...], value: Any) -> _Problem | None:
-    return None if isinstance(value, str) and value in options else _build_problem(f"one of {', '.join(options)}", value)
+    is_option = isinstance(value, str) and value in options
+    return None if is_option else _build_problem(f"one of {', '.join(options)}", value)
 
 
 def _check_any(value: Any) -> _Problem | None:

@@ -68,6 +68,7 @@ def test_an_override_is_read_back(text: str) -> None:
     assert str(read.value()) == text
 
 
+@pytest.mark.slow
 def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], command: Command) -> None:
     words = next(words for words in next_commands(trained[1]) if "mode=evaluate" in words)
     assert words[:2] == ["python", "adadepth/run.py"]
@@ -75,6 +76,7 @@ def test_the_evaluation_that_a_run_names(here: Path, trained: tuple[Path, str], 
     assert list(here.glob("*/ponder_tiny/*/evaluations/*/report.html"))
 
 
+@pytest.mark.slow
 def test_the_continuation_that_a_stopped_run_names(
     here: Path, command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ def figures_of(label: str, out: str) -> str:
     return re.sub(r", [\d,]+ tokens/s$", "", line.removeprefix(label))
 
 
+@pytest.mark.slow
 def test_tables_are_shown_once(command: Command) -> None:
     """Those of the evaluations on the way are in the files."""
     out = command(*DEBUG, "trainer.max_steps=4").out
@@ -57,6 +58,7 @@ def test_tables_are_shown_once(command: Command) -> None:
     assert out.index("training ended: all 4 steps are done; best step ") < out.index("\nclass ")
 
 
+@pytest.mark.slow
 def test_a_time_budget_is_told_at_both_ends(command: Command) -> None:
     lines = command(*DEBUG, "trainer.max_steps=500", "trainer.time_budget_minutes=1e-4").out.splitlines()
     assert any(line.endswith("; 500 steps, at most 0.0001 minutes") for line in lines)

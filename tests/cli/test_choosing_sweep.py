@@ -146,6 +146,7 @@ def test_nothing_to_choose_from_is_an_error_that_says_why(command: Command, trai
     assert "No selection" in (FOLDER / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_seeds_may_be_swept_like_anything_else(command: Command, trainings: Trainings) -> None:
     command(*SWEEP, "seeds=1", "seed=1,0").checked()
     assert ("evaluate", 1e-3, 1) in trainings.take()
@@ -154,6 +155,7 @@ def test_seeds_may_be_swept_like_anything_else(command: Command, trainings: Trai
     assert found["chosen"]["n"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("root", "overrides", "seeds", "metric"), quick_one_in(3, [
     ("act_qqp", [], 1, "eval/accuracy"), ("act_mnli", ["seeds=3"], 3, "eval/score"),
     ("act_mrpc", ["optimise=eval/f1"], 5, "eval/f1"),

@@ -83,6 +83,7 @@ def test_where_all_jobs_fail_there_is_no_page(command: Command, trainings: set[f
     assert not Path("outputs").exists()
 
 
+@pytest.mark.slow
 def test_a_search_that_goes_on_shows_the_trials_of_before(command: Command, trainings: set[float]) -> None:
     pytest.importorskip("optuna")
     for trials in (1, 3):
@@ -144,6 +145,7 @@ def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: s
     assert final["eval/mlm_loss"] == 1.001
 
 
+@pytest.mark.slow
 def test_a_search_says_what_mattered(command: Command, trainings: set[float]) -> None:
     """The penalty decides the metric of these trials, the rate nothing."""
     pytest.importorskip("optuna")

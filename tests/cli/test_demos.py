@@ -40,6 +40,7 @@ def test_a_demo_says_its_configuration(name: str) -> None:
     assert arguments(["mode=serve", f"checkpoint=[demo:{name},outputs/a]"])[:2] == ["--config-name", ROOTS[name]]
 
 
+@pytest.mark.slow
 def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
     result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).checked()
     assert "dataset, tokenizer, context as in demo:hops" in result.out

@@ -35,12 +35,14 @@ def test_trials_stay_inside_the_space_and_a_repetition_runs_only_what_is_missing
     assert len(jobs) == 6
 
 
+@pytest.mark.slow
 def test_the_same_seed_searches_the_same_points(command: Command, jobs: Jobs, tmp_path: Path) -> None:
     for folder in ("a", "b"):
         command(*SWEEP, "hydra.sweeper.n_trials=3", f"hydra.sweeper.folder={tmp_path / 'outputs' / folder}")
     assert points(jobs[:3]) == points(jobs[3:])
 
 
+@pytest.mark.slow
 def test_every_form_of_a_parameter(command: Command, jobs: Jobs) -> None:
     result = command(
         "--config-name", "act_tiny", "-m", "hydra/sweeper=optuna", "hydra.sweeper.n_trials=8", "seed=range(0,10,5)",

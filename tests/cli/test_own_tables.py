@@ -135,6 +135,7 @@ def test_a_table_is_trained_and_predicted_in_one_command_each(command: Command, 
         assert 1 <= float(row["updates"]) <= 6
 
 
+@pytest.mark.slow
 def test_tagged_words_are_trained_and_predicted_in_one_command_each(command: Command, tmp_path: Path) -> None:
     text = "\n".join(f"{word}\t{'B-PER' if n % 3 == 0 else 'O'}" for n, word in enumerate(WORDS))
     (tmp_path / "folder").mkdir()

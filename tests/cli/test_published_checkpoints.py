@@ -22,6 +22,7 @@ from adadepth.contrib.serve.generation import stream_continuation
 from adadepth.contrib.serve.knobs import FULL, Setting
 from adadepth.contrib.serve.rendering import render_answer, render_continuations
 from tests.cli.support import Command
+from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_act
 from tests.puzzles_support import SUDOKU, written_table
 from tests.unit.data.tokenizers_support import TEXT, tokenizer
@@ -203,6 +204,7 @@ def test_predict(kind: Kind, folder: Path, command: Command, tmp_path: Path) -> 
     check_depths(kind, prediction)
 
 
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS), indirect=True, scope="module")
 def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, files: None) -> None:
     result = command("--config-name", kind.config, "mode=evaluate", f"checkpoint={folder}", *kind.data)
     if not kind.has_head:
@@ -216,6 +218,7 @@ def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, fi
     assert 0 < metrics["halting/all/mean"] <= kind.depth
 
 
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS), indirect=True, scope="module")
 def test_serve(kind: Kind, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is built but not opened; a visitor asks a question at three depths."""
     pytest.importorskip("gradio")

@@ -218,6 +218,7 @@ def test_resume_with_the_same_command_is_no_change(tmp_path: Path) -> None:
     assert configured("act_tiny", f"output_dir={tmp_path}", "resume=latest").trainer.max_steps == 6, "not shrunk again"
 
 
+@pytest.mark.slow
 def test_resume_refuses_what_changes_the_result_so_far(config: ExperimentConfig, tmp_path: Path) -> None:
     directory = interrupted(config)
     refused = f"resume={directory}: these settings of the run differ: "

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.configs.support import BASELINES, CONFIGS, NEEDS, ROOTS, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 ADALAYERS = [root for root in ROOTS if root.startswith("adalayers") and not root.endswith("single_pick")]
 NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
@@ -19,7 +19,7 @@ NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
     ("root", "baseline"),
     mostly_slow(
         itertools.product(ADALAYERS, BASELINES),
-        lambda case: case[0] == ADALAYERS[0] or case[1] == BASELINES[0],
+        lambda case: case[0] == ADALAYERS[0],
     ),
 )
 def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> None:
@@ -34,7 +34,7 @@ def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> N
         assert getattr(found.trainer, name) == value
 
 
-@pytest.mark.parametrize("root", ADALAYERS)
+@pytest.mark.parametrize("root", quick_one_in(3, ADALAYERS))
 def test_every_root_takes_the_small_base_and_the_short_training(root: str) -> None:
     config = configured(root, "model=adalayers_minilm", "trainer=head", *NO_TABLE.get(root, []))
     assert config.trainer.num_train_epochs == configured("adalayers_tiny").trainer.num_train_epochs

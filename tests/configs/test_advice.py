@@ -16,7 +16,7 @@ from adadepth.report.run_files import RunFiles
 from adadepth.report.verdict import NEEDED, target
 from tests.advice_support import advised, as_pattern, composition, follow, templates, texts
 from tests.configs.support import ROOTS, composed, configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 # A command that is wrong, and the alternatives that its message advises: each is all that has to be changed.
 ADVICE: list[tuple[str, list[str]]] = [
@@ -151,7 +151,7 @@ def message(command: str) -> str:
 
 @pytest.mark.parametrize(
     ("command", "expected"),
-    mostly_slow(ADVICE, lambda row: ADVICE.index(row) % 3 == 0),
+    mostly_slow(ADVICE, lambda row: ADVICE.index(row) % 8 == 0),
     ids=[command for command, _ in ADVICE],
 )
 def test_an_advised_override_is_all_that_has_to_be_changed(command: str, expected: list[str]) -> None:
@@ -181,7 +181,7 @@ LATER: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("part", "command"), LATER)
+@pytest.mark.parametrize(("part", "command"), quick_one_in(3, LATER))
 def test_what_is_advised_later_composes(part: str, command: str) -> None:
     assert any(part in text for _, text, _ in texts())
     found = advised(f"{command.partition('=')[0].split()[-1]}: {part.replace('{}', '2')}")

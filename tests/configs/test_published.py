@@ -254,7 +254,7 @@ _TRM_ROOTS = {
 PUBLISHED: dict[tuple[str, ...], dict[str, Any]] = _ACT | _PONDER | _ADALAYERS_ROOTS | _PAR | _TRM_ROOTS
 
 
-@pytest.mark.parametrize("experiment", quick_one_in(2, ((each,) for each in PUBLISHED)))
+@pytest.mark.parametrize("experiment", quick_one_in(4, ((each,) for each in PUBLISHED)))
 def test_a_shipped_configuration_says_what_its_original_did(experiment: tuple[str, ...]) -> None:
     config = OmegaConf.structured(configured(*experiment))
     found = {key: OmegaConf.select(config, key, throw_on_missing=True) for key in PUBLISHED[experiment]}

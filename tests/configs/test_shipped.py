@@ -14,7 +14,7 @@ from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig, SearchConfig
 from adadepth.config.fingerprint import hash_result_settings, select_result_settings
 from adadepth.runtime.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, NEEDS, OPTIONS, ROOTS, composed, configured, home
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 NEEDS_OF_ROOTS = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
@@ -64,7 +64,7 @@ def test_every_option_composes(group: str, option: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("family", ["ponder", "act", "exit"])
-@pytest.mark.parametrize("task", GLUE)
+@pytest.mark.parametrize("task", quick_one_in(4, GLUE))
 def test_every_glue_root_takes_every_family(task: str, family: str) -> None:
     """All at once: they are options of different groups, and none sets what another sets."""
     options = ("logger=wandb", "trainer=finetune_lamb", "model=albert_mini", "sweep=glue")

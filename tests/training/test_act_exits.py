@@ -51,6 +51,7 @@ def test_tagged_tokens(tmp_path, capsys):
     assert "executed: the rule was executed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_whole_sequences(tmp_path):
     model = ("model=albert_act_mini", *SMALL)
     (trained,), _ = run(tmp_path, "ponder_tiny", *model, "model.readout_weight=1")

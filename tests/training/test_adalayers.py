@@ -102,7 +102,7 @@ def run(tmp_path, base, root, *overrides):
     return record.parent, metric
 
 
-@pytest.mark.parametrize("root", mostly_slow(ADALAYERS, lambda root: root in ("adalayers_cola", "adalayers_conll")))
+@pytest.mark.parametrize("root", mostly_slow(ADALAYERS, lambda root: root == "adalayers_conll"))
 def test_every_root_trains_and_is_evaluated_again(root, tmp_path, base):
     directory, metric = run(tmp_path, base, root)
     record = json.loads((directory / "run.json").read_text())
@@ -132,7 +132,7 @@ def _saved(directory):
     ("root", "baseline"),
     mostly_slow(
         itertools.product(["adalayers", "adalayers_conll"], BASELINES),
-        lambda case: case in (("adalayers", "full_finetune"), ("adalayers_conll", "one_layer")),
+        lambda case: case == ("adalayers_conll", "one_layer"),
     ),
 )
 def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
@@ -149,7 +149,7 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
     assert bool(saved) == (baseline == "full_finetune")
 
 
-@pytest.mark.parametrize("task", mostly_slow(GLUE, lambda task: task in ("stsb", "mnli")))
+@pytest.mark.parametrize("task", mostly_slow(GLUE, lambda task: task == "stsb"))
 def test_every_glue_task_trains(task, tmp_path, base):
     directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
     record = json.loads((directory / "run.json").read_text())
@@ -168,6 +168,7 @@ def test_every_tagging_data_set_trains(dataset, tmp_path, base):
     assert ("eval/entity_f1" in metrics) == (dataset != "ud_pos")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("root", mostly_slow(["adalayers", "adalayers_conll"], lambda root: root == "adalayers"))
 def test_training_from_the_cache_is_training_without_it(root, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
@@ -193,6 +194,7 @@ def test_half_precision_states_are_close(tmp_path, base):
     assert losses[2] == pytest.approx(losses[0], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_runs_share_the_states_whose_size_is_told_before(tmp_path, base, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     run(tmp_path, base, "adalayers", *TABLE)
@@ -230,6 +232,7 @@ def held(directory):
     return [[line[f"budget/{name}"] for name in ("target", "measured", "multiplier")] for line in found]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", mostly_slow([1, 2], lambda blocks: blocks == 1))
 def test_a_budget_keeps_at_most_so_many_blocks(blocks, tmp_path, base):
     """In training from the cache, in the saved model, and when that is evaluated again."""
@@ -260,6 +263,7 @@ def test_an_expected_layer_is_held(tmp_path, base):
     assert sum(depths[-30:]) / 30 == pytest.approx(1.2, rel=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", mostly_slow(["deepest_layer", "expected_layer", "macs"], lambda unit: unit == "macs"))
 def test_a_budget_does_not_depend_on_how_an_update_is_cut(unit, tmp_path, base):
     target = 0.4 if unit == "macs" else 1

@@ -121,6 +121,7 @@ def test_stages_one_by_one_are_the_run_in_one_go(finished, tmp_path):
     assert record_of(copy)["architectures"] == record_of(run)["architectures"]
 
 
+@pytest.mark.slow
 def test_a_run_stopped_between_networks_goes_on_there(finished, tmp_path, monkeypatch):
     run, metric = finished
     shutil.copy(run.parents[2] / "text.txt", tmp_path / "text.txt")
@@ -164,6 +165,7 @@ def test_later_stages_need_a_search(tmp_path):
         tasks.run(stream_config(tmp_path, "search.stages=[derive]"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("costs", mostly_slow(["measured", "macs"], lambda costs: costs == "measured"))
 def test_expected_cost_is_a_part_of_the_loss(tmp_path, costs):
     overrides = ("search.latency_weight=0.5", f"search.latency_costs={costs}", "search.stages=[search]")
@@ -188,6 +190,7 @@ def known_times(monkeypatch):
     monkeypatch.setattr(latency, "operation_latencies", lambda *args: MEASURED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", mostly_slow(["joint", "two_phase"], lambda method: method == "joint"))
 def test_a_search_holds_a_latency(method, tmp_path, known_times):
     phases = ("search.weights_only=20", "search.architecture_share=0.5") if method == "two_phase" else ()
@@ -257,6 +260,7 @@ def test_times_estimated_by_macs_add_up_to_the_measured_ones(tmp_path, known_tim
     assert identity == 0
 
 
+@pytest.mark.slow
 def test_retraining_may_begin_with_the_weights_of_the_supernet(tmp_path):
     overrides = ("search.retrain_from=supernet", "search.baselines=[]", "search.retrain_steps=3")
     tasks.run(stream_config(tmp_path, *overrides))
@@ -319,6 +323,7 @@ def figures_of(run):
     return [line[name] for line in lines for name in line if name.startswith("figures/")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "window", mostly_slow(["supernet saved", "derived", "derived half"], lambda window: window == "derived half")
 )

@@ -64,6 +64,7 @@ def test_halted_tokens_that_are_left_out_are_timed(trained):
     check_costs(trained)
 
 
+@pytest.mark.slow
 def test_a_saturated_halting_unit_is_brought_to_the_target(tmp_path):
     """Halting probabilities of 1e-9 have no gradient: the budget's loss alone leaves every token at the cap."""
     phases = ("budget.grow=0", "budget.hold=0", "budget.ramp=0", "budget.grow_from=1")
@@ -155,6 +156,7 @@ def test_the_work_of_full_depth_can_be_the_unit(tmp_path):
     assert last["budget/target"] == pytest.approx(0.5, abs=0.51)
 
 
+@pytest.mark.slow
 def test_sequences_that_halt_are_held_too(tmp_path):
     small = ("debug=default", "trainer.disable_tqdm=true", "model.num_hidden_layers=4", "dataset=hops_sequence")
     budget = ("budget=depth", "budget.target=2", "model.kl_penalty_factor=0", f"output_dir={tmp_path}")

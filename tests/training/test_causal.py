@@ -43,6 +43,7 @@ def trained(text: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory) -> 
     return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *text)
 
 
+@pytest.mark.slow
 def test_a_run_tells_the_loss_of_every_loop(trained: Path) -> None:
     record = read(trained / "run.json")
     metrics = record["final_metrics"]
@@ -67,6 +68,7 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...
     assert_same_end(stopped, trained)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_of_two_states_ends_as_the_whole_one(text: tuple[str, ...], tmp_path: Path) -> None:
     """HRM-Text, of whose low-level cycles only some have gradients."""
     two_states = (
@@ -82,6 +84,7 @@ def test_a_stopped_run_of_two_states_ends_as_the_whole_one(text: tuple[str, ...]
     assert (model.config.low_layers, model.config.low_backprop, model.model.low_start.abs().sum()) == (1, [2], 0)
 
 
+@pytest.mark.slow
 def test_more_loops_than_were_trained_and_rules_of_exit(
     trained: Path, text: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

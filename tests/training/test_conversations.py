@@ -18,6 +18,7 @@ from adadepth.config.data import ChatConfig
 from adadepth.data.streams.conversations import load_conversations, pack_lengths
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.errors import DataError
+from tests.marks_support import mostly_slow
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -160,7 +161,7 @@ def test_a_tokenizer_needs_a_template_that_only_appends(folder, tmp_path):
             load_conversations(dataset, TokenizerConfig(path=str(tmp_path / "words")))
 
 
-@pytest.mark.parametrize("packing", ["false", "true"])
+@pytest.mark.parametrize("packing", mostly_slow(["false", "true"], lambda packing: packing == "true"))
 def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path, packing):
     run = folder_of_run(
         tmp_path / "whole", "--config-name", "loop_tiny", "debug=default", "dataset=conversations",

@@ -121,8 +121,9 @@ def changes(run: Path) -> Iterable[str]:
 
 @pytest.mark.parametrize(("names", "order"), [
     ({"neg": "neg", "pos": "pos"}, ["dataset.labels=[pos,neg]"]),
-    ({"neg": "Neg", "pos": "POS"}, []),
-    ({"neg": "1", "pos": "0"}, ["dataset.labels=[pos,neg]"]),  # numbers, whose names the settings give
+    pytest.param({"neg": "Neg", "pos": "POS"}, [], marks=pytest.mark.slow),
+    # numbers, whose names the settings give
+    pytest.param({"neg": "1", "pos": "0"}, ["dataset.labels=[pos,neg]"], marks=pytest.mark.slow),
 ])  # fmt: skip
 def test_classes_are_mapped_by_name(
     trained: tuple[str, Path, Path], names: Mapping[str, str], order: list[str], tmp_path: Path
@@ -308,6 +309,7 @@ def write_tagged(folder: Path) -> list[str]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_tags_are_mapped_by_name(tmp_path: Path) -> None:
     data = write_tagged(tmp_path / "data")
     common = (*LEARNS, f"output_dir={tmp_path}/out", f"dataset.cache_dir={tmp_path}/cache", "tokenizer.path=null")
@@ -323,6 +325,7 @@ def test_tags_are_mapped_by_name(tmp_path: Path) -> None:
         tasks.run(configured(*given, "dataset.labels=[VERB,ADJ,NOUN,X]"))
 
 
+@pytest.mark.slow
 def test_several_labels_a_text_are_mapped_by_name(tmp_path: Path) -> None:
     rows = [{"text": f"It says {name}", "label": name} for name in ("food", "news; food", "", "food")] * 8
     write_splits(tmp_path / "data", "csv", train=rows, validation=rows)

@@ -31,6 +31,7 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
 
 
+@pytest.mark.slow
 def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
     trained = folder_of_run(tmp_path / "trained", *root, *QUICK)
@@ -49,6 +50,7 @@ def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> No
     assert read(run / "budgets.json")["knob"] == "exit_rule margin"
 
 
+@pytest.mark.slow
 def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
     root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16")
     trained = folder_of_run(tmp_path / "trained", *root, *QUICK)

@@ -45,7 +45,7 @@ def write_table(folder, config):
     ("family", "task"),
     mostly_slow(
         itertools.product(["ponder", "act"], GLUE),
-        lambda case: case[1] == GLUE[0] or case in (("ponder", "stsb"), ("act", "mnli")),
+        lambda case: case in (("ponder", "stsb"), ("act", "cola")),
     ),
 )
 def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, tmp_path, pretrained):
@@ -78,7 +78,7 @@ FAMILIES = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("model", mostly_slow(FAMILIES, lambda model: model in ("albert_mini", "pabee_mini")))
+@pytest.mark.parametrize("model", mostly_slow(FAMILIES, lambda model: model == "pabee_mini"))
 def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained):
     given = [f"model={model}", *SMALL]
     if model.endswith("_pretrained"):
@@ -94,6 +94,7 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
     assert (directory / "exits.json").exists() == any(name in model for name in ("ponder", "palbert", "pabee"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
     mostly_slow(
@@ -123,6 +124,7 @@ def test_parity_reports_every_range(root, overrides, tmp_path):
     assert any(name.startswith("difficulty") for name in exits[ranges[0]]["classes"])
 
 
+@pytest.mark.slow
 def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     (trained,), _ = run(tmp_path, "ponder_tiny", *SMALL)
     out = tmp_path / "compared"

@@ -91,7 +91,7 @@ FILLS: dict[str, tuple[Fill, str]] = {  # and the folder that is named
 }
 
 
-@pytest.mark.parametrize("kind", mostly_slow(FILLS, lambda kind: kind in ("weights", "log")))
+@pytest.mark.parametrize("kind", mostly_slow(FILLS, lambda kind: kind == "weights"))
 def test_a_run_on_a_full_disk_goes_on_from_its_last_checkpoint(
     tmp_path: Path, weights: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -119,6 +119,7 @@ def test_a_run_that_cannot_be_recorded_leaves_no_folder(tmp_path: Path, monkeypa
     assert not list((tmp_path / "act_tiny").iterdir())
 
 
+@pytest.mark.slow
 def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         on_sync("report.html", 1)(patch)

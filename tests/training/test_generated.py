@@ -27,7 +27,7 @@ def run(folder: Path, root: str, *overrides: str) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("root", "overrides", "sets"), quick_one_in(2, [
+@pytest.mark.parametrize(("root", "overrides", "sets"), quick_one_in(5, [
     ("act_maze", ("dataset.size=4", "dataset.beyond_sizes=[5]"), ["inside", "beyond_5"]),
     ("act_hops", (), ["inside", "beyond"]),
     ("act_addition", (), ["inside", "beyond_20"]),
@@ -53,6 +53,7 @@ def test_every_generated_task_trains_and_tells_difficulty(
     assert (directory / "figures" / "difficulty.png").exists()
 
 
+@pytest.mark.slow
 def test_a_maze_checkpoint_is_evaluated_on_other_mazes_and_refuses_a_larger_field(tmp_path: Path) -> None:
     directory = run(tmp_path / "first", "act_maze", *SMALL, "dataset.size=4", "dataset.beyond_sizes=[]")
     model = AutoModelForTokenClassification.from_pretrained(directory / "model")
@@ -113,6 +114,7 @@ def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
     assert tagger_of(directory).config.id2label == {0: "LONG", 1: "SHORT"}
 
 
+@pytest.mark.slow
 def test_words_are_tagged_from_pretrained_weights(tagged: Path, pretrained: Path, tmp_path: Path) -> None:
     given = ("model=albert_act_pretrained", f"model.pretrained={pretrained}", "dataset.sequence_length=32")
     data = ("dataset.source=local", f"dataset.path={tagged}")

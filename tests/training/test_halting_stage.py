@@ -54,6 +54,7 @@ def trained(request, tmp_path_factory):
     return request.param, run(tmp_path_factory.mktemp("first"), request.param)
 
 
+@pytest.mark.slow
 def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(trained, tmp_path):
     root, first = trained
     second = run(tmp_path, root, f"model.pretrained={first}/model", "halting.alone=true", "trainer.weight_decay=0.1")

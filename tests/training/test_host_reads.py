@@ -28,6 +28,7 @@ CASES = {
 LOG = 6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", mostly_slow(CASES, lambda case: case == "act_hops"))
 def test_an_update_reads_what_its_model_reads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = updates_on_an_accelerator(*case.split(), folder=tmp_path, patch=monkeypatch, updates=6, logged_every=3)

@@ -31,7 +31,7 @@ NETWORK = "par_network"
         pytest.param(0, 1, JOINT, marks=pytest.mark.slow),
         (2, 2, JOINT),
         pytest.param(0, 2, (*TWO_PHASE, "search.weights_only=2"), marks=pytest.mark.slow),
-        (0, 1, (*TWO_PHASE, "search.weights_only=2", "search.path=sampled")),
+        pytest.param(0, 1, (*TWO_PHASE, "search.weights_only=2", "search.path=sampled"), marks=pytest.mark.slow),
     ],
 )
 def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, search):

@@ -52,6 +52,7 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
     assert_same_end(stopped, trained)
 
 
+@pytest.mark.slow
 def test_exits_are_studied_and_fitted(trained: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:3,margin:0.5,confidence:0.3,kl:0.1,distance:0.8,acceleration:1:1]"
     budgets = ("model.exit_rule=distance:0.1", "budget.targets=[1.5]")

@@ -49,6 +49,7 @@ def load(name: str, folder: Path):
     return getattr(adadepth, name).from_pretrained(folder).eval()
 
 
+@pytest.mark.slow
 def test_matrices_of_the_base_are_saved_with_their_adapters(runs):
     name, _, base, run = runs
     before, after = (load_file(folder / "model" / "model.safetensors") for folder in (base, run))

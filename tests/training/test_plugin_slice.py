@@ -56,6 +56,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder_of_run(tmp_path_factory.mktemp("trained"), *ROOT, *SMALL)
 
 
+@pytest.mark.slow
 def test_its_scorer_and_its_regime_take_part(trained: Path) -> None:
     metrics = read(trained / "run.json")["final_metrics"]
     assert 0 <= metrics["eval/whole_accuracy"] <= metrics["eval/token_accuracy"] <= 1
@@ -78,6 +79,7 @@ def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path) -> None:
     assert "Depths of brackets" not in (trained / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -> None:
     stopped = tmp_path / "brackets" / trained.name
     shutil.copytree(trained, stopped)
@@ -91,6 +93,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(trained: Path, tmp_path: Path) -
     assert read(stopped / "brackets.json")["reached"][: len(state["reached"])] == state["reached"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_evaluated_under_exit_rules_and_set_to_depths(trained: Path, tmp_path: Path) -> None:
     rules = "exit_rules=[fixed:1,fixed:2]"
     given = ("mode=evaluate", f"checkpoint={trained}", rules, "budget.targets=[2]")

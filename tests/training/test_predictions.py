@@ -23,7 +23,7 @@ def accuracy(rows: list[dict[str, Any]]) -> float:
 
 @pytest.mark.parametrize(("model", "rule"), [
     ("ponder_albert_mini", "quantile:0.4"),
-    ("albert_act_pretrained", None),
+    pytest.param("albert_act_pretrained", None, marks=pytest.mark.slow),
     pytest.param("ponder_albert_mini", "sample", marks=pytest.mark.slow),
     pytest.param("pabee_mini", "patience:1", marks=pytest.mark.slow),
     pytest.param("albert_mini", None, marks=pytest.mark.slow),

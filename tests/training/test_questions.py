@@ -20,6 +20,7 @@ from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 from tests.training.questions_support import settings, write
 from tests.training.support import assert_same_end, interrupted_after
 
@@ -78,7 +79,7 @@ def test_a_run_trains_reports_and_is_evaluated_again(
     assert tasks.run(again) == pytest.approx(metric)
 
 
-@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+@pytest.mark.parametrize("root", mostly_slow(["act_squad", "act_swag"], lambda root: root == "act_swag"))
 def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
     readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
     held = ("model.act_penalty=0", "budget.target=2", *readouts)
@@ -143,7 +144,7 @@ def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path)
         assert described.get("histogram") == histogram[name].get("histogram"), name
 
 
-@pytest.mark.parametrize("threshold", [-100.0, 0.0, 100.0])
+@pytest.mark.parametrize("threshold", mostly_slow([-100.0, 0.0, 100.0], lambda threshold: threshold == 0.0))
 def test_answers_are_those_of_a_plain_loop_over_all_windows(threshold: float, tmp_path: Path) -> None:
     trainer, config = trainer_of(
         tmp_path, "act_squad", "dataset=squad_v2", "trainer=albert_squad_v2",

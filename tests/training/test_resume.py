@@ -28,7 +28,7 @@ STEPS = 12
 
 
 @pytest.mark.parametrize(
-    ("accumulation", "workers"), mostly_slow([(1, 0), (1, 2), (2, 0), (2, 2)], lambda case: case in ((1, 2), (2, 0)))
+    ("accumulation", "workers"), mostly_slow([(1, 0), (1, 2), (2, 0), (2, 2)], lambda case: case == (2, 2))
 )
 def test_resume_is_bit_exact_mid_epoch_and_at_its_end(tmp_path, workers, accumulation):
     overrides = (

@@ -37,7 +37,10 @@ def test_a_language_model_is_trained_reported_and_fitted(tmp_path: Path) -> None
     assert shallow["mean"] < deep["mean"]
 
 
-@pytest.mark.parametrize("router", [(), ("model.router=token", "model.balance=bias", "model.bias_step=0.1")])
+@pytest.mark.parametrize("router", [
+    (),
+    pytest.param(("model.router=token", "model.balance=bias", "model.bias_step=0.1"), marks=pytest.mark.slow),
+])  # fmt: skip
 def test_a_run_goes_on_bit_for_bit(router: tuple[str, ...], tmp_path: Path) -> None:
     steps = ("trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
              "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip
@@ -47,6 +50,7 @@ def test_a_run_goes_on_bit_for_bit(router: tuple[str, ...], tmp_path: Path) -> N
     assert_same_end(stopped, whole)
 
 
+@pytest.mark.slow
 def test_routers_of_a_frozen_decoder_learn_alone(tmp_path: Path) -> None:
     config = LlamaConfig(
         vocab_size=300, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=32,

@@ -104,6 +104,7 @@ def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_
     assert again["eval/entity_f1"] == metrics["eval/entity_f1"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_goes_on(folder: Path, tmp_path: Path) -> None:
     given = (f"model.pretrained={folder}/tagger", "trainer.eval_strategy=steps", "trainer.eval_steps=1",
              "trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=null")  # fmt: skip

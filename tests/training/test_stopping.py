@@ -206,6 +206,7 @@ def test_a_signal_that_another_process_told_of_first_does_not_end_the_saving():
             signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")
@@ -233,6 +234,7 @@ def reference(tmp_path_factory):
     return directory
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number",
     [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))],
@@ -273,7 +275,7 @@ EPOCHS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("at", ["middle", "end"])
+@pytest.mark.parametrize("at", mostly_slow(["middle", "end"], lambda at: at == "end"))
 def test_an_interruption_does_not_make_an_epoch_s_end(tmp_path, at):
     """In the middle it saves, and evaluates nothing; at the end all that belongs there is in its checkpoint."""
     whole = tiny_trainer(tmp_path / "whole", *EPOCHS)

@@ -48,6 +48,7 @@ def test_it_is_trained_and_evaluated(trained: Path) -> None:
     assert isinstance(model, contract.HoldsBudget)
 
 
+@pytest.mark.slow
 def test_it_is_pretrained(tmp_path: Path) -> None:
     given = (
         "budget=none", "dataset=python_docs", "model=router_mini", "model.max_position_embeddings=128",
@@ -107,6 +108,7 @@ def test_its_exits_are_studied(trained: Path, tmp_path: Path) -> None:
     assert "executed" in (directory / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", mostly_slow([0.6, 2.5], lambda target: target < 1))
 def test_a_budget_holds_it(target: float, tmp_path: Path) -> None:
     steps = ("trainer.max_steps=200", "trainer.eval_steps=200", "trainer.save_steps=200", "trainer.logging_steps=50")
@@ -117,6 +119,7 @@ def test_a_budget_holds_it(target: float, tmp_path: Path) -> None:
     assert "model.halt_bias_init" not in warning, "another family's advice"
 
 
+@pytest.mark.slow
 def test_a_trained_one_is_fitted_to_depths(trained: Path, tmp_path: Path) -> None:
     given = ("mode=evaluate", f"checkpoint={trained}", "budget.targets=[0.5,2]")
     found = read(run_in(tmp_path, *DATA, *given) / "budgets.json")

@@ -95,6 +95,7 @@ def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> N
     assert_same_end(stopped, trained)
 
 
+@pytest.mark.slow
 def test_a_finished_run_that_was_trained_on_can_be_evaluated(trained: Path, tmp_path: Path) -> None:
     """The card of the first training lay in the model's folder when the second one noted what that consists of."""
     longer = tmp_path / "trm_tiny" / trained.name
@@ -144,6 +145,7 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
     assert read(directory / "budgets.json")
 
 
+@pytest.mark.slow
 def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
     """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
@@ -184,6 +186,7 @@ def steps_of_saved_model(directory: Path) -> torch.Tensor:
     return 1 + goes_on.sum(dim=1)
 
 
+@pytest.mark.slow
 def test_a_target_is_met_by_the_saved_rule_on_other_puzzles(budgeted: Path) -> None:
     """The threshold is fitted on one half of the held-out puzzles; the figures are of the other."""
     found = read(budgeted / "budgets.json")
@@ -294,6 +297,7 @@ def drawn_groups(root: str) -> dict[str, list[Group]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", quick_one_in(4, ["tables", "arrays"]))
 @pytest.mark.parametrize("root", PUBLISHED)
 def test_published_experiments_train_on_files_of_that_layout(root: str, layout: str, tmp_path: Path) -> None:
