@@ -159,6 +159,15 @@ def test_the_page_serves_it(published: Path) -> None:
     assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
 
 
+def test_the_command_that_trains_it_further_reads_it() -> None:
+    commands = (Path(__file__).parents[4] / "docs" / "early_exit.md").read_text(encoding="utf-8").splitlines()
+    (command,) = (line for line in commands if "model=published_layerskip" in line and line.startswith("python"))
+    name, *overrides = command.partition("#")[0].split()[3:]
+    model = configured(name, *overrides).model
+    assert model.pretrained == "facebook/layerskip-llama3.2-1B"
+    assert (model.exit_layers, model.exit_heads, model.trains) == (None, "shared", "all")
+
+
 def test_training_begins_with_it(published: Path) -> None:
     settings = configured("exit_tiny", "model=published_layerskip", f"model.pretrained={published}").model
     model = build_language_model(settings, len(tokenizer("roberta"))).eval()
