@@ -42,8 +42,11 @@ def add_adapters(model: Any, settings: LoraConfig) -> None:
     if isinstance(model, ReadsCachedStates):
         raise ConfigError(f"trainer.lora.rank={settings.rank}: {type(model).__name__} trains no matrix of its base")
     trained = list_trained_modules(model, settings)
-    config = _build_peft_config(model, settings, trained)
-    config.modules_to_save = None  # they are trained in place, without copies
+    if not (adapted := list_adapted_modules(model, settings)):
+        raise ConfigError(
+            f"trainer.lora.rank={settings.rank}: {type(model).__name__} trains no matrix of a hidden layer here"
+        )
+    config = _build_peft_config(model, settings, adapted, [])  # heads are trained in place, without copies
     model.requires_grad_(False)
     inject_adapter_in_model(config, model)
     for name in trained:
@@ -99,7 +102,7 @@ def _match_end(module: str, name: str) -> bool:
     return module == name or module.endswith(f".{name}")
 
 
-def _build_peft_config(model: Any, settings: LoraConfig, trained: list[str]) -> Any:
+def _build_peft_config(model: Any, settings: LoraConfig, adapted: list[str], trained: list[str]) -> Any:
     from peft import LoraConfig as PeftConfig
 
     assert settings.rank is not None, "validated"
@@ -109,7 +112,7 @@ def _build_peft_config(model: Any, settings: LoraConfig, trained: list[str]) -> 
         r=settings.rank,
         lora_alpha=alpha,
         lora_dropout=settings.dropout,
-        target_modules=list_adapted_modules(model, settings),
+        target_modules=adapted,
         modules_to_save=trained or None,
     )
 
@@ -130,8 +133,8 @@ def save_adapter(model: Any, settings: LoraConfig, folder: Path) -> None:
     """
     layers = dict(_list_adapted_layers(model))
     trained = list_trained_modules(model, settings)
-    config = _build_peft_config(model, settings, trained)
-    config.target_modules, config.inference_mode = set(layers), True
+    config = _build_peft_config(model, settings, sorted(layers), trained)
+    config.inference_mode = True
     weights = {
         name.replace(".default.", "."): value for name, value in model.state_dict().items() if ".lora_" in name
     } | {f"{head}.{name}": value for head in trained for name, value in model.get_submodule(head).state_dict().items()}

@@ -13,7 +13,7 @@ import adadepth
 from adadepth.config.experiment import LoraConfig
 from adadepth.errors import ConfigError
 from adadepth.runs.directory import read_record
-from adadepth.training.lora import add_adapters, merge_adapters
+from adadepth.training.lora import add_adapters, merge_adapters, save_adapter
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -125,6 +125,15 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
     torch.testing.assert_close(predict(), apart, rtol=1e-4, atol=1e-5)
 
 
+def test_adapters_of_named_matrices_are_saved(tmp_path):
+    """The names of the settings fit the layers before they have adapters."""
+    model, settings = BUILD["albert"](), LoraConfig(rank=2, target_modules=["query"])
+    add_adapters(model, settings)
+    save_adapter(model, settings, tmp_path / "adapter")
+    stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert {name.split(".")[-3] for name in stored if ".lora_" in name} == {"query"}
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
@@ -138,3 +147,9 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
 def test_names_that_fit_nothing_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         add_adapters(BUILD[name](), settings)
+
+
+def test_a_frozen_model_is_refused():
+    model = BUILD["albert"]().requires_grad_(False)
+    with pytest.raises(ConfigError, match=r"^trainer.lora.rank=2: \w+ trains no matrix of a hidden layer here$"):
+        add_adapters(model, LoraConfig(rank=2))
