@@ -12,6 +12,7 @@ from typing import Any, Self
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.experiment import Optimizer
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
@@ -41,6 +42,7 @@ from adadepth.training.callbacks import (
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
 from adadepth.training.lora import ADAPTER, add_adapters, merge_adapters, save_adapter
+from adadepth.training.muon import require_hidden_matrices
 from adadepth.training.profiling import profile_training
 from adadepth.training.tracking import (
     LogPosition,
@@ -101,6 +103,8 @@ class Session:
         """
         if self.config.trainer.lora.rank is not None:
             add_adapters(self.model, self.config.trainer.lora)
+        if self.config.trainer.optimizer is Optimizer.muon:
+            require_hidden_matrices(self.model)
         session, args = self.with_extensions(), self.args
         session.data = check_initial_tokenizer(self.config, session.data)
         check_rival_data(self.config, session.data, self.model)

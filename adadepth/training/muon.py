@@ -78,6 +78,19 @@ def find_hidden_matrices(model: Any) -> list[Tensor]:
     ]
 
 
+def require_hidden_matrices(model: Any) -> list[Tensor]:
+    """Return the matrices that Muon trains.
+
+    Raises:
+        ConfigError: If no matrix of a hidden layer is trained.
+    """
+    if not (matrices := find_hidden_matrices(model)):
+        raise ConfigError(
+            f"trainer.optimizer=muon: {type(model).__name__} trains no matrix of a hidden layer here; use adamw"
+        )
+    return matrices
+
+
 def build_muon(
     model: Any, groups: Sequence[dict[str, Any]], adamw: Mapping[str, Any], learning_rate: float | None
 ) -> MuonWithAdamW:
@@ -92,7 +105,7 @@ def build_muon(
     Raises:
         ConfigError: If no matrix of a hidden layer is trained.
     """
-    hidden = {id(weight) for weight in find_hidden_matrices(model)}
+    hidden = {id(weight) for weight in require_hidden_matrices(model)}
     factor = 1.0 if learning_rate is None else learning_rate / adamw["lr"]
     split: list[dict[str, Any]] = []
     for group in groups:
@@ -101,8 +114,4 @@ def build_muon(
         split += [
             {**group, "params": members[key], "by_muon": key, "lr": rates[key]} for key in members if members[key]
         ]
-    if not any(group["by_muon"] for group in split):
-        raise ConfigError(
-            f"trainer.optimizer=muon: {type(model).__name__} trains no matrix of a hidden layer here; use adamw"
-        )
     return MuonWithAdamW(split, adamw)

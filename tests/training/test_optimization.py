@@ -15,6 +15,8 @@ from adadepth.models.contract import DepthModel
 from adadepth.training.muon import find_hidden_matrices
 from adadepth.training.optimization import build_optimizer, build_schedule, parameter_groups
 from tests.models_support import small_config
+from tests.toy_support import execute
+from tests.unit.models.early_exit.layerskip_support import write_layerskip
 from tests.unit.models.every_model_support import BUILD
 
 
@@ -191,6 +193,14 @@ def test_muon_takes_the_matrices_of_hidden_layers(name):
 def test_muon_refuses_a_head_on_a_frozen_base():
     with pytest.raises(ConfigError, match=r"^trainer.optimizer=muon: \w+ trains no matrix of a hidden layer here"):
         build_optimizer(BUILD["mixture"](), TrainerConfig(optimizer=Optimizer.muon))
+
+
+def test_muon_is_refused_before_a_run_directory_exists(tmp_path, capsys):
+    write_layerskip(tmp_path / "base")
+    command = ("--config-name", "router_tuning", f"model.pretrained={tmp_path / 'base'}", "trainer.optimizer=muon")
+    assert execute(*command, "dataset.sequence_length=32", f"output_dir={tmp_path / 'runs'}") == 2
+    assert "trains no matrix of a hidden layer here" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
 
 
 def test_muon_and_adamw_are_those_of_torch():
