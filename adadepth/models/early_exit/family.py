@@ -7,7 +7,7 @@ from enum import StrEnum
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
-from adadepth.models.shared.network_settings import DECODERS, NetworkSettings, list_missing_sizes
+from adadepth.models.shared.network_settings import DECODERS, NetworkSettings, check_network
 from adadepth.runtime.distributed import is_distributed
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
@@ -92,7 +92,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, EarlyExitSettings)
     if config.mode is not Mode.train:
         return
-    yield from list_missing_sizes(model)
+    yield from check_network(config)
     layers = model.num_hidden_layers
     for layer in model.exit_layers or ():
         if layer < 1 or (layers is not None and layer > layers):

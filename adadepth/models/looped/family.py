@@ -241,6 +241,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
+    if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
+        yield f"trainer.lora.rank={rank}: cannot be combined with objective=gate_alone, which freezes all matrices"
     if model.loop_lora_rank is not None and model.cache_policy != "all":
         yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
     try:

@@ -31,15 +31,24 @@ _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole
 _COMPARED = 8  # tokens of the comparison
 
 
-def select_layers(layers: int, prelude: int, core: int, coda: int) -> list[int]:
+def select_layers(layers: int, prelude: int, core: int, coda: int, loops: int = 1) -> list[int]:
     """Return the indices of a decoder's layers that become prelude, core and coda of a looped model.
+
+    Args:
+        layers: Number of layers of the decoder.
+        prelude: Number of prelude layers.
+        core: Number of core layers.
+        coda: Number of coda layers.
+        loops: Number of loops whose layers the core stands for.
 
     Raises:
         ConfigError: If the decoder has fewer layers.
     """
-    if (needed := prelude + core + coda) > layers:
-        raise ConfigError(f"prelude={prelude}, core={core}, coda={coda}: {needed} layers, but the decoder has {layers}")
-    return [*range(prelude), *range(layers - coda - core, layers)]
+    if (needed := prelude + core * loops + coda) > layers:
+        repeated = f", num_loops={loops} with loop_lora_rank" if loops > 1 else ""
+        parts = f"prelude={prelude}, core={core}, coda={coda}{repeated}"
+        raise ConfigError(f"{parts}: {needed} layers, but the decoder has {layers}")
+    return [*range(prelude), *range(layers - coda - core * loops, layers)]
 
 
 def _reduce_config(source: PreTrainedConfig, numbers: list[int]) -> PreTrainedConfig:
@@ -73,7 +82,7 @@ def retrofit(
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
     loops = fields.get("num_loops", LoopedConfig.num_loops) if fields.get("loop_lora_rank") else 1
     text = decoder.config.get_text_config()
-    numbers = select_layers(text.num_hidden_layers, prelude, core * loops, coda)
+    numbers = select_layers(text.num_hidden_layers, prelude, core, coda, loops)
     looped_numbers = numbers[prelude : prelude + core * loops]
     kinds = getattr(text, "layer_types", None)
     check_kinds(kinds and [kinds[number] for number in looped_numbers], core)

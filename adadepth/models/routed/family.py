@@ -8,7 +8,7 @@ from typing import Any
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import FINITE, at_least, setting
 from adadepth.models.registry import Budgeting, Family
-from adadepth.models.shared.network_settings import NetworkSettings, list_missing_sizes
+from adadepth.models.shared.network_settings import NetworkSettings, check_network
 
 RouterKind = StrEnum("RouterKind", ["expert", "token", "threshold", "random"])
 LayerSharing = StrEnum("LayerSharing", ["cycle", "sequence", "none"])
@@ -181,10 +181,22 @@ def check_routed(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, RoutedSettings)
     if config.mode is not Mode.train:
         return
-    yield from list_missing_sizes(model)
+    yield from check_network(config)
     if model.pretrained is None and model.trains is RoutedPart.routers:
         yield "model.trains=routers: needs model.pretrained"
-    yield from (f"model.{mistake}" for mistake in check_routing(model))
+    yield from (f"model.{mistake}" for mistake in (*check_routing(model), *_list_unread(model)))
+
+
+def _list_unread(model: RoutedSettings) -> Iterator[str]:
+    """Yield an error for each setting that the router does not read."""
+    if model.measure_leak and model.router is not RouterKind.expert:
+        yield "measure_leak=true: read only with router=expert"
+    if model.balance is not DepthBalance.loss and model.router is not RouterKind.token:
+        yield f"balance={model.balance}: read only with router=token"
+    if model.bias_step != RoutedSettings.bias_step and model.balance is not DepthBalance.bias:
+        yield f"bias_step={model.bias_step:g}: read only with balance=bias"
+    if model.capacities is not None and model.router is RouterKind.token:
+        yield f"capacities={model.capacities}: not read with router=token, which balances all depths"
 
 
 FAMILY = Family(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from adadepth.config import Attention, ModelConfig
+from adadepth.config import Attention, ExperimentConfig, ModelConfig
 from adadepth.config.declaration import at_least, between, setting
 
 # Decoders of transformers in whose own layout models around their layers are written and read; tests cover these.
@@ -60,8 +60,15 @@ class NetworkSettings(ModelConfig):
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
 
-def list_missing_sizes(model: NetworkSettings) -> Iterator[str]:
-    """Yield an error for each size that a new network lacks."""
+def check_network(config: ExperimentConfig) -> Iterator[str]:
+    """Yield an error for each size that a new network lacks, and for low-rank adapters on a frozen network.
+
+    Args:
+        config: Settings of a run whose group `model` has the field `trains`.
+    """
+    model: Any = config.model
+    if (rank := config.trainer.lora.rank) is not None and model.trains != "all":
+        yield f"trainer.lora.rank={rank}: model.trains={model.trains} freezes the network; set model.trains=all"
     if model.pretrained is None:
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):
             if getattr(model, name) is None:

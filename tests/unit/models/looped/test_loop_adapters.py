@@ -129,7 +129,7 @@ def test_what_cannot_be_is_one_line() -> None:
         LoopedConfig(loop_lora_rank=2, cache_policy="last")
     with pytest.raises(ConfigError, match=r"model.cache_policy=last: must be all with model.loop_lora_rank=2"):
         configured("loop_tiny", "model.loop_lora_rank=2", "model.cache_policy=last")
-    with pytest.raises(ConfigError, match="8 layers, but the decoder has 6"):
+    with pytest.raises(ConfigError, match="num_loops=3 with loop_lora_rank: 8 layers, but the decoder has 6"):
         retrofit(decoder(), prelude=1, core=2, coda=1, num_loops=3, loop_lora_rank=2)
     kinds = ["full_attention", "sliding_attention"] * 3
     source = decoder("qwen2", layer_types=kinds, use_sliding_window=True, sliding_window=3, max_window_layers=0)
