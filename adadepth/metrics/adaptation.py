@@ -152,7 +152,7 @@ def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
     The result is None under the conditions of `spearman_from_table`.
     """
     rows, columns, counts = _count_pairs(first, second)
-    value = _rank_correlation(rows, columns, counts) if len(first) >= 3 else float("nan")
+    value = _rank_correlations(rows, columns, counts[np.newaxis]).item() if len(first) >= 3 else float("nan")
     return None if np.isnan(value) else value
 
 
@@ -165,34 +165,57 @@ def _count_pairs(
     return rows, columns, counts
 
 
+_COUNTS_AT_ONCE = 2**15  # of resampled tables: so many stay in the cache of a processor
+
+
 def _correlate(
     rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64], resamples: int, seed: int
 ) -> Correlation | None:
     n = int(counts.sum())
-    value = _rank_correlation(rows, columns, counts) if n >= 3 else float("nan")
-    if np.isnan(value):
+    if n < 3:
         return None
-    generator = np.random.default_rng(seed)
     # Rows and columns that are empty in the observed table stay empty in every resampled one.
     rows, columns = (np.unique(positions, return_inverse=True)[1] for positions in (rows, columns))
-    values = [_rank_correlation(rows, columns, generator.multinomial(n, counts / n)) for _ in range(resamples)]
-    low, high = np.nanpercentile(values, [2.5, 97.5])
+    value = _rank_correlations(rows, columns, counts[np.newaxis]).item()
+    if np.isnan(value):
+        return None
+    generator, size = np.random.default_rng(seed), max(_COUNTS_AT_ONCE // len(counts), 1)
+    parts = (min(size, resamples - start) for start in range(0, resamples, size))
+    values = [_rank_correlations(rows, columns, generator.multinomial(n, counts / n, part)) for part in parts]
+    low, high = np.nanpercentile(np.concatenate(values), [2.5, 97.5])
     return Correlation(value, float(low), float(high), n)
 
 
-def _rank_correlation(rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]) -> float:
-    """Return Spearman's correlation (Pearson's of mid-ranks) from the count of observations per (row, column)."""
-    row_ranks = _center_ranks(np.bincount(rows, counts.astype(float)))[rows]
-    column_ranks = _center_ranks(np.bincount(columns, counts.astype(float)))[columns]
-    spread = np.sqrt((counts * row_ranks**2).sum() * (counts * column_ranks**2).sum())
-    return float((counts * row_ranks * column_ranks).sum() / spread) if spread > 0 else float("nan")
+def _rank_correlations(
+    rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return Spearman's correlation (Pearson's of mid-ranks) of every table, (T,); NaN if a variable is constant.
+
+    Args:
+        rows: Row of every pair of values that occurs, (P,), numbered from 0 without gaps.
+        columns: Column of every pair, (P,), likewise.
+        counts: Number of observations of every pair in every table, (T, P).
+    """
+    row_ranks, column_ranks = (_center_ranks(_sum_groups(counts, groups))[:, groups] for groups in (rows, columns))
+    spread = np.sqrt((counts * row_ranks**2).sum(axis=1) * (counts * column_ranks**2).sum(axis=1))
+    products = (counts * row_ranks * column_ranks).sum(axis=1)
+    values: NDArray[np.float64] = np.divide(products, spread, out=np.full(len(counts), np.nan), where=spread > 0)
+    return values
 
 
-def _center_ranks(marginal: NDArray[Any]) -> NDArray[Any]:
-    """Return the mid-rank of each value minus the mean rank, from the counts of the values."""
-    below = np.cumsum(marginal) - marginal
-    above = marginal.sum() - below - marginal
-    ranks: NDArray[Any] = (below - above) / 2
+def _sum_groups(counts: NDArray[np.int64], groups: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the sums of counts, (T, P), over the pairs of each group, (T, G)."""
+    order = np.argsort(groups, kind="stable")
+    starts = np.flatnonzero(np.diff(groups[order], prepend=-1))
+    sums: NDArray[np.float64] = np.add.reduceat(counts[:, order], starts, axis=1).astype(np.float64)
+    return sums
+
+
+def _center_ranks(marginals: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the mid-rank of each value minus the mean rank, (T, G), from the counts of the values, (T, G)."""
+    below = np.cumsum(marginals, axis=1) - marginals
+    above = marginals.sum(axis=1, keepdims=True) - below - marginals
+    ranks: NDArray[np.float64] = (below - above) / 2
     return ranks
 
 
