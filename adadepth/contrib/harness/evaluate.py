@@ -276,18 +276,24 @@ def _score_task(session: Session, task: Any, meter: DepthMeter, options: Mapping
 
 @contextmanager
 def silence_harness() -> Iterator[None]:
-    """Suppress progress bars of the harness, and messages below errors of the harness and of transformers."""
-    import lm_eval.api.task as module
+    """Suppress what the harness does besides scores.
 
-    logger, bar = logging.getLogger("lm_eval"), module.tqdm
+    These are its progress bars, its messages below errors and those of transformers, and its list of all installed
+    packages, for which every evaluation would start pip.
+    """
+    import lm_eval.api.task as module
+    from lm_eval import evaluator
+
+    logger, bar, list_packages = logging.getLogger("lm_eval"), module.tqdm, evaluator.add_env_info
     level = logger.level
     logger.setLevel(logging.ERROR)
     module.tqdm = partial(bar, disable=True)
+    evaluator.add_env_info = lambda results: None
     try:
         with silence_transformers():
             yield
     finally:
-        module.tqdm = bar
+        module.tqdm, evaluator.add_env_info = bar, list_packages
         logger.setLevel(level)
 
 

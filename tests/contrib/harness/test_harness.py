@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from adadepth import tasks
 from adadepth.contrib.harness.compute import cut_trace
+from adadepth.contrib.harness.evaluate import silence_harness
 from adadepth.contrib.harness.kind import HarnessConfig
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.evaluation.exit_cost import count_reading_macs
@@ -120,7 +121,9 @@ def score_alone(checkpoint: Path, task_folder: Path, task: str, rule: str | None
         model.config.exit_rule = rule
     lm = HFLM(model, tokenizer=AutoTokenizer.from_pretrained(checkpoint), max_length=LENGTH, batch_size=BATCH)
     manager = TaskManager(include_path=str(task_folder), include_defaults=False)
-    results: Any = simple_evaluate(lm, tasks=[task], limit=LIMIT, task_manager=manager, log_samples=False)
+    with silence_harness():
+        results: Any = simple_evaluate(lm, tasks=[task], limit=LIMIT, task_manager=manager, log_samples=False)
+    assert "pretty_env_info" not in results, "pip was started"
     return results["results"][task]
 
 
