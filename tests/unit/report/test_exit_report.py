@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -37,6 +38,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
     return Page(write_report(run))
+
+
+@pytest.fixture(scope="module")
+def untimed() -> dict[str, Any]:
+    return make_study(make_records(), timed=False)
+
+
+@pytest.fixture
+def study(untimed: dict[str, Any]) -> dict[str, Any]:
+    """A study without times, which a test may change."""
+    return copy.deepcopy(untimed)
 
 
 def read(run: Path, name: str) -> dict[str, Any]:
@@ -78,16 +90,15 @@ def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page)
         assert heading in page.text
 
 
-def test_without_times_the_page_says_so(tmp_path: Path) -> None:
-    write_exit_study(tmp_path, {"validation": make_study(make_records(), timed=False)})
+def test_without_times_the_page_says_so(study: dict[str, Any], tmp_path: Path) -> None:
+    write_exit_study(tmp_path, {"validation": study})
     page = Page(write_report(tmp_path))
     assert "The wall-clock time of the rules was not measured" in page.text
     assert page.text.count("not measured") > len(read(tmp_path, EXIT_RULES)["validation"]["rows"])
     assert "milliseconds" not in page.text
 
 
-def test_warnings_and_missing_figures_are_sentences(tmp_path: Path) -> None:
-    study = make_study(make_records(), timed=False)
+def test_warnings_and_missing_figures_are_sentences(study: dict[str, Any], tmp_path: Path) -> None:
     first, second = study["rows"][3], study["rows"][4]
     first["warning"] = second["warning"] = "never fires: every example runs all steps"
     write_exit_study(tmp_path, {"validation": study})
@@ -121,9 +132,9 @@ def test_a_damaged_file_becomes_a_sentence(tmp_path: Path, name: str) -> None:
     assert f"{name} is damaged" in Page(write_report(tmp_path)).text
 
 
-def test_text_is_escaped(tmp_path: Path) -> None:
+def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     evil = "<b>&'\"</b>"
-    study, summary = make_study(make_records()), make_summary(make_records(), labels=(evil, "x"))
+    study, summary = read(run, EXIT_RULES)["validation"], make_summary(make_records(), labels=(evil, "x"))
     study["rows"][0]["rule"] = study["metrics"][0] = study["timing"]["device"] = evil
     write_exit_study(tmp_path, {evil: study})
     write_exits(tmp_path, {evil: summary}, step=1)
@@ -170,8 +181,7 @@ def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
     assert len({get_shape_style(index) for index in range(30)}) == 30
 
 
-def test_a_drawing_names_the_members_of_its_pareto_set() -> None:
-    study = make_study(make_records(), timed=False)
+def test_a_drawing_names_the_members_of_its_pareto_set(study: dict[str, Any]) -> None:
     panel, *_ = build_study_panels(study)
     title, drawing = panel.title, render_chart(panel)
     members = [row["rule"] for row in study["rows"] if "mean_updates" in row["pareto"]]
