@@ -10,6 +10,7 @@ from transformers import GenerationConfig
 
 from adadepth.contrib.decoding.continuous_batching import decode_texts
 from adadepth.errors import ConfigError
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import IDS, KINDS, OURO, looped_llama, small
 from tests.unit.models.looped.plain_cache import plain_generation
 
@@ -17,18 +18,21 @@ PROMPTS = [IDS[0, :4].tolist(), IDS[1].tolist(), IDS[2, :1].tolist(), IDS[2, 2:5
 GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 
-@pytest.mark.parametrize("policy", ["all", "frozen"])
 @pytest.mark.parametrize(
-    ("kind", "rule"),
-    [
-        ("ouro", "quantile:0.6"),
-        ("huginn", "margin:0.05"),
-        ("half way, from zeros, input added", "margin:0.05"),
-        ("few keys, wide heads", "margin:0.1"),
-        ("two states", "margin:0.1"),
-        ("two states, and everything else", "margin:0.03"),
-    ],
-)
+    ("kind", "rule", "policy"),
+    quick_one_in(3, [
+        (*case, policy)
+        for case in (
+            ("ouro", "quantile:0.6"),
+            ("huginn", "margin:0.05"),
+            ("few keys, wide heads", "margin:0.1"),
+            ("two states", "margin:0.1"),
+            ("half way, from zeros, input added", "margin:0.05"),
+            ("two states, and everything else", "margin:0.03"),
+        )
+        for policy in ("all", "frozen")
+    ]),
+)  # fmt: skip
 def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: str) -> None:
     model = small(**KINDS[kind]).double()
     drawn = model.model._draw_states(torch.arange(20).unsqueeze(0))[0] if kind == "huginn" else None
@@ -39,8 +43,14 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
     assert len(set(torch.cat(found.exit_steps).tolist())) > 1
 
 
-@pytest.mark.parametrize("kind", ["plain", "huginn", "damped", "two states", "llama"])
-@pytest.mark.parametrize(("policy", "step"), [("all", 1), ("frozen", 2)])
+@pytest.mark.parametrize(
+    ("kind", "policy", "step"),
+    quick_one_in(3, [
+        (kind, *case)
+        for kind in ("plain", "huginn", "damped", "two states", "llama")
+        for case in (("all", 1), ("frozen", 2))
+    ]),
+)  # fmt: skip
 def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) -> None:
     """Of tokens that all run as many loops, no policy keeps anything back."""
     model = (looped_llama() if kind == "llama" else small(**KINDS[kind])).double()

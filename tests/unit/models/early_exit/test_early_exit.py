@@ -32,6 +32,7 @@ from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.shared.layered_network import split_model
 from adadepth.models.shared.network_configuration import set_dropout
+from tests.marks_support import mostly_slow
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,
     ENCODERS,
@@ -56,6 +57,7 @@ CASES += [(MASKED, kind) for kind in ENCODERS]
 CASES += [(TEXTS, kind) for kind in (*ENCODERS, *DECODERS)]
 CASES += [(TOKENS, kind) for kind in (*ENCODERS, *DECODERS) if kind != "olmo2"]
 IDS_OF_CASES = [f"{head.__name__.removeprefix('EarlyExitFor')} {kind}" for head, kind in CASES]
+HEADS_ALIKE = {(TEXTS, kind) for kind in DECODERS[1:]} | {(TOKENS, kind) for kind in (*ENCODERS, *DECODERS)[1:]}
 
 
 def read_real(logits: torch.Tensor) -> torch.Tensor:
@@ -63,7 +65,7 @@ def read_real(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.dim() == 2 else logits[MASK.bool()]
 
 
-@pytest.mark.parametrize(("head", "kind"), CASES, ids=IDS_OF_CASES)
+@pytest.mark.parametrize(("head", "kind"), mostly_slow(CASES, lambda case: case not in HEADS_ALIKE), ids=IDS_OF_CASES)
 @torch.no_grad()
 def test_all_layers_are_the_model_of_transformers_and_an_exit_is_one_of_its_first_layers(head: Any, kind: str) -> None:
     model = small(head, kind, num_labels=3)

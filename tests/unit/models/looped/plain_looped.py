@@ -23,13 +23,11 @@ def turned(head: Tensor, theta: float | Sequence[float], pairs: bool) -> Tensor:
     """A head (T, d), every pair of features as a complex number times exp(i p r_j), r_j given or theta^(-2j/d)."""
     length, width = head.shape
     rates = [theta ** (-2 * j / width) for j in range(width // 2)] if isinstance(theta, float | int) else theta
-    out = torch.empty_like(head)
-    for position in range(length):
-        for j in range(width // 2):
-            a, b = (2 * j, 2 * j + 1) if pairs else (j, j + width // 2)
-            angle = position * rates[j]
-            number = complex(head[position, a], head[position, b]) * complex(math.cos(angle), math.sin(angle))
-            out[position, a], out[position, b] = number.real, number.imag
+    out, positions = torch.empty_like(head), torch.arange(length, dtype=head.dtype)
+    for j in range(width // 2):
+        a, b = (2 * j, 2 * j + 1) if pairs else (j, j + width // 2)
+        numbers = torch.complex(head[:, a], head[:, b]) * torch.exp(1j * positions * rates[j])
+        out[:, a], out[:, b] = numbers.real, numbers.imag
     return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache, bytes_per_token
 from adadepth.models.looped.loop_state import Layers
 from adadepth.models.looped.retrofit import retrofit
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.models.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
 from tests.unit.models.looped.plain_cache import PlainCache, exits_by, plain_generation
 
@@ -50,9 +52,7 @@ def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: st
 
 
 @pytest.mark.parametrize("policy", EVERY_POLICY)
-@pytest.mark.parametrize(
-    "kind", [kind if kind in QUICK else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
-)
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, QUICK.__contains__))
 def test_every_policy_is_what_its_definition_says(kind: str, policy: str) -> None:
     model = small(**KINDS[kind]).double()
     for rule in RULES if model.config.gate else RULES[:2]:
@@ -62,8 +62,7 @@ def test_every_policy_is_what_its_definition_says(kind: str, policy: str) -> Non
         near(logits[0], expected, 2e-6)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize(("family", "policy"), quick_one_in(3, product(["llama", "qwen2"], POLICIES)))
 def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy: str) -> None:
     torch.manual_seed(5)
     config_class, model_class = {
@@ -121,8 +120,7 @@ def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention:
     assert both[1, 13:].equal(short[0, 7:])
 
 
-@pytest.mark.parametrize("policy", EVERY_POLICY)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize(("policy", "rule"), quick_one_in(2, product(EVERY_POLICY, RULES)))
 def test_greedy_generation_is_a_plain_loop(policy: str, rule: str) -> None:
     model = small(**KINDS["ouro"]).double()
     found = model.generate(IDS[:1], max_new_tokens=5, do_sample=False, exit_rule=rule, cache_policy=policy)

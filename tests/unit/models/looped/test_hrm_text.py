@@ -136,7 +136,7 @@ def test_all_cycles_have_gradients_unless_told_otherwise(ours: Any) -> None:
 # ---- Exits, caches and compute
 
 
-@pytest.mark.parametrize("policy", ["all", "frozen", "last", "mean", "ring:2"])
+@pytest.mark.parametrize("policy", ["all", "frozen"])
 def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, policy: str) -> None:
     """Decoded in slots that texts share, one after the other, and by transformers' own loop."""
     rule, prompts = "margin:0.2", [IDS[0].tolist(), IDS[1, :4].tolist()]
@@ -150,13 +150,12 @@ def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, poli
         assert [row[0, len(prompt) :].tolist() for row, prompt in zip(plain, prompts, strict=True)] == [
             tokens.tolist() for tokens in alone
         ]
-    if policy in ("all", "frozen"):
-        ours.config.num_loops = 3
-        together = decode_texts(
-            ours, prompts, GenerationConfig(max_new_tokens=7), places=2, exit_rule=rule, cache_policy=policy
-        )
-        assert [tokens.tolist() for tokens in together.tokens] == [tokens.tolist() for tokens in alone]
-        assert len({step for steps in together.exit_steps for step in steps.tolist()}) > 1
+    ours.config.num_loops = 3
+    together = decode_texts(
+        ours, prompts, GenerationConfig(max_new_tokens=7), places=2, exit_rule=rule, cache_policy=policy
+    )
+    assert [tokens.tolist() for tokens in together.tokens] == [tokens.tolist() for tokens in alone]
+    assert len({step for steps in together.exit_steps for step in steps.tolist()}) > 1
 
 
 def test_work_is_what_torch_counts(folder: Path) -> None:

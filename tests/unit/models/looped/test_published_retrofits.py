@@ -30,6 +30,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.plain_looped import plain_retrofit
@@ -55,15 +56,15 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("loops", [1, 2, 5])
-def test_a_retrofit_is_what_its_equations_say(kind: str, loops: int, tmp_path: Path) -> None:
-    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
+@torch.no_grad()
+def test_a_retrofit_is_what_its_equations_say(kind: str, tmp_path: Path) -> None:
+    model, weights = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind)), weights_of(kind)
     assert model.config.base_config.model_type == decoder_of(kind)
-    with torch.no_grad():
+    for loops in (1, 2, 5):
         found = model(IDS, num_loops=loops, initial_state=STATE).logits
-    for row, ids in enumerate(IDS):
-        expected = plain_retrofit(decoder_of(kind), fields_of(kind), weights_of(kind), ids, STATE[row], loops)
-        assert_near(found[row], expected)
+        for row, ids in enumerate(IDS):
+            expected = plain_retrofit(decoder_of(kind), fields_of(kind), weights, ids, STATE[row], loops)
+            assert_near(found[row], expected)
 
 
 @published_code.need(*CODE)
@@ -217,7 +218,7 @@ def test_another_head_is_new_and_nothing_else(tmp_path: Path, caplog: Any) -> No
     assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", mostly_slow(KINDS, ("llama", "gemma2").__contains__))
 def test_decoding_is_the_same_in_a_batch(kind: str, tmp_path: Path) -> None:
     """Padded, in slots that texts share, and drafted with one loop: the same tokens."""
     model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
@@ -263,7 +264,7 @@ def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 # ---- from the command line
 
 
-@pytest.fixture(scope="module", params=["llama", "olmo2", "gemma2"])
+@pytest.fixture(scope="module", params=mostly_slow(["llama", "olmo2", "gemma2"], "llama".__eq__))
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tokenizer, and a file of text beside it."""
     folder: Path = tmp_path_factory.mktemp(request.param) / "published"

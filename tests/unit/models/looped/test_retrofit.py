@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,11 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import build_classifier, build_language_model, load_model
 from adadepth.models.looped.retrofit import retrofit, select_layers
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.retrofit_support import DECODERS, IDS, LAYERS, PIECES, decoder, near
 
 
-@pytest.mark.parametrize("kind", DECODERS)
-@pytest.mark.parametrize("parts", [(0, 6, 0), (2, 2, 2)])
+@pytest.mark.parametrize(("kind", "parts"), quick_one_in(3, product(DECODERS, [(0, 6, 0), (2, 2, 2)])))
 def test_one_loop_of_all_layers_is_the_decoder(kind: str, parts: tuple[int, int, int]) -> None:
     source = decoder(kind)
     prelude, core, coda = parts
