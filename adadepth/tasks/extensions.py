@@ -9,13 +9,27 @@ from typing import Any, cast
 from transformers import PreTrainedModel, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.experiment import Optimizer
 from adadepth.config.kinds import call_by_path, get_kind
 from adadepth.models.contract import HoldsBudget
 from adadepth.models.registry import budget_mode, family
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension
-from adadepth.training.lora import AdapterScale
+from adadepth.training.lora import AdapterScale, add_adapters
+from adadepth.training.muon import require_hidden_matrices
+
+
+def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
+    """Insert the low-rank adapters that the settings of a training ask for, and check the model for its optimiser.
+
+    Raises:
+        ConfigError: If the model has no matrices to adapt, or none that Muon updates.
+    """
+    if config.trainer.lora.rank is not None:
+        add_adapters(model, config.trainer.lora)
+    if config.trainer.optimizer is Optimizer.muon:
+        require_hidden_matrices(model)
 
 
 def build_extensions(

@@ -24,6 +24,7 @@ from adadepth.runtime.hardware import describe_machine
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.training.callbacks import TrackingCallback
+from adadepth.training.lora import ADAPTER, merge_adapters, save_adapter
 from adadepth.training.profiling import compare_executions
 from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
@@ -55,6 +56,17 @@ def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, t
         width = getattr(trainer.unwrapped_model.config, "hidden_size", None)
         run.update(executions={"machine": describe_machine(trainer.args.device), "width": width, **speeds})
         say(describe_speeds(run.record["executions"]))
+
+
+def finish_adapters(config: ExperimentConfig, run: Run, trainer: DepthTrainer) -> bool:
+    """Save the low-rank adapters of the trained model, if it has any, and merge them; return whether it had."""
+    settings, model = config.trainer.lora, trainer.unwrapped_model
+    if settings.rank is None:
+        return False
+    if trainer.is_world_process_zero():
+        save_adapter(model, settings, run.directory / ADAPTER)
+    merge_adapters(model)
+    return True
 
 
 def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder: str, **facts: Any) -> None:

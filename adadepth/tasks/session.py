@@ -12,7 +12,6 @@ from typing import Any, Self
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
-from adadepth.config.experiment import Optimizer
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
@@ -21,7 +20,7 @@ from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
-from adadepth.tasks.extensions import build_extensions
+from adadepth.tasks.extensions import build_extensions, prepare_model
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
 from adadepth.tasks.log_messages import describe_end, describe_interruption, describe_start
 from adadepth.tasks.stored_models import (
@@ -41,8 +40,6 @@ from adadepth.training.callbacks import (
 )
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
-from adadepth.training.lora import ADAPTER, add_adapters, merge_adapters, save_adapter
-from adadepth.training.muon import require_hidden_matrices
 from adadepth.training.profiling import profile_training
 from adadepth.training.tracking import (
     LogPosition,
@@ -101,10 +98,7 @@ class Session:
         Returns:
             The final metrics, and the run directory.
         """
-        if self.config.trainer.lora.rank is not None:
-            add_adapters(self.model, self.config.trainer.lora)
-        if self.config.trainer.optimizer is Optimizer.muon:
-            require_hidden_matrices(self.model)
+        prepare_model(self.config, self.model)
         session, args = self.with_extensions(), self.args
         session.data = check_initial_tokenizer(self.config, session.data)
         check_rival_data(self.config, session.data, self.model)
@@ -225,7 +219,7 @@ class Session:
         _run_training(self, checkpoint, owner or self.run.directory)
         if is_main_process():
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
-        is_merged = self._merge_adapters()
+        is_merged = results.finish_adapters(self.config, self.run, trainer)
         is_changed = adjust is not None and adjust(self) is not False
         if is_merged or is_changed or tracking.needs_final_evaluation(trainer.state):
             with tracking.muted():
@@ -237,16 +231,6 @@ class Session:
         if (objective := metrics.get(self.config.optimise)) is not None:
             tracking.tracker.objective(objective)
         return metrics
-
-    def _merge_adapters(self) -> bool:
-        """Save the adapters of the trained model, if it has any, and merge them; return whether it had."""
-        settings, model = self.config.trainer.lora, self.trainer.unwrapped_model
-        if settings.rank is None:
-            return False
-        if is_main_process():
-            save_adapter(model, settings, self.run.directory / ADAPTER)
-        merge_adapters(model)
-        return True
 
     def _build_trainer(self) -> None:
         """Build the trainer of the session, with its callbacks."""

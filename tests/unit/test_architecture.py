@@ -137,6 +137,13 @@ def test_the_core_names_nothing_of_contrib() -> None:
     assert [name_of(path) for path in core if "adadepth.contrib" in path.read_text(encoding="utf-8")] == []
 
 
+def test_a_session_needs_few_modules() -> None:
+    """Of the package's modules, the one that holds a run together names at most 20."""
+    path = PACKAGE / "tasks/session.py"
+    modules = (node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom))
+    assert len({node.module for node in modules if (node.module or "").startswith("adadepth.")}) <= 20
+
+
 def asks_for_a_kind_of_data(tree: ast.Module) -> list[str]:
     """Return the settings of data that a module asks `isinstance` for."""
     names = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
