@@ -20,23 +20,29 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MPLBACKEND": "Agg
 import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
+from transformers import BertConfig, BertModel, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import adadepth
 from adadepth import tasks
+from adadepth.runs.checkpoints import MANIFEST, seal_checkpoint
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
-from runs import RUNS  # noqa: E402
+from runs import RUNS, list_evaluation_overrides  # noqa: E402
 
 WORDS = "the cat sat on a mat and then it slept for some hours in warm sun while birds sang".split()  # noqa: SIM905
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] }} {{ message['content'] }} </s> {% endfor %}"
+    "{% if add_generation_prompt %}assistant {% endif %}"
+)
 STOP_AFTER = 3
 # What loading, evaluating and resuming do not read.
 LEFT_OUT = (
     "figures", "tables", "report.html", "training_args.bin", "predictions", "halting.json", "grids.json", "exits.json",
     "sentences.jsonl", "depth_by_class.csv", "retrained", "derived", "architectures.json",
+    "matched_baseline.json", "README.md",
 )  # fmt: skip
 
 
@@ -63,12 +69,14 @@ def make(name: str, kept: Path) -> None:
     for checkpoint in run.glob("checkpoints/*"):
         if checkpoint.name != f"checkpoint-{STOP_AFTER}":
             shutil.rmtree(checkpoint)
+    seal(run)
     keep(run, kept / "stopped")
     tasks.run(configured(*RUNS[name], f"resume={run}"))
     shutil.rmtree(run / "checkpoints")
     (run / "metrics.jsonl").unlink()
     keep(run, kept / "finished")
-    tasks.run(configured(*RUNS[name], "mode=evaluate", f"checkpoint={run}", "output_dir=evaluated"))
+    given = ("mode=evaluate", f"checkpoint={run}", "output_dir=evaluated")
+    tasks.run(configured(*list_evaluation_overrides(name), *given))
     (record,) = Path("evaluated").glob("*/*/run.json")
     (kept / "evaluated.json").write_text(json.dumps(json.loads(record.read_text())["final_metrics"], indent=2) + "\n")
     for folder in ("model", "supernet"):
@@ -103,6 +111,15 @@ def keep(run: Path, folder: Path) -> None:
         record = json.loads(path.read_text())
         kept = {key: value for key, value in record.items() if key not in ("command", "hardware")}
         path.write_text(json.dumps(kept | {"hardware": {"processes": 1}}, indent=2) + "\n")
+    settings = folder / "config.yaml"
+    settings.write_text(settings.read_text().replace(f"{Path.cwd()}/", ""))
+    seal(folder)
+
+
+def seal(run: Path) -> None:
+    """Write the manifests of checkpoints again, whose files were changed or left out."""
+    for path in run.glob(f"checkpoints/*/{MANIFEST}"):
+        seal_checkpoint(path.parent)
 
 
 def outputs(folder: Path) -> dict[str, torch.Tensor]:
@@ -123,6 +140,8 @@ def batch(folder: Path) -> dict[str, torch.Tensor]:
     config, generator = json.loads((folder / "config.json").read_text()), torch.Generator().manual_seed(0)
     if config["model_type"] == "ponder_rnn":
         return {"inputs": torch.randint(-1, 2, (3, config["input_size"]), generator=generator).float()}
+    if config["model_type"] == "trm":
+        return {"input_ids": torch.randint(1, config["vocab_size"], (3, config["cells"]), generator=generator)}
     vocabulary = config.get("vocab_size") or BertConfig.from_pretrained("base").vocab_size
     ids = torch.randint(5, vocabulary, (3, 10), generator=generator)
     if config["model_type"] == "par_xl":
@@ -132,7 +151,7 @@ def batch(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def write_inputs(folder: Path) -> None:
-    """A text, a table and a base."""
+    """A text, a table, a base, and conversations with a decoder for them."""
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "table").mkdir(parents=True)
     chosen = random.Random(0)
@@ -142,6 +161,34 @@ def write_inputs(folder: Path) -> None:
         examples = [json.dumps({"sentence": row, "label": int("sat" in row)}) for row in rows]
         (folder / "table" / f"{split}.jsonl").write_text("\n".join(examples) + "\n")
     write_base(folder / "base")
+    write_conversations(folder / "chat.jsonl", lines)
+    write_decoder(folder / "decoder")
+
+
+def write_conversations(file: Path, lines: list[str]) -> None:
+    rows = [
+        [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+        for question, answer in zip(lines[:60:2], lines[1:60:2], strict=True)
+    ]
+    file.write_text("".join(f"{json.dumps({'messages': row})}\n" for row in rows))
+
+
+def write_decoder(folder: Path) -> None:
+    """A Llama of four layers, whose tokenizer has a chat template."""
+    torch.manual_seed(0)
+    pieces = ["<pad>", "<unk>", "</s>", "user", "assistant", *WORDS]
+    config = LlamaConfig(
+        vocab_size=len(pieces), hidden_size=16, num_hidden_layers=4, num_attention_heads=2, intermediate_size=16,
+        max_position_embeddings=64, initializer_range=0.3, bos_token_id=None, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordLevel({piece: number for number, piece in enumerate(pieces)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", unk_token="<unk>", eos_token="</s>", split_special_tokens=False
+    )
+    words.chat_template = CHAT_TEMPLATE
+    words.save_pretrained(folder)
 
 
 def write_base(folder: Path) -> None:

@@ -19,10 +19,20 @@ BLOCK = (
     "model.intermediate_size=16", "model.hidden_dropout_prob=0.1", "model.initializer_range=0.3",
 )  # fmt: skip
 EXAMPLES = ("dataset.max_evaluation_examples=24",)
+# A later checkpoint is complete only together with the best one before it: the first evaluation comes after the stop.
+SPARSE = (*SMALL, "trainer.eval_steps=4", "trainer.save_steps=4")
+DECODER = (
+    "model.hidden_size=8", "model.num_attention_heads=2", "model.intermediate_size=8", "model.initializer_range=0.3",
+)  # fmt: skip
+BLOCKS_OF_TEXT = (
+    "dataset=causal_text", "dataset.path=text.txt", "dataset.document_separator=line", "dataset.sequence_length=16",
+    "dataset.evaluation_fraction=0.1", "tokenizer.vocab_size=48",
+)  # fmt: skip
+POINTERS = (*EXAMPLES, "dataset.train_examples=48", "dataset.nodes=16", "dataset.sequence_length=16")
 PARITY = (*BLOCK, *EXAMPLES, "dataset=parity", "dataset.train_examples=48", "model.max_position_embeddings=32")
 
 # Name -> the shipped configuration and what the command line laid over it. Every run was stopped in its third update.
-RUNS: dict[str, tuple[str, ...]] = {
+FIRST_RUNS: dict[str, tuple[str, ...]] = {
     "act_pretraining": (
         "act_tiny", *SMALL, *BLOCK, *EXAMPLES, "dataset=text", "dataset.path=text.txt",
         "dataset.document_separator=line", "dataset.sequence_length=32", "dataset.evaluation_fraction=0.2",
@@ -56,6 +66,41 @@ RUNS: dict[str, tuple[str, ...]] = {
     ),
 }  # fmt: skip
 
+# The families and modes of training that the first runs do not have.
+LATER_RUNS: dict[str, tuple[str, ...]] = {
+    "looped": (
+        "loop_tiny", *SPARSE, *BLOCKS_OF_TEXT, *DECODER, "model.core=1", "model.num_loops=3", "model.injection=linear",
+        "model.gate=true", "model.objective=gate", "model.exit_rule=quantile:0.5",
+    ),
+    "looped_pointers": (
+        "loop_hops", *SPARSE, *POINTERS, *DECODER, "model.num_loops=3", "model.exit_rule=margin:0.3",
+    ),
+    "looped_two_states": (
+        "loop_tiny", *SPARSE, "model=hrm_text_1b", *BLOCKS_OF_TEXT, *DECODER, "model.vocab_size=null", "model.core=1",
+        "model.low_layers=1", "model.low_cycles=2", "model.head_dim=4", "model.embedding_scale=2",
+        "model.exit_rule=margin:0.1",
+    ),
+    "looped_chat": (
+        "loop_retrofit", *SPARSE, "dataset=conversations", "dataset.path=chat.jsonl", "dataset.sequence_length=32",
+        "dataset.evaluation_fraction=0.2", "model.pretrained=decoder", "tokenizer.path=decoder", "model.prelude=1",
+        "model.core=1", "model.coda=1", "model.num_loops=2", "model.loop_lora_rank=1", "model.exit_rule=margin:0.1",
+        "trainer.lora.rank=1",
+    ),
+    "early_exit": (
+        "exit_tiny", *SPARSE, *BLOCKS_OF_TEXT, *DECODER, "model.num_hidden_layers=3", "model.exit_layers=[1,2]",
+        "model.exit_heads=norm", "model.exit_gate=true", "model.exit_rule=margin:0.1",
+    ),
+    "routed": (
+        "mor_tiny", *SPARSE, *BLOCKS_OF_TEXT, *DECODER, "model.num_hidden_layers=3", "model.recursions=2",
+    ),
+    "trm": (
+        "trm_tiny", *SPARSE, *EXAMPLES, "dataset.size=4", "dataset.train_examples=48", "model.hidden_size=16",
+        "model.num_attention_heads=2", "model.intermediate_size=16", "model.mixing_size=16", "model.num_steps=3",
+        "model.exit_rule=margin:0.01", "trainer.ema_decay=0.5",
+    ),
+}  # fmt: skip
+RUNS = FIRST_RUNS | LATER_RUNS
+
 
 BEFORE = Path(__file__).resolve().parent
 
@@ -63,7 +108,14 @@ BEFORE = Path(__file__).resolve().parent
 def names_before() -> set[str]:
     """What every family logged before its names were made safe."""
     lines = [
-        json.loads(line) for path in BEFORE.glob("*/stopped/metrics.jsonl") for line in path.read_text().splitlines()
+        json.loads(line)
+        for name in FIRST_RUNS
+        for line in (BEFORE / name / "stopped" / "metrics.jsonl").read_text().splitlines()
     ]
-    evaluated = [json.loads(path.read_text()) for path in BEFORE.glob("*/evaluated.json")]
+    evaluated = [json.loads((BEFORE / name / "evaluated.json").read_text()) for name in FIRST_RUNS]
     return {name for found in (*lines, *evaluated) for name in found}
+
+
+def list_evaluation_overrides(name: str) -> tuple[str, ...]:
+    """Return the settings of a run without those of adapters, which only training accepts."""
+    return tuple(override for override in RUNS[name] if not override.startswith("trainer.lora."))

@@ -1,4 +1,4 @@
-"""What was trained before the second design is loaded, evaluated and gone on with as it was then."""
+"""What was trained by earlier code is loaded, evaluated and resumed as it was then."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from safetensors.torch import load_file
 
 import adadepth
 from adadepth import tasks
+from adadepth.config.declaration import shapes
 from adadepth.config.fingerprint import WRITTEN_OUT
 from adadepth.metrics.metric_names import metric_name
-from tests.before.runs import RUNS
+from adadepth.models.build import load_model
+from adadepth.models.folder import read_config
+from adadepth.runs.inheritance import load_run_settings
+from tests.before.runs import FIRST_RUNS, RUNS, list_evaluation_overrides
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 
 HERE = Path(__file__).resolve().parent
 MODELS = sorted(path for path in HERE.glob("*/finished/*") if (path / "config.json").exists())
@@ -34,9 +39,12 @@ def _inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def model_of(folder: Path) -> torch.nn.Module:
-    name = json.loads((folder / "config.json").read_text())["architectures"][0]
-    return getattr(adadepth, name).from_pretrained(folder).eval()
+def load_by_command(folder: Path) -> torch.nn.Module:
+    """Load a model as `mode=evaluate` does if the command line names every shape that the run had."""
+    settings = load_run_settings(folder.parent, "checkpoint").model
+    config = read_config("checkpoint", str(folder))
+    model_class = getattr(adadepth, config.architectures[0])
+    return load_model(str(folder), model_class, settings, shapes(type(settings)), config=config).eval()
 
 
 @pytest.mark.parametrize("folder", MODELS, ids=lambda path: f"{path.parts[-3]}-{path.name}")
@@ -44,7 +52,7 @@ def test_a_model_says_what_it_said(folder: Path) -> None:
     kept = load_file(folder.parents[1] / f"{folder.name}.safetensors")
     inputs = {name.removeprefix("inputs/"): value for name, value in kept.items() if name.startswith("inputs/")}
     with torch.no_grad():
-        found = model_of(folder)(**inputs)
+        found = load_by_command(folder)(**inputs)
     said = {name: value for name, value in kept.items() if name != "updates" and not name.startswith("inputs/")}
     assert said, "something is compared"
     for name, value in said.items():
@@ -52,7 +60,14 @@ def test_a_model_says_what_it_said(folder: Path) -> None:
     torch.testing.assert_close(found["trace"].updates, kept["updates"])
 
 
-@pytest.mark.parametrize("name", RUNS)
+def test_the_configuration_of_every_checkpoint_is_read() -> None:
+    checkpoints = list(HERE.glob("*/stopped/checkpoints/*"))
+    assert len(checkpoints) == len(RUNS)
+    for checkpoint in checkpoints:
+        read_config("resume", str(checkpoint))
+
+
+@pytest.mark.parametrize("name", mostly_slow(RUNS, FIRST_RUNS.__contains__))
 def test_data_and_tokenizer_are_read_off_a_run(name: str) -> None:
     root, *given = RUNS[name]
     model = [override for override in given if override.startswith("model=")]
@@ -67,7 +82,7 @@ def test_data_and_tokenizer_are_read_off_a_run(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_a_run_is_evaluated_as_it_was(name: str) -> None:
     given = (f"checkpoint={HERE / name / 'finished'}", "mode=evaluate", "output_dir=evaluated")
-    tasks.run(configured(*RUNS[name], *given))
+    tasks.run(configured(*list_evaluation_overrides(name), *given))
     (record,) = Path("evaluated").glob("*/*/run.json")
     found = json.loads(record.read_text())["final_metrics"]
     kept = json.loads((HERE / name / "evaluated.json").read_text())
