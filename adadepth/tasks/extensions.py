@@ -21,7 +21,7 @@ from adadepth.training.muon import require_hidden_matrices
 
 
 def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
-    """Insert the low-rank adapters that the settings of a training ask for, and check the model for its optimiser.
+    """Add the low-rank adapters that the settings configure, and check the model for its optimiser.
 
     Raises:
         ConfigError: If the model has no matrices to adapt, or none that Muon updates.
