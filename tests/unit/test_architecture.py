@@ -171,7 +171,8 @@ def writes_csv(tree: ast.Module) -> bool:
 
 def test_csv_is_written_in_one_place_which_lets_no_formula_through() -> None:
     sources = [*SOURCES, *sorted((ROOT / "hydra_plugins").rglob("*.py"))]
-    assert [name_of(path) for path in sources if writes_csv(parse(path))] == ["adadepth.report.table"]
+    of_csv = [path for path in sources if "csv" in path.read_text(encoding="utf-8")]
+    assert [name_of(path) for path in of_csv if writes_csv(parse(path))] == ["adadepth.report.table"]
 
 
 def test_module_level_leaves_out_only_what_does_not_run() -> None:
@@ -223,12 +224,6 @@ def loaded_by(statement: str) -> set[str]:
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:
     assert not loaded_by(statement) & {"torch", "transformers", "accelerate", "sklearn", "scipy", *COSTLY}
-
-
-def test_a_model_costs_no_command_line_and_no_further_library() -> None:
-    """OmegaConf and its parser take a tenth of a second to import; torch and transformers take what they take."""
-    others = {"hydra", "omegaconf", "antlr4", "sklearn", "pandas", "peft", "pytorch_optimizer", "rich"}
-    assert not loaded_by("from adadepth import AlbertActConfig, AlbertActModel") & {*others, *COSTLY}
 
 
 # Names that are an interface by convention: a family, a task, generated data or a group of plugins has its own.
