@@ -68,7 +68,6 @@ def assert_same_gradients(found, expected):
             assert (found[name] - gradient).norm() <= 1e-5 * gradient.norm() + 5e-7 * scale, name
 
 
-@settings(max_examples=40)
 @given(
     case=batches(),
     rule=st.sampled_from(["single", "graves"]),

@@ -60,7 +60,6 @@ def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
 
 
 @given(st.lists(st.integers(0, DEPTH), min_size=1, max_size=12))
-@settings(max_examples=40, deadline=None)
 def test_updates_alone_mean_the_first_iterations(depths: list[int]) -> None:
     updates = torch.tensor([depths])
     valid = torch.ones_like(updates, dtype=torch.bool)
@@ -77,7 +76,6 @@ def test_updates_alone_mean_the_first_iterations(depths: list[int]) -> None:
 
 
 @given(units)
-@settings(max_examples=40, deadline=None)
 def test_states_are_compared_where_the_iteration_ran(batch: list[Unit]) -> None:
     trace = make_architecture_trace(batch)
     generator = torch.Generator().manual_seed(0)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,7 +49,6 @@ def test_products_just_below_a_whole_number_are_not_rounded_down() -> None:
     assert count_chosen(0.57, torch.ones(1, 100, dtype=torch.bool)).tolist() == [57]
 
 
-@settings(max_examples=40)
 @given(BATCHES, st.data())
 def test_the_candidates_with_the_largest_scores_are_selected(batch: list[list[tuple[int, bool]]], data: st.DataObject):
     scores, candidates = split_batch(batch)
@@ -63,7 +62,6 @@ def test_the_candidates_with_the_largest_scores_are_selected(batch: list[list[tu
         assert chosen[row].nonzero().flatten().tolist() == sorted(best)
 
 
-@settings(max_examples=40)
 @given(BATCHES, CAPACITIES, CAPACITIES)
 def test_recursions_are_nested_and_rows_are_independent(
     batch: list[list[tuple[int, bool]]], more: float, less: float
