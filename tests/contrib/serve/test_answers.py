@@ -112,6 +112,8 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckp
 
 
 def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: ServedCheckpoint) -> None:
+    levels = [Setting(hops.knobs[0].name, level / 20) for level in range(1, 20)]
+    nearby = [each.updates for each in (measure_quality(hops, level) for level in levels) if each]
     depths = []
     for target in (1.5, 2.5):
         setting = Setting(BUDGET, target)
@@ -122,8 +124,7 @@ def test_a_budget_is_the_mean_that_the_models_own_knob_is_fitted_to(hops: Served
         assert set(answer.overrides) == {"act_epsilon"}
         assert here is not None
         depths.append(here.updates)
-        nearby = [measure_quality(hops, Setting(hops.knobs[0].name, level / 20)) for level in range(1, 20)]
-        assert abs(here.updates - target) <= min(abs(each.updates - target) for each in nearby if each) + 0.01 * target
+        assert abs(here.updates - target) <= min(abs(updates - target) for updates in nearby) + 0.01 * target
     assert depths == sorted(depths)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 SMALL = TokenizerConfig(vocab_size=40)
 
@@ -132,11 +134,13 @@ def test_the_order_of_equal_numbers_is_fixed(tmp_path: Path) -> None:
 # --- declared classes
 
 
-@pytest.mark.parametrize("names", [
+DECLARED = [
     [str(number) for number in range(1, 14)], ["1", "0"], ["0", "2", "1"], ["100163", "100168", "4"], ["b", "a", "3"],
     ["1", "1.5", "n/a"],
-])  # fmt: skip
-@pytest.mark.parametrize("kind", ["parquet", "arrow", "saved", "hub"])
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "kind"), quick_one_in(3, product(DECLARED, ["parquet", "arrow", "saved", "hub"])))
 def test_a_declared_number_is_the_index(tmp_path: Path, names: list[str], kind: str) -> None:
     numbers = [number % len(names) for number in range(len(names) + 1)]
     table = Dataset.from_dict({"text": ["some words"] * len(numbers), "label": numbers})

@@ -9,6 +9,7 @@ from adadepth.config import LabelledConfig
 from adadepth.data.labelled.load import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
+from tests.marks_support import mostly_slow
 
 ENTAILMENT = ["entailment", "neutral", "contradiction"]
 
@@ -52,7 +53,7 @@ SERVER = {
 }
 
 
-@pytest.mark.parametrize("task", SERVER)
+@pytest.mark.parametrize("task", mostly_slow(SERVER, ("cola", "rte", "stsb", "mnli").__contains__))
 def test_the_files_of_every_task_have_the_servers_names_and_values(task: str, tmp_path: Path) -> None:
     dataset = configured(f"act_{task}").dataset
     assert isinstance(dataset, LabelledConfig)
