@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pytest
 import torch
 
+from tests.marks_support import mostly_slow
 from tests.parity.plain_mor import PlainModel, PlainRow, plain_balance
 from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
 
@@ -22,6 +24,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "layers none": ROUTERS["layers all"]
     | {"gating": "none", "routed_layers": [1, 2, 4], "capacities": [1.0, 0.5, 0.3]},
 }
+
+QUICK = {(name, number % 2 == 0) for number, name in enumerate(SETTINGS)}  # each in training or in evaluation
 
 
 def describe(model: Any) -> PlainModel:
@@ -86,8 +90,7 @@ def expect_losses(model: Any, rows: list[PlainRow]) -> dict[str, Any]:
     return losses | {"routing": sum(depth**2 for depth in depths) / tokens}
 
 
-@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(("name", "training"), mostly_slow(product(SETTINGS, (True, False)), QUICK.__contains__))
 def test_a_routed_model_is_the_plain_loop(name: str, training: bool) -> None:
     model = small(**SETTINGS[name], z_weight=1.0, routing_weight=1.0).train(training)
     with torch.no_grad():

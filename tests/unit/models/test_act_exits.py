@@ -1,5 +1,7 @@
 """Exits of ACT-ALBERT by a rule: against models of really that depth, replays, and the packed execution."""
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -31,10 +33,10 @@ def predict(model, batch, **options):
         return model(**batch, generator=torch.Generator().manual_seed(3), **options)
 
 
-@pytest.mark.parametrize("recall", [False, True])
-@pytest.mark.parametrize("rule", ["single", "graves"])
-@pytest.mark.parametrize("model_class", HEADS)
-@pytest.mark.parametrize("depth", [1, 3, 6])
+@pytest.mark.parametrize(
+    ("model_class", "rule", "recall", "depth"),
+    quick_one_in(5, product(HEADS, ["single", "graves"], [False, True], [1, 3, 6])),
+)
 def test_fixed_equals_a_configured_depth(model_class, rule, recall, depth):
     """Where the configuration says that nobody halts, whatever the halting unit says."""
     given = {"fixed_depth": depth, "recall": recall, "execution": "dense"}

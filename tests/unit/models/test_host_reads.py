@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
+from tests.marks_support import quick_one_in
 from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
 
 ALL = BUILD | FURTHER
@@ -34,7 +35,7 @@ SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unti
 MOVES = {"supernet": 1, "sampled supernet": 1}  # the gates' noise, three numbers a block, to the device
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", quick_one_in(2, ALL))
 def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name: str) -> None:
     torch.manual_seed(0)
     model = ALL[name]().train().to(ACCELERATOR)

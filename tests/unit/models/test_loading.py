@@ -49,12 +49,19 @@ ENCODERS: dict[str, Callable[[], Any]] = {
 MODELS = BUILD | ENCODERS
 
 
-@pytest.fixture(params=MODELS)
-def saved(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, Path]:
+@pytest.fixture(scope="module", params=MODELS)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """The class of a model, and its folder."""
-    model = MODELS[request.param]()
-    model.save_pretrained(tmp_path / "model", **({"save_base": True} if request.param == "mixture" else {}))
-    return type(model), tmp_path / "model"
+    model, folder = MODELS[request.param](), tmp_path_factory.mktemp("written") / "model"
+    model.save_pretrained(folder, **({"save_base": True} if request.param == "mixture" else {}))
+    return type(model), folder
+
+
+@pytest.fixture
+def saved(written: tuple[Any, Path], tmp_path: Path) -> tuple[Any, Path]:
+    """The class of a model, and a folder that a test may change."""
+    model_class, folder = written
+    return model_class, shutil.copytree(folder, tmp_path / "model")
 
 
 @pytest.fixture(scope="module")

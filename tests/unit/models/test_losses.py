@@ -21,6 +21,7 @@ from adadepth import (
 )
 from adadepth.data.labelled.types import compute_class_weights
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.ponder_rnn_support import small_model as small_recurrent
@@ -114,7 +115,7 @@ def divisor(labels: Tensor, targets: str) -> Tensor | int:
     return WEIGHTS[known].sum() if "weighted" in targets else len(known)
 
 
-@pytest.mark.parametrize(("kind", "targets"), CASES)
+@pytest.mark.parametrize(("kind", "targets"), quick_one_in(2, CASES))
 def test_a_loss_is_torchs_whole_and_in_parts(kind: str, targets: str, tmp_path: Path) -> None:
     model, batch = made(kind, targets, tmp_path), batch_for(kind, targets)
     outputs, labels = model(**batch), batch["labels"].flatten(0, 1) if kind in TOKENS else batch["labels"]

@@ -37,7 +37,7 @@ def test_no_other_cutoffs_multiply_less(clusters, order):
     assert every[tuple(optimal_cutoffs(counts, clusters))] == min(every.values())
 
 
-@pytest.mark.parametrize(("words", "clusters"), [(200, 3), (40, 4), (40, 5)])
+@pytest.mark.parametrize(("words", "clusters"), [(100, 3), (40, 4), (24, 5)])
 @pytest.mark.parametrize("exponent", [0, 3])
 def test_a_larger_vocabulary_by_the_formula(words, clusters, exponent):
     counts = np.random.default_rng(words).integers(1, 9, words) ** exponent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -9,11 +11,13 @@ from transformers import DynamicCache, StaticCache
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.par_xl.attention import Context, ParXLCache
+from tests.marks_support import quick_one_in
 from tests.unit.models import par_xl_support
 from tests.unit.models.par_xl_support import ORIGINAL, small_network
 
 FREE = {"eos_token_id": None, "initializer_range": 1.0, "memory_length": 64}
 CHANGES = [{}, ORIGINAL, {"branch_norm": "paper", "clamp_length": 3}, {"tie_word_embeddings": True, "cutoffs": [9, 20]}]
+BEAMS = [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2, "top_k": 5, "do_sample": True}]
 
 
 def words(*args, **options):
@@ -25,12 +29,7 @@ def generate(model, prompt, **options):
     return model.generate(prompt, **({"max_new_tokens": 12, "do_sample": False, "pad_token_id": 0} | options))
 
 
-@pytest.mark.parametrize("changes", CHANGES)
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"num_beams": 3}, {"num_beams": 4, "num_return_sequences": 2, "top_k": 5, "do_sample": True}],
-    ids=["greedy", "beams", "sampled beams"],
-)
+@pytest.mark.parametrize(("changes", "options"), quick_one_in(2, product(CHANGES, BEAMS)))
 def test_a_cache_changes_no_word(changes, options):
     model, prompt, texts = small_network("sfs-fs", **FREE, **changes), words(rows=3, length=7), []
     for use_cache in (True, False):

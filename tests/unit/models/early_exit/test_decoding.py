@@ -16,6 +16,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.early_exit import token_steps
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.token_steps import group_texts
+from tests.marks_support import quick_one_in
 from tests.unit.models.early_exit.early_exit_support import DECODERS, IDS, LAYERS, near, small
 
 RULE = "margin:0.1"
@@ -48,7 +49,7 @@ def with_diverse_exits(base: str = "llama", **fields: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("base", DECODERS)
+@pytest.mark.parametrize("base", quick_one_in(3, DECODERS))
 def test_waiting_tokens_change_no_prediction(base: str) -> None:
     model = with_diverse_exits(base)
     positions = (LEFT.cumsum(1) - 1).clamp(min=0)
@@ -112,7 +113,7 @@ def run_frozen(model: Any, ids: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     return model.read_exits(states, exits), exits
 
 
-@pytest.mark.parametrize("base", DECODERS)
+@pytest.mark.parametrize("base", quick_one_in(3, DECODERS))
 def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> None:
     model = with_diverse_exits(base)
     expected, exits = run_frozen(model, IDS, RULE)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 from torch import nn
 
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import compute_curriculum_loops
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, OURO, near, small
 
 ROW = IDS.flatten()[:12].view(1, -1)
@@ -16,8 +19,7 @@ DOCUMENTS = torch.tensor([[0] + [1] * 5 + [2] * 4 + [-1] * 2])
 MASK = (DOCUMENTS >= 0).long()
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize(("kind", "attention"), quick_one_in(3, product(KINDS, ["eager", "sdpa"])))
 def test_a_document_is_read_as_if_it_stood_alone(kind: str, attention: str) -> None:
     model = small(**KINDS[kind])
     model.set_attn_implementation(attention)

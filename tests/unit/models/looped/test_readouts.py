@@ -15,6 +15,7 @@ from adadepth.metrics.step_records import StepRecorder, merge
 from adadepth.models.looped import exits
 from adadepth.models.looped.heads import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.models.looped.task_model import compute_layer_macs
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import IDS, KINDS, LENGTH, OURO, WIDTH, small
 
 RULES = ["kl:0.1", "kl:0.2", "distance:0.7", "acceleration:0.9:1", "acceleration:1.5", "patience:1", "margin:0.1"]
@@ -113,10 +114,10 @@ def mean_loops(model: Any) -> float:
 
 @pytest.mark.parametrize(
     ("given", "fitted"),
-    [
+    quick_one_in(2, [
         (None, "quantile"), ("fixed:2", "quantile"), ("margin:0.3", "margin"), ("confidence:0.3", "confidence"),
         ("entropy:1", "entropy"), ("kl:0.1", "kl"), ("distance:1", "distance"), ("acceleration:1:1", "acceleration"),
-    ],
+    ]),
 )  # fmt: skip
 def test_the_rule_that_is_set_is_fitted_to_a_mean_number_of_loops(given: str | None, fitted: str) -> None:
     model = small(**OURO, exit_rule=given)
