@@ -119,3 +119,12 @@ def test_ways_to_continue_a_text_are_counted_before_memory_is(parts: Any, name: 
     setattr(model.generation_config, name, 10**6)  # as somebody's generation_config.json has it
     with pytest.raises(ConfigError, match=rf"^{name}=1000000: must be from 1 to 1024"):
         Pipeline(model, own, new_tokens=2)
+
+
+def test_an_empty_text_has_the_updates_of_the_start_token(parts: Any) -> None:
+    """From it the first word is predicted."""
+    model, own = parts
+    (found,) = Pipeline(model, own, exit_rule=RULE)([""])
+    start = torch.tensor([[own.eos_token_id]])
+    assert found.updates == float(model(start, exit_rule=RULE).exit_steps[0, 0])
+    assert found.tokens == []
