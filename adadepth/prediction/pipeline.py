@@ -547,7 +547,8 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 def _compute_mean_updates(trace: DepthTrace, lengths: Sequence[int]) -> list[float]:
     """Return the number of updates of every text, averaged over its tokens if tokens halt separately.
 
-    The only input of an empty text is the start token. If the unit of depth is a whole architecture, all texts have the same depth.
+    The only input of an empty text is the start token. If the unit of depth is a whole architecture, all texts have the
+    same depth.
     """
     updates = trace.updates.cpu().double()
     if trace.unit == "token":

@@ -129,6 +129,25 @@ def test_a_conversation_is_cut_and_left_out_without_an_answer(folder):
         read(folder, sequence_length=20)
 
 
+def test_characters_and_words_are_those_of_the_predicted_tokens(folder):
+    """Also of conversations that are cut, or left out: they are units of perplexity and of bits."""
+    for length in (70, 80, 256):
+        data = read(folder, sequence_length=length)
+        texts = [
+            data.tokenizer.decode(row["labels"][row["labels"] >= 0])
+            for row in map(data.train.__getitem__, range(len(data.train)))
+        ]
+        assert data.train.characters == sum(len(text.replace("<eos>", "").replace("\n", "")) for text in texts)
+        assert data.train.words == sum(len(text.replace("<eos>", " ").split()) for text in texts)
+
+
+def test_one_conversation_cannot_be_held_out(folder, tmp_path):
+    (tmp_path / "chat.jsonl").write_text(json.dumps(ROWS[0]), encoding="utf-8")
+    dataset = ChatConfig(name="chat", path=str(tmp_path / "chat.jsonl"))
+    with pytest.raises(DataError, match=r"1 conversation found, but a held-out text needs at least 2; give dataset\."):
+        load_conversations(dataset, TokenizerConfig(path=str(folder / "words")))
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

@@ -86,7 +86,12 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
     files: Mapping[str, Files] = find_files_by_use(dataset)  # type: ignore[arg-type]
     rows = {use: list(_read_conversations(group)) for use, group in files.items()}
     if "evaluation" not in rows:
-        held_out = max(1, round(dataset.evaluation_fraction * len(rows["train"])))
+        if (count := len(rows["train"])) < 2:
+            raise DataError(
+                f"dataset.path={dataset.path}: {count} conversation found, but a held-out text needs at least 2; "
+                "give dataset.evaluation_path=..."
+            )
+        held_out = min(max(1, round(dataset.evaluation_fraction * count)), count - 1)
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}
     digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
@@ -137,10 +142,10 @@ def _encode_all(
 ) -> Conversations:
     length = dataset.sequence_length
     encoded = [encode_conversation(messages, tokenizer, path, length) for messages in conversations]
-    rows = [row for row in encoded if (row[1] != IGNORE).any()]
+    rows = [(ids, labels) for ids, labels, _ in encoded if (labels != IGNORE).any()]
     if not rows:
         raise DataError(f"dataset.path: no conversation of the {use} data has an answer within {length} tokens")
-    answers = [message["content"] for messages in conversations for message in messages if message["role"] == ROLES[2]]
+    answers = [answer for _, _, answers in encoded for answer in answers]
     counts = {
         "tokens": int(sum((labels != IGNORE).sum() for _, labels in rows)),
         "words": sum(len(answer.split()) for answer in answers),
@@ -184,8 +189,11 @@ def pack_lengths(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 def encode_conversation(
     messages: Messages, tokenizer: PreTrainedTokenizerFast, path: str, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return token ids and labels of a conversation, each (T,) int64 with T of at most `length`.
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Tokenise a conversation.
+
+    Returns:
+        Token ids and labels, each (T,) int64 with T of at most `length`, and what these tokens have of every answer.
 
     Raises:
         DataError: If the chat template rewrites earlier messages when one is added, so that answers have no place.
@@ -206,8 +214,14 @@ def encode_conversation(
     )  # fmt: skip
     ids = np.array(encoded["input_ids"], dtype=np.int64)
     firsts = np.array([first for first, _ in encoded["offset_mapping"]], dtype=np.int64)
+    end_of_tokens = max((end for _, end in encoded["offset_mapping"]), default=0)
     is_answer = np.zeros(len(ids), dtype=bool)
     for begin, end in spans:
         is_answer |= (begin <= firsts) & (firsts < end)
     is_answer[:1] = False
-    return ids, np.where(is_answer, ids, IGNORE)
+    contents = [message["content"] for message in messages if message["role"] == ROLES[2]]
+    answers = [
+        content if end <= end_of_tokens else content[: max(end_of_tokens - begin, 0)]
+        for content, (begin, end) in zip(contents, spans, strict=True)
+    ]
+    return ids, np.where(is_answer, ids, IGNORE), answers
