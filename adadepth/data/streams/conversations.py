@@ -190,7 +190,7 @@ def pack_lengths(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 def encode_conversation(
     messages: Messages, tokenizer: PreTrainedTokenizerFast, path: str, length: int
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Tokenise a conversation.
+    """Encode a conversation with its chat template.
 
     Returns:
         Token ids and labels, each (T,) int64 with T of at most `length`, and what these tokens have of every answer.

@@ -11,7 +11,7 @@ stand for, and B_n A_n is the truncated singular value decomposition of W'_n - W
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,8 @@ from transformers import initialization as init
 
 from adadepth.errors import ConfigError
 from adadepth.models.shared.layers import Product
+
+_FACTORS = (".loop_a", ".loop_b")  # ends of the names of weights
 
 
 class LoopProduct(Product):
@@ -52,6 +54,14 @@ def add_loop_products(core: nn.ModuleList, loops: int, rank: int) -> None:
         for name, child in parent.named_children():
             if isinstance(child, nn.Linear):
                 setattr(parent, name, LoopProduct(child, loops, rank))
+
+
+def repeat_changes(weights: Mapping[str, Tensor], loops: int) -> dict[str, Tensor]:
+    """Return weights of a model with changes for another number of loops; further loops have those of the last one."""
+    return {
+        name: weight[[min(loop, len(weight) - 1) for loop in range(loops)]] if name.endswith(_FACTORS) else weight
+        for name, weight in weights.items()
+    }
 
 
 def draw_factors(layer: LoopProduct) -> None:

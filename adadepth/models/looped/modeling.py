@@ -55,13 +55,13 @@ from adadepth.models.looped.layers import (
     build_norm,
     rotation_tables,
 )
-from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors
+from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors, repeat_changes
 from adadepth.models.looped.loop_state import Layers, Looping, build_part, find_prefix_blocks
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
-from adadepth.models.shared.published_files import find_folder, read_generation_config
+from adadepth.models.shared.published_files import find_folder, load_stored_weights, read_generation_config
 
 
 class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
@@ -79,13 +79,18 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Load a published looped model from a folder or hub id, without running its code."""
-        if path is None or stored.get("model_type") not in PUBLISHED_MODELS:
+        """Load a published looped model from a folder or hub id, without running its code.
+
+        A model with low-rank changes of its loops is read here too, if another number of loops is requested.
+        """
+        loops, is_published = _find_other_loops(stored, options), stored.get("model_type") in PUBLISHED_MODELS
+        if path is None or not (is_published or loops):
             return None
         more, folder = dict(options), find_folder(path, options)
         config = more.pop("config", None) or cls.config_class.from_dict(dict(stored), name_or_path=str(folder))
         more = take_config_fields(config, more)
-        weights = read_published_weights(folder, stored)
+        weights = read_published_weights(folder, stored) if is_published else load_stored_weights(folder)
+        weights = repeat_changes(weights, loops) if loops else weights
         if cls.can_generate() and more.get("generation_config") is None:
             more["generation_config"] = read_generation_config(
                 path, options, partial(replace_stale_tokens, config=config)
@@ -140,6 +145,19 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             if getattr(module, "ends_branch", False):
                 deviation /= math.sqrt(2 * self.config.num_hidden_layers)
             init.trunc_normal_(module.weight, std=deviation, a=-3 * deviation, b=3 * deviation)
+
+
+def _find_other_loops(stored: Mapping[str, Any], options: Mapping[str, Any]) -> int | None:
+    """Return the number of loops that options of `from_pretrained` request of stored low-rank changes of fewer or more.
+
+    Args:
+        stored: Stored configuration.
+        options: Arguments of `from_pretrained`.
+    """
+    config = options.get("config")
+    loops = options.get("num_loops") if config is None else config.num_loops
+    stored_loops = stored.get("num_loops", LoopedConfig.num_loops)
+    return None if stored.get("loop_lora_rank") is None or loops == stored_loops else loops
 
 
 @dataclass

@@ -97,6 +97,11 @@ def test_it_is_saved_and_loaded_and_later_loops_have_the_last_change(tmp_path: P
                 weights[name] = weights[name][[0, 1, 1, 1]]
         longer.load_state_dict(weights)
         near(longer(IDS).logits, looped(IDS, num_loops=4).logits)
+        for loops in (1, 4):
+            other = LoopedForCausalLM.from_pretrained(tmp_path, num_loops=loops).eval()
+            near(other(IDS).logits, looped(IDS, num_loops=loops).logits)
+            config = LoopedConfig.from_pretrained(tmp_path, num_loops=loops)
+            near(LoopedForCausalLM.from_pretrained(tmp_path, config=config).eval()(IDS).logits, other(IDS).logits)
 
 
 def test_recomputed_loops_have_the_gradients_of_stored_ones() -> None:
