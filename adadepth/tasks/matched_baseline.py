@@ -31,7 +31,7 @@ from adadepth.data import LabelledData
 from adadepth.data.labelled.types import spread_rows
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import make_exit_kwargs
-from adadepth.evaluation.text_records import sample_positions, text_records
+from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
 from adadepth.metrics.exit_study import DRAWS
 from adadepth.metrics.matched_baseline import (
@@ -127,7 +127,7 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
         compared = _replay_halting(trainer, model, name, examples)
     elif not model.exit_signals:
         return None
-    elif isinstance(dataset, TextBlocks):
+    elif not isinstance(session.data, LabelledData):
         examples = Subset(dataset, range(_count_examples(session, dataset, passes=1)))
         compared = _replay_exits(
             model, _record_text(trainer, model, dataset, len(examples)), "language_model", ["loss"]
@@ -180,13 +180,20 @@ def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[s
     return _replay_exits(model, records, measured["problem"], measured["metrics"])
 
 
-def _record_text(trainer: DepthTrainer, model: Any, blocks: TextBlocks, count: int) -> StepRecords:
-    """Record the model's outputs after every step at random positions in the first blocks of a text."""
-    options = {**make_exit_kwargs(model), "run_all_steps": True, "logits_to_keep": 1}
-    positions = sample_positions(blocks, model.max_updates * model.config.vocab_size)
-    positions = positions[positions < count * POSITIONS]
-    first = Subset(blocks, range(count))
-    return text_records(trainer.forward_passes(first, lambda _: options), positions)
+def _record_text(trainer: Any, model: Any, texts: Any, count: int) -> StepRecords:
+    """Record the model's outputs after every step at random positions in the first examples of a text.
+
+    In packed blocks, a position predicts the next token. Other examples have masked words, which predict themselves.
+    """
+    options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
+    first: Any = Subset(texts, range(count))
+    logits = model.max_updates * model.config.vocab_size
+    if predicts_next := isinstance(texts, TextBlocks):
+        positions = sample_positions(texts, logits)
+        positions = positions[positions < count * POSITIONS]
+    else:
+        positions, _ = sample_masked_positions(first, logits)
+    return text_records(trainer.forward_passes(first, lambda _: options), positions, predicts_next=predicts_next)
 
 
 def _replay_exits(model: Any, records: StepRecords, problem: Any, metrics: Sequence[str]) -> dict[str, Any]:

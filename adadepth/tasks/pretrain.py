@@ -39,6 +39,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     data = _load_data(config, args, choose_training_tokenizer(config, args))
     set_seed(config.seed)
     model = build_pretraining_model(config.model, len(data.tokenizer))
+    check_positions(config, model)
     check_depth(config, model)
     adjustments = {"held": budgets.correct_depth, "fitted": budgets.fit_to_target}
     mode = budget_mode(config)

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
 from tests.runs_support import folder_of_run, logged, read
+from tests.toy_support import execute
 from tests.unit.models.early_exit.early_exit_support import small
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
@@ -29,6 +30,21 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+
+
+def test_masked_words_are_compared_with_a_fixed_depth(tmp_path: Path) -> None:
+    root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=2")
+    options = ("matched_baseline=true", "trainer.per_device_train_batch_size=16", "trainer.max_steps=2")
+    run = folder_of_run(tmp_path, *root, *options, "trainer.eval_steps=2", "trainer.save_steps=2")
+    compared = read(run / "matched_baseline.json")["sets"]["held_out"]
+    assert compared["examples"] >= 8
+    assert compared["rule"].startswith("margin:")
+
+
+def test_positions_beyond_those_of_the_model_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = "--config-name exit_mlm debug=default model.max_position_embeddings=16"
+    assert execute(*command.split(), f"output_dir={tmp_path}") == 2
+    assert "dataset.sequence_length=64: the model has only 16 positions" in capsys.readouterr().err
 
 
 @pytest.mark.slow
