@@ -139,8 +139,8 @@ def save_adapter(model: Any, settings: LoraConfig, folder: Path) -> None:
         name.replace(".default.", "."): value for name, value in model.state_dict().items() if ".lora_" in name
     } | {f"{head}.{name}": value for head in trained for name, value in model.get_submodule(head).state_dict().items()}
     config.save_pretrained(folder)
-    contiguous = {_PREFIX + name: value.detach().cpu().contiguous() for name, value in weights.items()}
-    save_file(contiguous, folder / "adapter_model.safetensors", {"format": "pt"})
+    copies = {_PREFIX + name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
+    save_file(copies, folder / "adapter_model.safetensors", {"format": "pt"})
 
 
 @torch.no_grad()

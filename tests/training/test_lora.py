@@ -13,7 +13,7 @@ import adadepth
 from adadepth.config.experiment import LoraConfig
 from adadepth.errors import ConfigError
 from adadepth.runs.directory import read_record
-from adadepth.training.lora import add_adapters, merge_adapters, save_adapter
+from adadepth.training.lora import add_adapters, list_trained_modules, merge_adapters, save_adapter
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -147,6 +147,17 @@ def test_adapters_of_named_matrices_are_saved(tmp_path):
 def test_names_that_fit_nothing_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
         add_adapters(BUILD[name](), settings)
+
+
+def test_heads_that_share_a_weight_are_saved(tmp_path):
+    """As the bias of a head for masked words and that of its matrix."""
+    model, settings = BUILD["albert"](), LoraConfig(rank=2)
+    add_adapters(model, settings)
+    head = model.get_submodule(list_trained_modules(model, settings)[0])
+    head.register_parameter("twin", next(head.parameters()))
+    save_adapter(model, settings, tmp_path / "adapter")
+    stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")
+    assert any(name.endswith(".twin") for name in stored)
 
 
 def test_a_frozen_model_is_refused():
