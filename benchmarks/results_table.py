@@ -3,7 +3,8 @@
     python benchmarks/results_table.py FOLDER
 
 writes them as the JSON files that a bench reads, for `hydra.sweeper.results=FOLDER`. The sets of a run are a map by
-name, and so are the operating points of a set (`readings`). A field that a file does not have is null.
+name, and so are the operating points of a set (`readings`, and `half_readings` if its halves were scored). A field that
+a file does not have is null.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ _SET = pa.struct(
     {
         "n": _COUNT,
         "readings": pa.map_(_TEXT, pa.list_(_POINT)),
+        "half_readings": pa.map_(_TEXT, pa.list_(_POINT)),
         "rules": pa.list_(_RULE),
         "overthinking": pa.struct({"step": _COUNT} | _fields("best last gap lost", _NUMBER)),
     }

@@ -154,7 +154,7 @@ def _check_reports(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings `exit_rules`, `adopt_rule` and `predictions`, which need an evaluation of examples."""
+    """Check `exit_rules`, `adopt_rule`, `score_halves` and `predictions`, which need an evaluation of examples."""
     kind = get_kind(config.dataset)
     # Data with an evaluation of their own check the setting themselves.
     has_examples = (
@@ -170,6 +170,12 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
         yield "adopt_rule=true: only used with exit_rules, which compares the rules to adopt"
     if config.adopt_rule and not hasattr(config.model, "exit_rule"):
         yield f"adopt_rule=true: model={config.model.name} has no exit rule in its configuration"
+    if config.score_halves and config.mode is not Mode.evaluate:
+        yield f"score_halves=true: only used with {format_mode(Mode.evaluate, config)}, but mode={config.mode}"
+    elif config.score_halves and (not has_examples or kind.evaluate is not None):
+        yield f"score_halves=true: not used with task={config.task} dataset={config.dataset.name}"
+    elif config.score_halves and not config.trainer.halting_statistics:
+        yield "score_halves=true: needs trainer.halting_statistics=true"
     if config.predictions and config.task is not Task.finetune:
         yield (
             f"predictions=true: only used with labelled data, e.g. --config-name act_cola, not with task={config.task}"

@@ -461,6 +461,10 @@ class ExperimentConfig:
     seeds: int = setting(1, "number of runs with consecutive seeds; metrics are means over the runs", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: early-exit rules to compare on one checkpoint, or [all]")
     adopt_rule: bool = setting(False, "with exit_rules: save the model with the advised exit rule as its default")
+    score_halves: bool = setting(
+        False,
+        "mode=evaluate: also score the model on the two halves of the first evaluation set, as `budget.targets` does",
+    )
     predictions: bool = setting(False, "task=finetune: write the prediction of every evaluated example")
     optimise: str = setting("eval/loss", "metric that a sweep optimises and the run returns")
     checkpoint: Any = setting(

@@ -21,7 +21,6 @@ class Purpose(IntEnum):
     MAZE = 7
     HOPS = 8
     ADDITION = 9
-    HALVES = 10
     PUZZLES = 11
     SYMMETRY = 12
     EXPLORATION = 13

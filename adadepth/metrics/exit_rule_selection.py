@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +21,7 @@ from adadepth.config.kinds import Problem
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.metrics.adaptation import rank_correlation
 from adadepth.metrics.exit_study import Macs
+from adadepth.metrics.halves import select_first_half
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import NEAR, StepScores
 
@@ -38,7 +38,6 @@ def advise(
     problem: Problem,
     metrics: Sequence[str],
     macs: Macs,
-    seed: int = 0,
 ) -> dict[str, Any]:
     """Recommend the cheapest exit rule and the cheapest fixed depth that retain the share `KEEP` of full depth's score.
 
@@ -50,7 +49,6 @@ def advise(
         problem: Kind of prediction.
         metrics: Metrics that are averaged into the score.
         macs: Function that returns the multiply-accumulates of recorded examples; see `study`.
-        seed: Seed of the random split into halves.
 
     Returns:
         `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, its compute as a share of full
@@ -59,7 +57,7 @@ def advise(
         of full depth, with `interval`, half of its 95 % interval. For a text, `difference` is that of the score, which
         is minus the loss. The dictionary is empty if there is no score or only one sequence.
     """
-    halves = _split_records(records, sequences, problem, metrics, macs, seed)
+    halves = _split_records(records, sequences, problem, metrics, macs)
     if halves is None:
         return {}
     first, second = halves
@@ -89,7 +87,6 @@ def readings(
     problem: Problem,
     metrics: Sequence[str],
     macs: Macs,
-    seed: int = 0,
 ) -> dict[str, list[dict[str, Any]]]:
     """Return the operating points (score, compute) of every exit rule on one model, by rule, sorted by compute.
 
@@ -102,7 +99,7 @@ def readings(
         have one. Two standard errors come from sums over sequences: `score_error`, of the share of right predictions or
         of the loss, and `updates_error`. The dictionary is empty if there is only one sequence.
     """
-    halves = _split_records(records, sequences, problem, metrics, macs, seed)
+    halves = _split_records(records, sequences, problem, metrics, macs)
     if halves is None:
         return {}
     first, second = halves
@@ -223,19 +220,11 @@ def _round_parameters(rule: ExitRule) -> ExitRule:
 
 
 def _split_records(
-    records: StepRecords, sequences: Tensor, problem: Problem, metrics: Sequence[str], macs: Macs, seed: int
+    records: StepRecords, sequences: Tensor, problem: Problem, metrics: Sequence[str], macs: Macs
 ) -> tuple[_Split, _Split] | None:
     """Split the examples at random into two halves of whole sequences, or return None if there is only one sequence."""
-    numbers = sequences.unique()
-    if len(numbers) < 2:
+    mask = torch.from_numpy(select_first_half(sequences.numpy()))
+    if not mask.any():
         return None
-    order = np.random.default_rng(seed).permutation(len(numbers))[: len(numbers) // 2]
-    mask = torch.isin(sequences, numbers[torch.from_numpy(order)])
-    first, second = (_Split(_select(records, rows), sequences[rows], problem, metrics, macs) for rows in (mask, ~mask))
+    first, second = (_Split(records.select(rows), sequences[rows], problem, metrics, macs) for rows in (mask, ~mask))
     return first, second
-
-
-def _select(records: StepRecords, rows: Tensor) -> StepRecords:
-    columns = {field.name: getattr(records, field.name) for field in fields(records)}
-    selected: dict[str, Any] = {name: value[rows] for name, value in columns.items() if isinstance(value, Tensor)}
-    return replace(records, **selected)

@@ -6,7 +6,7 @@ Shape legend: B batch, T tokens, K units in the input of the model, U units that
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -102,6 +102,12 @@ class StepRecords:
         if self.ran is None:
             return exit_steps.double()
         return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
+
+    def select(self, rows: Tensor) -> StepRecords:
+        """Return the records of the examples that a mask, (M,) boolean, selects."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        selected: dict[str, Any] = {name: value[rows] for name, value in columns.items() if isinstance(value, Tensor)}
+        return replace(self, **selected)
 
     def __len__(self) -> int:
         return len(self.index)

@@ -14,7 +14,7 @@ from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
 from adadepth.runtime.files import write_atomic
 
-_WORK = ("executed_over_full", "adaptive_over_full")
+_WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full")
 # Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
 _QUALITIES = ("score", "mlm_loss", "loss")
 
@@ -33,11 +33,23 @@ def build_budget_row(
         target: The requested depth, or None for the checkpoint as it was trained.
         fit: `level` of the threshold that sets the depth, `depth` on the examples used for fitting, and `is_reached`.
             None for the checkpoint as it was trained.
+
+    Returns:
+        `target`, `fit` and `metrics`; `n` units with `mean` and `std` of their depths; the compute of all units as
+        `adaptive_macs`, and as a share of full depth; and `spearman`, if the data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
-    depths = {name: everyone[name] for name in ("mean", "std") if name in everyone}
-    work = {name: cost[name] for name in _WORK if name in cost}
-    return {"target": target, "fit": None if fit is None else dict(fit), **depths, **work, "metrics": dict(metrics)}
+    row = {"target": target, "fit": None if fit is None else dict(fit)}
+    row |= {name: everyone[name] for name in ("n", "mean", "std") if name in everyone}
+    row |= {name: cost[name] for name in _WORK if name in cost}
+    if (correlation := statistics.get("difficulty", {}).get("spearman")) is not None:
+        row["spearman"] = correlation["value"]
+    return {**row, "metrics": dict(metrics)}
+
+
+def has_targets(budgets: Mapping[str, Any]) -> bool:
+    """Return whether a checkpoint was fitted to targets, and not only evaluated as it was trained."""
+    return any(row.get("target") is not None for row in budgets.get("rows", ()))
 
 
 def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
@@ -171,7 +183,7 @@ def budget(files: RunFiles) -> Section | None:
 def targets(files: RunFiles) -> Section | None:
     """Build the report section on a checkpoint that was evaluated at several target depths."""
     budgets = files.of(BUDGETS)
-    if not budgets:
+    if not has_targets(budgets):
         return None
     points, name, panels = _get_quality_points(budgets), str(select_drawn_quality(budgets)), []
     if points:

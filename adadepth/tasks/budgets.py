@@ -1,6 +1,7 @@
 """Fitting of a trained model's depth to targets, with measured quality and compute.
 
-The fit uses one half of the first evaluation set; the reported figures are measured on the other half.
+The fit uses one half of the first evaluation set; the reported figures are measured on the other half. With
+`score_halves`, the scores on the first half are reported too.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.config import BudgetConfig, BudgetUnit
 from adadepth.data.labelled.types import spread_rows
-from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.errors import ConfigError
+from adadepth.metrics.halves import select_first_half
 from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
 from adadepth.report.table import to_records
@@ -33,30 +34,41 @@ _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shift
 
 
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
-    """Fit a trained model to each target depth and evaluate it; write, print, track and return the results.
+    """Evaluate a trained model as trained and fitted to each target depth; write, print, track and return the results.
 
     Afterwards the model keeps the last target.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
-    assert isinstance(model, DepthKnob), "validated"
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     fitting, reporting = split_into_halves(dataset)
-    rows = [_evaluate_row(session, name, reporting, None, None)]
+
+    def evaluate(target: float | None, fit: Fit | None) -> dict[str, Any]:
+        row = build_budget_row(
+            *_evaluate_half(session, name, reporting), target, None if fit is None else fit._asdict()
+        )
+        if session.config.score_halves:
+            row["fitting_metrics"], _ = _evaluate_half(session, name, fitting)
+        return row
+
+    rows = [evaluate(None, None)]
     for target in settings.targets:
-        fit = model.fit_depth(target, lambda: _measure_depth(trainer, model, fitting, settings))
-        rows.append(_evaluate_row(session, name, reporting, target, fit))
+        assert isinstance(model, DepthKnob), "validated"
+        rows.append(
+            evaluate(target, model.fit_depth(target, lambda: _measure_depth(trainer, model, fitting, settings)))
+        )
     comparison = {
         "unit": settings.unit.value,
         "set": name,
-        "knob": model.depth_knob,
+        "knob": model.depth_knob if settings.targets else None,
         "fitted_on": len(fitting),
         "measured_on": len(reporting),
         "rows": rows,
     }
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, comparison)
-        say(format_budgets(comparison))
+        if settings.targets:
+            say(format_budgets(comparison))
         tracker, step = session.tracking.tracker, trainer.state.global_step
         tracker.table("budget/targets", *to_records(build_budget_table(comparison)), step)
     return comparison
@@ -119,31 +131,26 @@ def _sample_examples(dataset: Any) -> Subset[Any]:
 
 
 def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
-    """Split examples into random halves, which are the same for every seed and model.
+    """Split examples into random halves; see `adadepth.metrics.halves.select_first_half`.
 
     Examples with the same owner (such as windows of one question) stay together.
-
-    The split is random because data sets may be ordered. For example, every second example may be of one class.
     """
-    owners = np.asarray(getattr(dataset, "owners", range(len(dataset))))
-    unique_owners = np.unique(owners)
-    if len(unique_owners) < 2:
+    is_first = select_first_half(np.asarray(getattr(dataset, "owners", range(len(dataset)))))
+    if not is_first.any():
         raise ConfigError(
             "dataset.max_evaluation_examples: fitting a depth needs at least two examples: one to fit the exit rule, "
             "and one to measure its depth"
         )
-    shuffled = random_generator(EVALUATION_SEED, Purpose.HALVES, FIXED_EPOCH, 0).permutation(unique_owners)
-    is_first = np.isin(owners, shuffled[: len(shuffled) // 2])
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))
     return first, second
 
 
-def _evaluate_row(session: Session, name: str, examples: Any, target: float | None, fit: Fit | None) -> dict[str, Any]:
-    """Evaluate quality, depth and compute of the model at the depth to which it is fitted now."""
+def _evaluate_half(session: Session, name: str, examples: Any) -> tuple[dict[str, float], dict[str, Any]]:
+    """Return metrics and depth statistics of the model, at the depth to which it is fitted now."""
     evaluation, _ = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget needs the halting statistics"
-    return build_budget_row(evaluation.metrics(), report.statistics, target, None if fit is None else fit._asdict())
+    return evaluation.metrics(), report.statistics
 
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:

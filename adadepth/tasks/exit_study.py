@@ -18,6 +18,7 @@ from adadepth.evaluation.text_records import sample_masked_positions, sample_pos
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
+from adadepth.metrics.halves import select_first_half
 from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
 from adadepth.metrics.step_summary import summarise_steps
 from adadepth.report.exits import format_exit_study, write_exit_study
@@ -159,9 +160,10 @@ def _study_set(
     result = study(records, rules, macs=cost.macs, **measured)
     sequences = get_sequence_numbers(records.index) if by_token else records.index
     result |= _build_advice(records, sequences, rules, cost, measured)
+    result["has_budget_halves"] = _has_budget_halves(dataset, sequences)
     if by_token:  # halted tokens change the states of others, so a replay is not exact
         runs = _run_rules(rules, dataset, session)
-        result = add_online(result, {label: online_figures(run, **measured) for label, run in runs.items()})
+        result = add_online(result, {label: _build_online_figures(run, measured) for label, run in runs.items()})
     conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "waiting examples take the freed slots"
@@ -183,7 +185,9 @@ def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predict
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
     result = study(records, rules, macs=cost.macs, **measured)
     result["drawn_of"] = total
-    result |= _build_advice(records, get_sequence_numbers(records.index), rules, cost, measured)
+    sequences = get_sequence_numbers(records.index)
+    result |= _build_advice(records, sequences, rules, cost, measured)
+    result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
     timings = measure(trainer, texts, choose_timed_rules(rules, result), TIMED_BLOCKS, TEXT_BATCHES)
     return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS)))
 
@@ -196,6 +200,24 @@ def _build_advice(
         "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
         "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
     }
+
+
+def _has_budget_halves(dataset: Any, sequences: Tensor) -> bool:
+    """Return whether the halves of the operating points are those on which budgets are fitted and scored.
+
+    They are if every example of the data set is recorded, and no two examples have the same owner.
+    """
+    return not hasattr(dataset, "owners") and len(sequences.unique()) == len(dataset)
+
+
+def _build_online_figures(run: StepRecords, measured: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the results of an exit rule that decided while the model ran on labelled tokens, and those of its halves.
+
+    The first of the `halves` selects thresholds, and the second scores them.
+    """
+    is_first = torch.from_numpy(select_first_half(get_sequence_numbers(run.index).numpy()))
+    parts = (run.select(rows) for rows in (is_first, ~is_first)) if is_first.any() else ()
+    return online_figures(run, **measured) | {"halves": [online_figures(part, **measured) for part in parts]}
 
 
 def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:

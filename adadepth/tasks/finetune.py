@@ -154,7 +154,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def finish(session: Session) -> None:
         if rules:
             exit_study.compare_exit_rules(rules, data, session)
-        if config.budget.targets:
+        if config.budget.targets or config.score_halves:
             budgets.compare_budgets(config.budget, session)
         _write_tests(config, data, session)
 

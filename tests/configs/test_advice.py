@@ -87,6 +87,10 @@ ADVICE: list[tuple[str, list[str]]] = [
     ),
     ("act_tiny predictions=true", ["--config-name=act_cola"]),
     ("ponder_tiny predictions=true trainer.halting_statistics=false", ["trainer.halting_statistics=true"]),
+    (
+        "ponder_tiny mode=evaluate checkpoint=latest score_halves=true trainer.halting_statistics=false",
+        ["trainer.halting_statistics=true"],
+    ),
     ("act_tiny mode=probe checkpoint=latest", ["--config-name=act_cola"]),
     ("act_cola dataset=bigram_shift mode=probe checkpoint=latest", ["dataset=cola"]),
     ("act_tiny dataset=cola", ["dataset=python_docs"]),
@@ -313,6 +317,7 @@ EXEMPT = {
     "rival_of={}": "a command of the last screen: as that of preset",
     "exit_rules=[all]": "a command of the last screen: as that of preset",
     "budget.targets=[{}]": "a command of the last screen: as that of preset",
+    "score_halves=true": "an override that a bench adds to its runs: tests/contrib/bench/test_runs.py",
     "budget.unit={}": "a command of the last screen: as that of preset",
     'text="{}"': "a command of the last screen: as that of preset",
     "seeds=3": "a command of the last screen: as that of preset",

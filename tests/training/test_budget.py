@@ -2,11 +2,13 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
 
-from adadepth import tasks
+from adadepth import AlbertActForTokenClassification, tasks
+from adadepth.data import load_labelled_data
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.runtime.hardware import describe_machine
@@ -99,6 +101,41 @@ def test_one_checkpoint_is_set_to_several_depths(trained, tmp_path, capsys):
     assert "one checkpoint at several depths (updates)" in capsys.readouterr().out
 
 
+def score_by_hand(checkpoint, rows):
+    """Accuracy and mean depth over the cells of some mazes, one maze after the other."""
+    config = configured("act_maze", *TINY)
+    data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
+    model = AlbertActForTokenClassification.from_pretrained(checkpoint / "model").eval()
+    right, updates = [], []
+    for row in rows:
+        batch = data.collate([data.evaluation["inside"][int(row)]])
+        names = ("input_ids", "token_type_ids", "position_ids")
+        with torch.no_grad():
+            outputs = model(**{name: batch[name][:, :9] for name in names})  # without padding
+        labels = batch["labels"][:, :9]
+        right += (outputs.logits.argmax(-1) == labels)[labels >= 0].tolist()
+        updates += outputs.trace.updates.flatten().tolist()
+    return sum(right) / len(right), sum(updates) / len(updates)
+
+
+def test_a_model_is_scored_as_trained_on_both_halves(trained, tmp_path, capsys):
+    """Those on which budgets are fitted and scored, so that it can be compared with them."""
+    overrides = ("mode=evaluate", f"checkpoint={trained}", "score_halves=true", f"output_dir={tmp_path}")
+    tasks.run(configured("act_maze", *TINY, "budget.target=null", *overrides))
+    (directory,) = tmp_path.glob("*/*")
+    (row,) = json.loads((directory / "budgets.json").read_text())["rows"]
+    order = np.random.default_rng(0).permutation(24)
+    score, depth = score_by_hand(trained, order[12:])
+    assert row["metrics"]["score"] == pytest.approx(score)
+    assert row["mean"] == pytest.approx(depth)
+    assert row["fitting_metrics"]["score"] == pytest.approx(score_by_hand(trained, order[:12])[0])
+    assert row["n"] == 12 * 9
+    assert row["target"] is None
+    # Without targets, no table of depths is shown.
+    assert "One checkpoint at several depths" not in (directory / "report.html").read_text()
+    assert "one checkpoint at several depths" not in capsys.readouterr().out
+
+
 def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     halting = json.loads((trained / "halting.json").read_text())
     out = f"output_dir={trained.parents[1]}"
@@ -174,6 +211,9 @@ def test_sequences_that_halt_are_held_too(tmp_path):
     (("budget.grow_from=5",), "budget.grow_from=5: must be at most model.num_hidden_layers=4"),
     (("budget.target=null",), "budget: only used with a target"),
     (("budget.targets=[2]",), "budget.targets=[2.0]: only used"),
+    (("score_halves=true",), "score_halves=true: only used with mode=evaluate"),
+    (("mode=evaluate", "checkpoint=x", "score_halves=true", "trainer.halting_statistics=false"),
+     "score_halves=true: needs trainer.halting_statistics=true"),
     (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
     (("rival_of=x", "seeds=2"), "rival_of=x: cannot be combined with seeds=2"),
 ])  # fmt: skip

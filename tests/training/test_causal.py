@@ -91,6 +91,7 @@ def test_more_loops_than_were_trained_and_rules_of_exit(
     monkeypatch.setattr(exit_study, "TIMED_BLOCKS", 1)
     asked = ("mode=evaluate", f"checkpoint={trained}", "model.num_loops=5", "model.exit_rule=patience:1")
     studied = ("exit_rules=[patience:1,fixed:3,margin:0.01]", "adopt_rule=true", "budget.targets=[3]")
+    studied = (*studied, "score_halves=true")
     run = folder_of_run(tmp_path, *ROOT, *text, *asked, *studied)
     exits = read(run / "exits.json")["sets"]["held_out"]
     before = read(trained / "exits.json")["sets"]["held_out"]
@@ -110,6 +111,11 @@ def test_more_loops_than_were_trained_and_rules_of_exit(
     fitted = read(run / "budgets.json")["rows"]
     assert 1 < fitted[1]["mean"] < 5
     assert fitted[0]["metrics"]["lm_loss_step_1"] == fitted[1]["metrics"]["lm_loss_step_1"]
+    # All tokens are recorded, so exit rules are selected and scored on the halves of budgets.
+    assert study["has_budget_halves"]
+    first = study["readings"]["fixed"][0]
+    assert first["score"] == pytest.approx(-fitted[0]["metrics"]["lm_loss_step_1"])
+    assert first["chosen_score"] == pytest.approx(-fitted[0]["fitting_metrics"]["lm_loss_step_1"])
     page = (run / "report.html").read_text(encoding="utf-8")
     assert "minus the loss" in page
     assert "beyond the 3 steps of training" in page

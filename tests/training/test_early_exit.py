@@ -55,6 +55,7 @@ def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> No
     assert final["eval/mlm_loss"] == final["eval/mlm_loss_step_3"]  # no rule: all words exit at the end
     assert final["eval/loss"] == final["eval/mlm_loss"]
     rules = ("exit_rules=[fixed:1,margin:0.0001,patience:1]", "budget.targets=[2]", "adopt_rule=true")
+    rules = (*rules, "score_halves=true")
     run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
     study = read(run / "exit_rules.json")["sets"]["held_out"]
     rows = {row["rule"]: row for row in study["rows"]}
@@ -63,7 +64,14 @@ def test_exit_rules_of_masked_words_are_studied_and_fitted(tmp_path: Path) -> No
     assert 1 <= rows["margin:0.0001"]["mean_updates"] < 3
     assert set(rows["patience:1"]["time_ratio"]) == {"1", "8"}
     assert EarlyExitForMaskedLM.from_pretrained(run / "model").config.exit_rule == study["advice"]["rule"]["rule"]
-    assert read(run / "budgets.json")["knob"] == "exit_rule margin"
+    budgets = read(run / "budgets.json")
+    assert budgets["knob"] == "exit_rule margin"
+    # All words are recorded, so exit rules are scored on the words on which budgets are.
+    full, as_trained = study["readings"]["fixed"][-1], budgets["rows"][0]
+    assert study["has_budget_halves"]
+    assert study["n"] == study["drawn_of"]
+    losses = [as_trained[half]["mlm_loss_step_3"] for half in ("fitting_metrics", "metrics")]
+    assert losses == pytest.approx([-full["chosen_score"], -full["score"]])
 
 
 @pytest.mark.slow
@@ -73,13 +81,25 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
     assert isinstance(
         EarlyExitForTokenClassification.from_pretrained(trained / "model"), EarlyExitForTokenClassification
     )
-    rules = ("exit_rules=[fixed:1,margin:0.02,patience:1]", "budget.targets=[2]")
+    rules = ("exit_rules=[fixed:1,margin:0.02,patience:1]", "budget.targets=[2]", "score_halves=true")
     run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", *rules)
     rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["inside"]["rows"]}
     for rule in ("margin:0.02", "patience:1"):
         assert rows[rule]["online"]["mean_updates"] == pytest.approx(rows[rule]["mean_updates"])
         assert rows[rule]["online"]["quality"] == pytest.approx(rows[rule]["quality"])
-    assert read(run / "budgets.json")["knob"] == "exit_rule margin"
+    budgets, study = read(run / "budgets.json"), read(run / "exit_rules.json")["sets"]["inside"]
+    assert budgets["knob"] == "exit_rule margin"
+    # Exit rules are selected and scored on the halves on which budgets are fitted and scored.
+    full = study["readings"]["fixed"][-1]
+    assert study["has_budget_halves"]
+    as_trained = budgets["rows"][0]
+    assert (as_trained["fitting_metrics"]["score"], as_trained["metrics"]["score"]) == pytest.approx(
+        (full["chosen_score"], full["score"])
+    )
+    first, second = rows[full["rule"]]["online"]["halves"]
+    assert (first["quality"]["score"], second["quality"]["score"]) == pytest.approx(
+        (full["chosen_score"], full["score"])
+    )
 
 
 def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class BenchSetFields(TypedDict, total=False):
 
     n: Required[Count]
     readings: Required[dict[str, list[BenchPointFields]]]
+    half_readings: dict[str, list[BenchPointFields]]
     rules: list[BenchRuleFields]
     overthinking: dict[str, JsonNumber]
 

@@ -15,6 +15,10 @@ Methods are compared on one task, for one share of the best score that any halti
     4. The halting method of least compute is recommended. Other methods are not significantly different from it if
        their compute differs by less than 1.96 standard errors of the difference.
 
+A budget is fitted on one half of the examples, so its points have scores only on halves. If a task has budgets, all its
+points are therefore selected on the first half and scored on the second. If a method has no score on the second half,
+the points of budgets are left out.
+
 Compute is counted in multiply-accumulates of a unit, or in updates if some points of a set have no such count. The
 error of compute is the error of the updates times the mean compute of an update.
 
@@ -34,6 +38,7 @@ from statistics import fmean, mode, variance
 from typing import Any, NamedTuple
 
 QUALITY_SHARES = (0.95, 0.98, 0.99)
+BUDGET = "budget"  # rule of the points whose mean depth was fitted to a target after training
 _COMPUTE_TOLERANCE = 0.1  # relative difference in training compute up to which methods count as equal
 _CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significant
 
@@ -68,13 +73,18 @@ OperatingPoints = dict[HaltingMethod, dict[int, list[dict[str, Any]]]]  # points
 def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> OperatingPoints:
     """Return the operating points on one set of a task, by halting method and seed, sorted by compute.
 
-    The settings of a trained method, such as fixed depths, are points of the same halting method.
+    The settings of a trained method, such as fixed depths, are points of the same halting method. If a method has a
+    budget, all points are scored on the same half, or the points of budgets are left out; see `BudgetScores`.
     """
+    results = list(results)
+    budgets = find_budget_scores(results, set_name)
+    is_on_half = bool(budgets.methods) and budgets.are_comparable
+    key = "half_readings" if is_on_half else "readings"
     collected: OperatingPoints = {}
     for result in results:
-        for rule, points in result["sets"].get(set_name, {}).get("readings", {}).items():
+        for rule, points in result["sets"].get(set_name, {}).get(key, {}).items():
             scored = [{**point, "setting": result["setting"]} for point in points if point["score"] is not None]
-            if scored:
+            if scored and (is_on_half or rule != BUDGET):
                 method = HaltingMethod(result["way"], rule)
                 collected.setdefault(method, {}).setdefault(result["seed"], []).extend(scored)
     point_lists = [points for by_seed in collected.values() for points in by_seed.values()]
@@ -84,6 +94,37 @@ def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> Opera
             point["compute"] = float(point["macs" if has_macs else "updates"])
         points.sort(key=_get_compute)
     return collected
+
+
+class BudgetScores(NamedTuple):
+    """Trained methods with a budget on one set of a task, and those that cannot be compared with budgets.
+
+    Attributes:
+        methods: Names of the methods with operating points of budgets.
+        unscored: Names of the methods with points that have no score on the half on which no budget was fitted.
+    """
+
+    methods: list[str]
+    unscored: list[str]
+
+    @property
+    def are_comparable(self) -> bool:
+        """Whether all points of the set have scores on the same half."""
+        return not self.unscored
+
+
+def find_budget_scores(results: Iterable[Mapping[str, Any]], set_name: str) -> BudgetScores:
+    """Return which methods have budgets, and which methods have no score on the half on which budgets are scored."""
+    methods: dict[str, None] = {}
+    unscored: dict[str, None] = {}
+    for result in results:
+        measured = result["sets"].get(set_name, {})
+        readings, halves = measured.get("readings", {}), measured.get("half_readings", {})
+        if BUDGET in readings or BUDGET in halves:
+            methods[result["way"]] = None
+        if not readings.keys() <= halves.keys():
+            unscored[result["way"]] = None
+    return BudgetScores(sorted(methods), sorted(unscored))
 
 
 # ---- selection of what was trained alike

@@ -37,6 +37,7 @@ from adadepth.contrib.bench.recommendations import (
     find_full_depth_compute,
     format_advice,
     format_estimate,
+    format_omitted_budgets,
     format_recommendation,
     format_recommendations,
     format_seeds,
@@ -159,7 +160,14 @@ def build_bench_sections(results: Results, descriptions: Mapping[str, str], miss
         runs = select_task(results, task)
         task_figure = build_task_figure(task, select_equal_steps(runs))
         titled = [pair for name in list_sets(runs) for pair in build_set_tables(task, name, runs)]
-        html = fill("bench:task", _PACKAGE, about=descriptions.get(task, ""), figure=task_figure, tables=titled)
+        html = fill(
+            "bench:task",
+            _PACKAGE,
+            about=descriptions.get(task, ""),
+            omitted=_format_task_omissions(runs),
+            figure=task_figure,
+            tables=titled,
+        )
         sample = f"n = {len(runs)} runs, seeds {', '.join(map(str, list_seeds(runs)))}"
         tables = [table for _, table in titled]
         sections.append(Section(task, format_anchor(task), html, [task_figure], tables, of=sample))
@@ -181,6 +189,13 @@ def build_set_tables(task: str, set_name: str, runs: Results) -> list[tuple[str,
     tables += [(f"{title}: exit rules", table) for table in build_rules_table(task, set_name, equal_steps)]
     overthinking = build_overthinking_table(task, set_name, equal_steps)
     return tables + [(f"{title}: overthinking", table) for table in overthinking]
+
+
+def _format_task_omissions(runs: Results) -> list[str]:
+    """Format which methods are left out on each evaluation set of a task, and why."""
+    equal_steps = select_equal_steps(runs)
+    sentences = {name: format_omitted_budgets(equal_steps, name) for name in list_sets(runs)}
+    return [f"Set {name}. {sentence}" for name, sentence in sentences.items() if sentence is not None]
 
 
 def format_anchor(task: str) -> str:
@@ -436,6 +451,7 @@ def to_markdown(
         "",
         "The thresholds of exit rules are selected on one half of the examples, and compute and score are measured "
         "on the other half. The measured score of a recommended method may therefore be below the required score. "
+        "Mean depths that are set after training are compared only with methods that have a score on this other half. "
         "An error (±) is one standard error over seeds and examples. The compute of full depth is the compute of "
         "the most expensive method of the task.",
         "",
@@ -464,6 +480,7 @@ def to_markdown(
         runs = select_task(results, task)
         figure = build_task_figure(task, select_equal_steps(runs))
         lines += ["", f"## {task}", "", descriptions.get(task, ""), "", *_format_figure(figure, locate_figure), ""]
+        lines += [line for sentence in _format_task_omissions(runs) for line in (sentence, "")]
         for set_name in list_sets(runs):
             for title, table in build_set_tables(task, set_name, runs):
                 lines += [f"### {title}", "", *_format_table(table), ""]

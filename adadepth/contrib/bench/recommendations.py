@@ -17,6 +17,7 @@ from adadepth.contrib.bench.measures import (
     compute_best_score,
     compute_threshold,
     differ_significantly,
+    find_budget_scores,
     find_cheapest_method,
     find_requirements,
     recommend_method,
@@ -131,6 +132,18 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
 
 
 # ---- sentences
+
+
+def format_omitted_budgets(runs: Results, set_name: str) -> str | None:
+    """Format which budgets cannot be compared with the other methods of a set and why, or return None if all can."""
+    budgets = find_budget_scores(runs, set_name)
+    if not budgets.methods or budgets.are_comparable:
+        return None
+    return (
+        f"Left out: mean depths that were set after training ({', '.join(budgets.methods)}). They are scored on the "
+        f"half of the examples on which they were not fitted. Runs of {', '.join(budgets.unscored)} have no score on "
+        "this half."
+    )
 
 
 class Advice(NamedTuple):

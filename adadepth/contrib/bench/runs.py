@@ -6,6 +6,9 @@ several values of a key has several settings, with one run for each setting and 
 stands for the run directory of the method NAME on the same task with the same seed; that method runs first. The hash of
 its settings identifies a run, so that a repeated command finds finished runs. The overrides under `places` of a task
 locate its files and are not part of that identity.
+
+If a method of a task has `budget.targets=`, every run of the task is also scored on the two halves of the first
+evaluation set, because only points with scores on the same examples can be compared.
 """
 
 from __future__ import annotations
@@ -21,12 +24,15 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth.config import ExperimentConfig
+from adadepth.contrib.bench.measures import BUDGET
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, HALTING, RunFiles, read_run
 from adadepth.runs.directory import RECORD, read_settings
 from adadepth.tasks.grid_search import log_warning_once, read_sound_record
 
-_EVALUATION_PREFIXES = ("exit_rules=", "budget.targets=")
+_TARGETS = "budget.targets="
+_EVALUATION_PREFIXES = ("exit_rules=", _TARGETS)
+_SCORE_HALVES = "score_halves=true"
 _RUN_REFERENCE = re.compile(r"(?<==)@(\w+)")
 
 OverrideExpander = Callable[[Sequence[str]], list[list[str]]]
@@ -68,7 +74,8 @@ class BenchRun:
         return [
             override
             for override in overrides
-            if override not in self.file_locations and not override.startswith(("output_dir=", "bench="))
+            if override not in (*self.file_locations, _SCORE_HALVES)
+            and not override.startswith(("output_dir=", "bench="))
         ]
 
     def has_overrides(self, overrides: Sequence[str]) -> bool:
@@ -114,6 +121,8 @@ def list_bench_runs(
         if not methods:
             raise ConfigError(f"hydra.sweeper.tasks.{task}: has no methods (ways)")
         file_locations = tuple(task_settings.get("places", ()))
+        has_targets = any(o.startswith(_TARGETS) for _, evaluation in methods.values() for o in evaluation)
+        halves = [_SCORE_HALVES] if has_targets else []
         for (method, (training, evaluation)), seed in itertools.product(methods.items(), seeds):
             settings = expand(training)
             common = set.intersection(*map(set, settings))
@@ -121,7 +130,7 @@ def list_bench_runs(
                 shared = (*task_settings.get("overrides", ()), *file_locations)
                 overrides = _deduplicate_overrides([*shared, *setting, *common_overrides, f"seed={seed}", "seeds=1"])
                 distinct = tuple(override for override in setting if override not in common)
-                run = BenchRun(task, method, distinct, seed, overrides, tuple(evaluation), file_locations)
+                run = BenchRun(task, method, distinct, seed, overrides, (*evaluation, *halves), file_locations)
                 if unknown := run.prerequisites - (set(methods) - {method}):
                     raise ConfigError(
                         f"hydra.sweeper.tasks.{task}.ways.{method}: refers to {sorted(unknown)[0]}, "
@@ -188,17 +197,24 @@ def build_evaluation_overrides(run: BenchRun, folder: Path) -> list[str]:
 
 
 def find_finished_evaluation(run: Path, config: ExperimentConfig) -> Path | None:
-    """Return the newest finished evaluation of a run with the exit rules and budgets of a configuration."""
-    expected = (config.exit_rules, config.budget.targets)
+    """Return the newest finished evaluation of a run with the exit rules, budgets and halves of a configuration."""
+    expected = [list(config.exit_rules or ()), list(config.budget.targets or ()), config.score_halves]
     for record in sorted(run.glob(f"evaluations/*/{RECORD}"), reverse=True):
         try:
             settings = read_settings(record.parent)
         except CheckpointError as error:
             log_warning_once(f"{error}; that evaluation will be repeated")
             continue
-        stored = [list(settings.get("exit_rules") or ()), list((settings.get("budget") or {}).get("targets") or ())]
-        is_match = stored == [list(values or ()) for values in expected]
-        if is_match and read_sound_record(record.parent).get("status") == "finished" and not _is_damaged(record.parent):
+        stored = [
+            list(settings.get("exit_rules") or ()),
+            list((settings.get("budget") or {}).get("targets") or ()),
+            bool(settings.get("score_halves")),
+        ]
+        if (
+            stored == expected
+            and read_sound_record(record.parent).get("status") == "finished"
+            and not _is_damaged(record.parent)
+        ):
             return record.parent
     return None
 
@@ -260,12 +276,12 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
         name. A set has `n` units and `readings`, the operating points by halting rule: `run` for the run itself,
         `budget` for mean depths set afterwards, and the exit rules. Exit studies add `rules`, with controls and times,
         and `overthinking`. See `adadepth.metrics.exit_rule_selection.readings` for the fields of a point. A point that
-        was not selected on one half of the examples has no `chosen_score`.
+        was not selected on one half of the examples has no `chosen_score`. If the evaluation scored the halves of the
+        first set, the set also has `half_readings`: all operating points, selected on the first half and scored on the
+        second.
     """
-    files, exit_studies = (
-        read_run(folder),
-        {} if evaluation is None else read_run(evaluation).of(EXIT_RULES).get("sets", {}),
-    )
+    files, evaluated = read_run(folder), None if evaluation is None else read_run(evaluation)
+    exit_studies = {} if evaluated is None else evaluated.of(EXIT_RULES).get("sets", {})
     record, halting = files.run, files.halting
     sets = {}
     for number, set_name in enumerate([halting["set"], *halting.get("further_sets", {})]):
@@ -277,10 +293,8 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
         if study := exit_studies.get(set_name):
             set_result |= _summarise_exit_study(study)
             set_result["readings"] |= study["readings"] | collect_online_points(set_result["rules"])
-        if number == 0 and evaluation is not None and (rows := read_run(evaluation).of(BUDGETS).get("rows")):
-            set_result["readings"]["budget"] = [
-                _build_budget_point(row, halting) for row in rows if row.get("target") is not None
-            ]
+        if number == 0 and evaluated is not None and (rows := evaluated.of(BUDGETS).get("rows")):
+            set_result["half_readings"] = build_half_readings(rows, study)
         sets[set_name] = set_result
     return {
         "name": run.name,
@@ -330,18 +344,37 @@ def _count_units(statistics: Mapping[str, Any]) -> int:
     return sum(row["n"] for row in statistics.get("difficulty", {}).get("rows", []))
 
 
-def _build_budget_point(row: Mapping[str, Any], halting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the operating point of a run whose mean depth was fitted on half of the examples."""
-    score, units = _get_score(row["metrics"], ""), halting["classes"]["all"]["n"] // 2
-    full = halting["cost"]["full_macs"] / halting["classes"]["all"]["n"]
-    return {
-        "rule": f"budget.target={row['target']:g}",
+def build_half_readings(
+    rows: Sequence[Mapping[str, Any]], study: Mapping[str, Any] | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the operating points that are selected on the first half of a set and scored on the second, by rule.
+
+    Args:
+        rows: Rows of budgets.json, with metrics on both halves: the run as trained, and fitted to targets.
+        study: Comparison of exit rules on the set, or None without one. Its points are left out if they were measured
+            on other halves or on a sample.
+    """
+    readings: dict[str, list[dict[str, Any]]] = {"run": []}
+    for row in rows:
+        readings.setdefault("run" if row["target"] is None else BUDGET, []).append(_build_half_point(row))
+    if study and study.get("has_budget_halves"):
+        readings |= study["readings"] | _collect_online_half_points(study)
+    return readings
+
+
+def _build_half_point(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the operating point of a run as trained or fitted to a target; see `build_half_readings`."""
+    score, units = _get_score(row["metrics"], ""), row["n"]
+    point = {
+        "rule": None if row["target"] is None else f"budget.target={row['target']:g}",
+        "chosen_score": _get_score(row["fitting_metrics"], ""),
         "score": score,
         "score_error": _compute_share_error(score, units),
         "updates": row["mean"],
         "updates_error": row["std"] / math.sqrt(units),
-        "macs": row["adaptive_over_full"] * full,
+        "macs": row["adaptive_macs"] / units if "adaptive_macs" in row else None,
     }
+    return point | ({"spearman": row["spearman"]} if "spearman" in row else {})
 
 
 def _compute_share_error(score: float | None, units: int) -> float | None:
@@ -373,6 +406,18 @@ def collect_online_points(rules: Sequence[Mapping[str, Any]]) -> dict[str, list[
         point = {"rule": row["rule"], "score": row["online"], "score_error": None, "updates": updates, "macs": macs}
         if name != "fixed":
             by_rule.setdefault(name, []).append(point | {"updates_error": None, "spearman": row["spearman"]})
+    return by_rule
+
+
+def _collect_online_half_points(study: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the points of `collect_online_points`, selected on the first half of the set and scored on the second."""
+    halves = {row["rule"]: row["online"]["halves"] for row in study["rows"] if "online" in row}
+    by_rule = collect_online_points(_summarise_exit_study(study)["rules"])
+    for point in itertools.chain.from_iterable(by_rule.values()):
+        first, second = halves[point["rule"]]
+        updates = second["mean_updates"]
+        point |= {"chosen_score": first["quality"].get("score"), "score": second["quality"].get("score")}
+        point |= {"updates": updates, "macs": point["macs"] * updates / point["updates"]}
     return by_rule
 
 

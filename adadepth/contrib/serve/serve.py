@@ -25,7 +25,7 @@ from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError, missing_package
 from adadepth.models.registry import load
 from adadepth.prediction import Pipeline
-from adadepth.report.budgets import select_drawn_quality
+from adadepth.report.budgets import has_targets, select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
 from adadepth.runs.commands import list_overridden_keys, program
 from adadepth.runs.directory import run_of_checkpoint
@@ -250,7 +250,7 @@ def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
             if points := _list_rule_points(study):
                 return "score", points
         budgets = files.of(BUDGETS)
-        if budgets and budgets.get("rows") and (name := select_drawn_quality(budgets)) is not None:
+        if has_targets(budgets) and (name := select_drawn_quality(budgets)) is not None:
             rows = [row for row in budgets["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
             return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
     return None

@@ -88,10 +88,24 @@ def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
         recorded = [json.loads(run.read_text(encoding="utf-8")) for run in runs]
         assert fixed["score"] in [record["final_metrics"]["eval/score"] for record in recorded]
         assert fixed["updates"] == 3.0
-        assert [point["rule"] for point in results[0]["sets"]["inside"]["readings"]["budget"]] == ["budget.target=2"]
-        assert all(point["score"] is not None for point in results[0]["sets"]["inside"]["readings"]["budget"])
+        # A method has a budget, so every method is scored on the half on which no budget was fitted.
+        halves = [result["sets"]["inside"]["half_readings"] for result in results]
+        assert [list(half) for half in halves] == [["run", "budget"], ["run"], ["run"], ["run"]]
+        assert [point["rule"] for point in halves[0]["budget"]] == ["budget.target=2"]
+        for point in (point for half in halves for points in half.values() for point in points):
+            assert point["score"] is not None
+            assert point["chosen_score"] is not None
+        assert "score_halves=true" not in results[1]["overrides"]
+        assert "| act | budget |" in page
+        assert "Left out" not in page
         assert to_markdown(results, {"hops": "pointers"}) == page
         assert "| router | run |" in page
+        # Without scores on the half, as in earlier results, the budget is not compared, and the page says so.
+        for result in results[1:]:
+            del result["sets"]["inside"]["half_readings"]
+        earlier = to_markdown(results, {"hops": "pointers"})
+        assert "| act | budget |" not in earlier
+        assert "Runs of fixed, router have no score on this half." in earlier
         # What is there is not run again, and what is missing is.
         runs[0].unlink()
         assert execute(*command) == 0

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from adadepth.contrib.bench.measures import (
+    BudgetScores,
     Comparison,
     Estimate,
     HaltingMethod,
@@ -15,6 +16,7 @@ from adadepth.contrib.bench.measures import (
     collect_points,
     compute_best_score,
     evaluate_comparison,
+    find_budget_scores,
     find_requirements,
     recommend_method,
     select_equal_compute,
@@ -77,6 +79,47 @@ def test_an_estimate_of_one_seed_has_the_error_of_its_examples() -> None:
     assert average_over_seeds([3.0], [0.5]) == Estimate(3.0, 0.5)
     assert average_over_seeds([3.0], [None]) == Estimate(3.0, None)
     assert average_over_seeds([3.0, 5.0], [None, None]).error == pytest.approx(1.0)
+
+
+def with_halves(item: dict[str, Any], halves: dict[str, Any]) -> dict[str, Any]:
+    item["sets"]["inside"]["half_readings"] = halves
+    return item
+
+
+def test_methods_with_budgets_are_compared_on_the_half_on_which_no_budget_was_fitted() -> None:
+    """Which is easier here, by .1: on all examples, the fixed depth would seem to be worse than the budget."""
+    fixed = with_halves(
+        result("fixed", 0, {"run": [point(20, 0.8)]}),
+        {"run": [point(20, 0.9, chosen=0.7)]},
+    )
+    act = with_halves(
+        result("act", 0, {"run": [point(30, 0.8)]}),
+        {"run": [point(30, 0.9, chosen=0.7)], "budget": [point(25, 0.89, chosen=0.69, rule="budget.target=2")]},
+    )
+    points = collect_points([fixed, act], "inside")
+    assert {method: [p["score"] for p in by_seed[0]] for method, by_seed in points.items()} == {
+        HaltingMethod("fixed", "run"): [0.9],
+        HaltingMethod("act", "run"): [0.9],
+        HaltingMethod("act", "budget"): [0.89],
+    }
+    assert compute_best_score(points) == 0.7
+    assert find_budget_scores([fixed, act], "inside") == BudgetScores(["act"], [])
+    # Without budgets, all examples count.
+    assert collect_points([fixed], "inside")[HaltingMethod("fixed", "run")][0][0]["score"] == 0.8
+
+
+def test_budgets_are_left_out_beside_a_method_that_has_no_score_on_their_half() -> None:
+    halves = {"run": [point(30, 0.9)], "budget": [point(25, 0.89, rule="budget.target=2")]}
+    act = with_halves(result("act", 0, {"run": [point(30, 0.8)]}), halves)
+    margin = with_halves(
+        result("mean", 0, {"run": [point(9, 0.8)], "margin": [point(8, 0.7)]}), {"run": [point(9, 0.9)]}
+    )
+    earlier = result("mor", 0, {"run": [point(20, 0.8)], "budget": [point(15, 0.85)]})  # stored by an earlier version
+    for others, unscored in (([margin], ["mean"]), ([earlier], ["mor"])):
+        points = collect_points([act, *others], "inside")
+        assert find_budget_scores([act, *others], "inside").unscored == unscored
+        assert not any(method.rule == "budget" for method in points)
+        assert points[HaltingMethod("act", "run")][0][0]["score"] == 0.8
 
 
 def make_result(name: str, steps: int, macs: float, updates: float = 1.0, spread: float = 0.0) -> dict[str, Any]:

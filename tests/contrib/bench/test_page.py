@@ -91,6 +91,26 @@ def test_comparisons_are_decided_where_a_task_has_both_groups() -> None:
     )
 
 
+def test_budgets_that_cannot_be_compared_are_left_out_with_the_reason() -> None:
+    results = [result(seed, 0.9) for seed in (0, 1)]
+    for item in results:
+        item["sets"]["inside"]["readings"]["budget"] = [item["sets"]["inside"]["readings"]["margin"][0]]
+    reason = (
+        "Set inside. Left out: mean depths that were set after training (mean). They are scored on the half of the "
+        "examples on which they were not fitted. Runs of mean have no score on this half."
+    )
+    page = to_markdown(results, {})
+    assert f"\n{reason}\n" in page
+    assert "| mean | margin |" in page
+    assert "| mean | budget |" not in page
+    assert any(reason in section.html for section in build_bench_sections(results, {}, []))
+    for item in results:
+        item["sets"]["inside"]["half_readings"] = item["sets"]["inside"]["readings"]
+    page = to_markdown(results, {})
+    assert "Left out" not in page
+    assert "| mean | budget |" in page
+
+
 def test_a_task_without_a_recommendation_says_so() -> None:
     one_seed, other = result(0, 0.9), result(1, 0.9)
     other["sets"]["inside"]["readings"]["kl"] = other["sets"]["inside"]["readings"].pop("margin")

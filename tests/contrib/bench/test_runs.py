@@ -12,6 +12,8 @@ import pytest
 from adadepth.contrib.bench.runs import (
     BenchRun,
     add_prerequisites,
+    build_evaluation_overrides,
+    build_half_readings,
     collect_online_points,
     find_ready_runs,
     list_bench_runs,
@@ -138,3 +140,64 @@ def test_only_overrides_that_differ_between_settings_are_in_the_name_of_a_run() 
     task = {"hops": {"ways": {"fixed": ["model.depth=1,2", "model.gate=false"]}}}
     runs = list_bench_runs(task, [0], [], expand_as_hydra)
     assert [run.name for run in runs] == ["hops.fixed.model.depth_1.0", "hops.fixed.model.depth_2.0"]
+
+
+BUDGETS: dict[str, Any] = {
+    "ways": {"fixed": ["model.depth=1"], "act": ["budget=hops", "budget.targets=[2]"], "mean": ["exit_rules=[kl:0.01]"]}
+}
+
+
+def test_runs_of_a_task_with_budgets_are_scored_on_both_halves_and_keep_their_identity() -> None:
+    runs = make_runs({"hops": BUDGETS}, seeds=[0])
+    assert [run.evaluation for run in runs] == [
+        ("score_halves=true",), ("budget.targets=[2]", "score_halves=true"),
+        ("exit_rules=[kl:0.01]", "score_halves=true"),
+    ]  # fmt: skip
+    assert runs[0].overrides == ["model.depth=1", "trainer.max_steps=3", "seed=0", "seeds=1"]
+    assert runs[1].has_overrides(["budget=hops", "budget.targets=[2]", "trainer.max_steps=3", "seed=0", "seeds=1"])
+    assert "score_halves=true" in build_evaluation_overrides(runs[0], Path("folder"))
+    without = make_runs({"hops": {"ways": {"fixed": ["model.depth=1"], "mean": ["exit_rules=[kl:0.01]"]}}}, seeds=[0])
+    assert [run.evaluation for run in without] == [(), ("exit_rules=[kl:0.01]",)]
+
+
+def make_budget_row(target: float | None, chosen: float, score: float) -> dict[str, Any]:
+    return {
+        "target": target, "fit": None, "n": 400, "mean": 2.0, "std": 1.0, "adaptive_macs": 8000.0, "spearman": 0.5,
+        "metrics": {"score": score}, "fitting_metrics": {"score": chosen},
+    }  # fmt: skip
+
+
+def make_study(online: float) -> dict[str, Any]:
+    halves = [
+        {"quality": {"score": online - 0.1}, "mean_updates": 3.0},
+        {"quality": {"score": online}, "mean_updates": 2.5},
+    ]
+    row = {
+        "rule": "margin:0.5", "quality": {"score": 0.8}, "mean_updates": 2.0, "macs": 20.0,
+        "online": {"quality": {"score": online}, "mean_updates": 3.0, "halves": halves},
+    }  # fmt: skip
+    points = {"margin": [{"rule": "margin:0.5", "chosen_score": 0.7, "score": 0.8}], "fixed": [{"rule": "fixed:1"}]}
+    return {"rows": [row], "readings": points, "overthinking": {}, "has_budget_halves": True}
+
+
+def test_points_of_budgets_runs_and_exit_rules_are_scored_on_one_half() -> None:
+    rows = [make_budget_row(None, 0.9, 0.8), make_budget_row(1.5, 0.7, 0.5)]
+    readings = build_half_readings(rows, None)
+    assert readings == {
+        "run": [
+            {"rule": None, "chosen_score": 0.9, "score": 0.8, "score_error": pytest.approx(0.02), "updates": 2.0,
+             "updates_error": 0.05, "macs": 20.0, "spearman": 0.5},
+        ],
+        "budget": [
+            {"rule": "budget.target=1.5", "chosen_score": 0.7, "score": 0.5, "score_error": 0.025, "updates": 2.0,
+             "updates_error": 0.05, "macs": 20.0, "spearman": 0.5},
+        ],
+    }  # fmt: skip
+    study = make_study(online=0.8)
+    assert build_half_readings(rows, study) == readings | study["readings"]
+    # Exits that change the inputs of other tokens: points of the online run, on the same halves.
+    (point,) = build_half_readings(rows, make_study(online=0.6))["margin"]
+    assert (point["chosen_score"], point["score"]) == (0.5, 0.6)
+    assert (point["updates"], point["macs"]) == (2.5, pytest.approx(25.0))
+    # A sample of the tokens of a text is not the half.
+    assert build_half_readings(rows, study | {"has_budget_halves": False}) == readings
