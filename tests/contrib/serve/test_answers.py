@@ -22,6 +22,7 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.prediction import models
 from tests.configs.support import configured
 from tests.contrib.serve.support import FEW, of_text, served
+from tests.marks_support import mostly_slow
 from tests.models_support import SMALL as SMALL_ALBERT
 from tests.models_support import small_act, small_multi_exit, small_ponder
 from tests.toy_support import toy_family_installed
@@ -172,15 +173,23 @@ def test_an_outsiders_model_of_masked_words_is_asked_without_its_steps(tmp_path:
     models._load_heads.cache_clear()
 
 
-def test_a_higher_level_is_never_shallower() -> None:
-    for model in (small_ponder(), small_multi_exit(), small_act(AlbertActForTokenClassification, num_labels=3)):
-        one = of_text(model, WORDS)
-        for knob in list_knobs(model):
-            levels = (knob.low, knob.start, knob.high)
-            depths = [compute_answer(one, TEXT, Setting(knob.name, level)).result["mean"] for level in levels]
-            assert depths == sorted(depths), knob.name
-        assert compute_answer(one, TEXT, Setting(FULL)).result["mean"] == model.max_updates
-        assert compute_answer(one, TEXT, Setting()).overrides == {}
+LEVELLED: dict[str, Any] = {
+    "ponder": small_ponder,
+    "tokens": lambda: small_act(AlbertActForTokenClassification, num_labels=3),
+    "multi-exit": small_multi_exit,
+}
+
+
+@pytest.mark.parametrize("name", mostly_slow(LEVELLED, ("ponder", "tokens").__contains__))
+def test_a_higher_level_is_never_shallower(name: str) -> None:
+    model = LEVELLED[name]()
+    one = of_text(model, WORDS)
+    for knob in list_knobs(model):
+        levels = (knob.low, knob.start, knob.high)
+        depths = [compute_answer(one, TEXT, Setting(knob.name, level)).result["mean"] for level in levels]
+        assert depths == sorted(depths), knob.name
+    assert compute_answer(one, TEXT, Setting(FULL)).result["mean"] == model.max_updates
+    assert compute_answer(one, TEXT, Setting()).overrides == {}
 
 
 def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None:

@@ -144,9 +144,10 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
 
 
 def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
-    study = make_study(make_records(steps=24))
+    records = make_records(steps=24)
+    study, summary = make_study(records), make_summary(records)
     write_exit_study(tmp_path, {"matched": study, "mismatched": study})
-    write_exits(tmp_path, dict.fromkeys(("matched", "mismatched"), make_summary(make_records(steps=24))), step=1)
+    write_exits(tmp_path, {"matched": summary, "mismatched": summary}, step=1)
     add_halting_files(tmp_path)
     assert write_report(tmp_path).stat().st_size < 700_000
 

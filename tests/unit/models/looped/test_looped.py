@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from adadepth import (
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import classifier_class
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import (
     HUGINN,
     IDS,
@@ -143,9 +145,11 @@ def test_a_static_cache_has_room_for_all_loops(kind: str) -> None:
 # ---- Exits
 
 
-@pytest.mark.parametrize("kind", ["ouro", "huginn"])
-@pytest.mark.parametrize("rule", ["fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5", "sample",
-                                  "kl:0.05", "distance:0.8", "acceleration:1:1"])  # fmt: skip
+EXITS = ("fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5", "sample", "kl:0.05",
+         "distance:0.8", "acceleration:1:1")  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "rule"), quick_one_in(2, product(["ouro", "huginn"], EXITS)))
 def test_an_exit_is_what_all_loops_would_say(kind: str, rule: str) -> None:
     model = small(**{**KINDS[kind], "gate": True})
     with torch.no_grad():
@@ -367,7 +371,7 @@ def test_tied_pieces_are_one_matrix(tmp_path: Path) -> None:
     ("option", "parameters"),
     [
         ("ouro_1_4b", 1_434_652_673),
-        ("ouro_2_6b", 2_667_974_657),
+        pytest.param("ouro_2_6b", 2_667_974_657, marks=pytest.mark.slow),
         ("huginn_3_5b", 3_564_976_800),
         ("hrm_text_1b", 1_182_793_728),
     ],
