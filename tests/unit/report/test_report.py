@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from adadepth.report.pages import write_report
 from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
 from adadepth.report.style import compute_contrast, get_depth_color, get_text_color
 from adadepth.report.table import format_duration, number
+from tests.marks_support import quick_one_in
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic import make_run
 
@@ -130,8 +132,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     assert any(evil in str(svg.get("aria-label")) for svg in page.of("svg"))
 
 
-@pytest.mark.parametrize("name", FILES)
-@pytest.mark.parametrize("damage", [None, "{ not json: [", ""])
+@pytest.mark.parametrize(("name", "damage"), quick_one_in(2, product(FILES, [None, "{ not json: [", ""])))
 def test_a_missing_or_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str, damage: str | None) -> None:
     page = Page(write_report(copy_of(run, tmp_path, **{name.split(".")[0]: damage})))
     if damage is None:
