@@ -58,9 +58,9 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
             settings.path = folder
         if group == "dataset" and "dataset.path" in overridden and settings.source is Source.hub:
             settings.source = Source.auto
-        for key in _select_keys(group, overridden):
-            OmegaConf.update(settings, key, OmegaConf.select(composed, f"{group}.{key}"), merge=False)
         inheriting[group] = settings
+        for key in (f"{group}.{name}" for name in _select_keys(group, overridden)):
+            OmegaConf.update(inheriting, key, OmegaConf.select(composed, key), merge=False)
     return inheriting
 
 

@@ -6,7 +6,9 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from omegaconf.errors import OmegaConfBaseException
 
+from adadepth.cli.error_messages import format_config_error
 from adadepth.config import (
     ContextConfig,
     CorpusConfig,
@@ -55,6 +57,14 @@ def test_a_key_of_the_command_line_wins_over_the_run(tmp_path: Path) -> None:
     assert isinstance(config.dataset, LabelledConfig)
     assert (config.dataset.name, config.dataset.path, config.dataset.held_out) == ("table", "folder", 0.1)
     assert config.dataset.max_evaluation_examples == 7
+
+
+def test_a_key_that_the_data_of_the_run_lack_is_named_whole(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("act_tiny"))
+    with pytest.raises(OmegaConfBaseException) as caught:
+        evaluated("ponder_cola", run, "dataset.text_columns=[a]")
+    line = format_config_error(caught.value, list)
+    assert line == "dataset.text_columns: this dataset has no such key; other options of the group have it"
 
 
 def test_a_group_of_the_command_line_is_taken_whole(tmp_path: Path) -> None:
