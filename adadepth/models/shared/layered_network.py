@@ -230,11 +230,13 @@ def split_model(model: Any) -> Parts:
     """Split a model of transformers, which is changed, before what follows its last layer.
 
     Raises:
-        ConfigError: If its network has no list of layers, or a second stack of them.
+        ConfigError: If its network has no list of layers, a second stack of them, or experts.
     """
     base, prefix, config = model.base_model, model.base_model_prefix, model.config
     if base is model or config.is_encoder_decoder:
         raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
+    if hasattr(config, "output_router_logits"):  # which their head reads
+        raise ConfigError(f"base={config.model_type}: mixtures of experts are not supported")
     name, stack, layers = _find_layers(base, config)
     setattr(stack, name, ExitableLayers(layers, config.num_hidden_layers))
     norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)

@@ -319,6 +319,7 @@ def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("fields", "message"), [
     ({"base": "bart"}, "base=bart: BartForConditionalGeneration is no network of one stack with a head"),
+    ({"base": "mixtral"}, "base=mixtral: mixtures of experts are not supported"),
     ({"base": "llama"}, "base=llama: transformers has no such network for EarlyExitForMaskedLM"),
     ({"base": "bert"}, "base=bert: transformers has no such network for EarlyExitForCausalLM"),
     ({"base": "lama"}, "base=lama: transformers has no such type (did you mean 'llama'?)"),
