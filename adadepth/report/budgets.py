@@ -24,6 +24,7 @@ def build_budget_row(
     statistics: Mapping[str, Any],
     target: float | None,
     fit: Mapping[str, Any] | None,
+    rule: str | None = None,
 ) -> dict[str, Any]:
     """Build the table row of a checkpoint that was evaluated at one mean depth.
 
@@ -33,13 +34,16 @@ def build_budget_row(
         target: The requested depth, or None for the checkpoint as it was trained.
         fit: `level` of the threshold that sets the depth, `depth` on the examples used for fitting, and `is_reached`.
             None for the checkpoint as it was trained.
+        rule: Exit rule of the evaluation, with its threshold, or None without one.
 
     Returns:
-        `target`, `fit` and `metrics`; `n` units with `mean` and `std` of their depths; the compute of all units as
-        `adaptive_macs`, and as a share of full depth; and `spearman`, if the data have a difficulty.
+        `target`, `fit`, `rule` (if there is one) and `metrics`; `n` units with `mean` and `std` of their depths; the
+        compute of all units as `adaptive_macs`, and as a share of full depth; and `spearman`, if the data have a
+        difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
-    row = {"target": target, "fit": None if fit is None else dict(fit)}
+    row: dict[str, Any] = {"target": target, "fit": None if fit is None else dict(fit)}
+    row |= {} if rule is None else {"rule": rule}
     row |= {name: everyone[name] for name in ("n", "mean", "std") if name in everyone}
     row |= {name: cost[name] for name in _WORK if name in cost}
     if (correlation := statistics.get("difficulty", {}).get("spearman")) is not None:
@@ -80,6 +84,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
     columns = [
         Column("row", "target", text, "text", where="view"),
         *(Column(key, where="file") for key in ("target", "level", "fitted")),
+        *([Column("rule", "exit rule", text, "text")] if any("rule" in row for row in budgets["rows"]) else []),
         Column("mean", "depth", make_number_format(2)),
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),

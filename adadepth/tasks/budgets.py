@@ -36,7 +36,8 @@ _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shift
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """Evaluate a trained model as trained and fitted to each target depth; write, print, track and return the results.
 
-    Afterwards the model keeps the last target.
+    Afterwards the model keeps the last target. If an exit rule sets the depth, every row has the rule with its
+    threshold.
     """
     trainer: Any = session.trainer
     model = trainer.accelerator.unwrap_model(trainer.model)
@@ -45,7 +46,10 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
 
     def evaluate(target: float | None, fit: Fit | None) -> dict[str, Any]:
         row = build_budget_row(
-            *_evaluate_half(session, name, reporting), target, None if fit is None else fit._asdict()
+            *_evaluate_half(session, name, reporting),
+            target,
+            None if fit is None else fit._asdict(),
+            getattr(model.config, "exit_rule", None),
         )
         if session.config.score_halves:
             row["fitting_metrics"], _ = _evaluate_half(session, name, fitting)
@@ -84,9 +88,10 @@ def fit_to_target(settings: BudgetConfig, session: Session) -> None:
     session.tracking.last_metrics |= figures
     if session.trainer.is_world_process_zero():
         session.tracking.tracker.log(figures, session.trainer.state.global_step)
+        setting = f"exit_rule {row['rule']}" if "rule" in row else comparison["knob"]
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
-            f"budget.target={settings.target:g}: fitted {comparison['knob']}, which gives {spent:.3g} {settings.unit} "
+            f"budget.target={settings.target:g}: fitted {setting}, which gives {spent:.3g} {settings.unit} "
             f"on {comparison['measured_on']:,} other examples{remark}"
         )
 

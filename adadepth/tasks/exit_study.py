@@ -123,6 +123,8 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
 def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
     """Save a copy of the model with the recommended exit rule as its default.
 
+    The rest of the evaluation uses the exit rule with which the model was loaded.
+
     Raises:
         ConfigError: If no rule is recommended.
     """
@@ -132,9 +134,14 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
             "examples for two halves"
         )
     trainer, folder = session.trainer, session.run.directory / MODEL
-    trainer.accelerator.unwrap_model(trainer.model).config.exit_rule = advice["rule"]["rule"]
-    with convert_full_disk_errors(folder):
-        trainer.save_model(str(folder))
+    settings = trainer.accelerator.unwrap_model(trainer.model).config
+    loaded_rule = settings.exit_rule
+    settings.exit_rule = advice["rule"]["rule"]
+    try:
+        with convert_full_disk_errors(folder):
+            trainer.save_model(str(folder))
+    finally:
+        settings.exit_rule = loaded_rule
     if trainer.is_world_process_zero():
         session.run.update(saved={MODEL: describe_files(folder)})
         say(f"saved the model with the exit rule {advice['rule']['rule']} in {folder}")

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from transformers import AutoModelForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
+from adadepth.data import LabelledData, load_labelled_data
+from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
 from tests.unit.models.early_exit.early_exit_support import small
@@ -125,3 +129,42 @@ def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_r
     for row in rows.values():
         assert 1 <= row["mean_updates"] <= 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+
+
+def _score_by_hand(model: EarlyExitForTokenClassification, data: LabelledData, rule: str) -> tuple[float, float]:
+    """Accuracy and mean depth over the tokens of the half on which budgets are scored, one sequence after the other."""
+    right, depths = [], []
+    for row in np.random.default_rng(0).permutation(16)[8:]:
+        batch = data.collate([data.evaluation["inside"][int(row)]])
+        real = batch["attention_mask"].bool()
+        with torch.no_grad():
+            outputs = model(batch["input_ids"], attention_mask=batch["attention_mask"], exit_rule=rule)
+        labels = batch["labels"]
+        right += (outputs.logits.argmax(-1) == labels)[labels >= 0].tolist()
+        depths += outputs.trace.updates[real].tolist()
+    return sum(right) / len(right), sum(depths) / len(depths)
+
+
+@pytest.mark.slow
+def test_an_adopted_rule_changes_no_row_of_the_model_as_trained(tmp_path: Path) -> None:
+    """A budget after it fits the exit rule of the checkpoint, and names it."""
+    root = ("--config-name", "exit_hops", "debug=default", "dataset.max_evaluation_examples=16", *QUICK)
+    trained = folder_of_run(tmp_path / "trained", *root, "model.exit_rule=confidence:0.99")
+    rules = ("exit_rules=[fixed:1,margin:0.02]", "budget.targets=[2]", "adopt_rule=true")
+    command = ("mode=evaluate", f"checkpoint={trained}", *rules)
+    run = folder_of_run(tmp_path / "studied", *root, *command)
+    adopted = read(run / "exit_rules.json")["sets"]["inside"]["advice"]["rule"]["rule"]
+    assert adopted != "confidence:0.99"
+    assert read(run / "model" / "config.json")["exit_rule"] == adopted
+    budgets = read(run / "budgets.json")
+    as_trained, fitted = budgets["rows"]
+    config = configured("exit_hops", *root[2:])
+    data = load_labelled_data(config.dataset, config.tokenizer, config.seed)
+    model = EarlyExitForTokenClassification.from_pretrained(trained / "model").eval()
+    assert model.config.exit_rule == as_trained["rule"] == "confidence:0.99"
+    for row in (as_trained, fitted):
+        score, depth = _score_by_hand(model, data, row["rule"])
+        assert row["metrics"]["score"] == pytest.approx(score)
+        assert row["mean"] == pytest.approx(depth)
+    assert budgets["knob"] == "exit_rule confidence"
+    assert fitted["rule"].startswith("confidence:")
