@@ -113,5 +113,5 @@ def test_the_quickest_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     stored, made = (load_file(run / "model" / "model.safetensors") for run in (DEMOS / "hops", tmp_path / "hops"))
     assert {key: value.shape for key, value in stored.items()} == {key: value.shape for key, value in made.items()}
     if not all(torch.equal(stored[key], made[key]) for key in stored):
-        for key, most in (("eval/score", 0.02), ("eval_beyond/score", 0.05), ("halting/all/mean", 0.3)):
+        for key, most in (("eval/score", 0.02), ("eval/beyond/score", 0.05), ("halting/all/mean", 0.3)):
             assert abs(before["final_metrics"][key] - after["final_metrics"][key]) < most, key

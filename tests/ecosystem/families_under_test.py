@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable
 
 import torch
@@ -103,6 +104,13 @@ _EARLY_EXIT = _NO_BARE_MODEL | {
 def _routed() -> adadepth.RoutedConfig:
     sizes = {name: TINY[name] for name in ("vocab_size", "hidden_size", "num_attention_heads", "intermediate_size")}
     return adadepth.RoutedConfig(**sizes, num_hidden_layers=2, recursions=2, prelude=1, pad_token_id=0)
+
+
+def _shape_of_routed(config: adadepth.RoutedConfig) -> PreTrainedConfig:
+    """Return the configuration of the network, with one hidden state before and after every span."""
+    shape = copy.deepcopy(config.base_config)
+    shape.expected_num_hidden_layers = 1 + len(config.spans)
+    return shape
 
 
 CASES = [
@@ -223,7 +231,7 @@ CASES = [
         skipped=_EARLY_EXIT
         | {"test_generation_tester_mixin_inheritance": _NO_GENERATION + "routed/test_generation.py has some"},
         attributes={"has_attentions": False},
-        shape=lambda config: config.base_config,
+        shape=_shape_of_routed,
     ),
     ModelCase(
         "EarlyExitMasked",

@@ -91,7 +91,9 @@ class _Tester:
         self._case = case
         self.config = case.config()
         self.batch_size, self.seq_length = BATCH, LENGTH
-        for name in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size"):
+        for name in (
+            "hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "expected_num_hidden_layers",
+        ):  # fmt: skip
             if (value := getattr(case.shape(self.config), name, None)) is not None:
                 setattr(self, name, value)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 
 from adadepth.cli.checks.modes import format_mode
 from adadepth.config import ExperimentConfig, Mode, Task
@@ -58,7 +58,7 @@ def check_harness(dataset: HarnessConfig, config: ExperimentConfig) -> Iterator[
         yield f"dataset.tasks=[]: required by dataset={dataset.name}, e.g. 'dataset.tasks=[wikitext,arc_easy]'"
     if repeated := sorted({name for name in dataset.tasks if dataset.tasks.count(name) > 1}):
         yield f"dataset.tasks={dataset.tasks}: {repeated[0]} is named twice"
-    if dataset.include_path is not None and not Path(dataset.include_path).expanduser().is_dir():
+    if dataset.include_path is not None and not os.path.isdir(os.path.expanduser(dataset.include_path)):
         yield f"dataset.include_path={dataset.include_path}: no such folder"
     if dataset.sequence_length != DatasetConfig.sequence_length:
         unused = f"dataset.sequence_length={dataset.sequence_length}: not used with dataset={dataset.name}"

@@ -18,6 +18,7 @@ class RoutedConfig(NetworkConfig, settings=RoutedSettings):
 
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
         *NetworkConfig.keys_to_ignore_at_inference,
+        "hidden_states",
         "router_logits",
         "measures",
     ]

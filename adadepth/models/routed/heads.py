@@ -31,6 +31,7 @@ from adadepth.models.shared.losses import (
     refuse_unknown,
     target_weights,
 )
+from adadepth.models.shared.steps import Choice
 
 
 class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
@@ -49,6 +50,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_hidden_states: Choice | None = None,
         logits_to_keep: int | Tensor = 0,
         routing: str | None = None,
         generator: torch.Generator | None = None,
@@ -66,6 +68,8 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
             use_cache: Whether to make a cache.
+            output_hidden_states: Whether to return the states before the first span and after every span, or the
+                numbers of those that are returned.
             logits_to_keep: Number of last positions whose predictions are returned, or their indices; 0: all.
             routing: `causal` or `topk`; see `RoutedModel.run`. Evaluation with `topk` shows what the choice among all
                 tokens of a row, later ones included, would be worth.
@@ -92,7 +96,10 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         }  # fmt: skip
         if documents is not None:
             inputs |= mask_by_documents(documents, position_ids, cache is not None)
-        states, choices, output = self.run(inputs, has_losses=targets is not None, routing=routing, generator=generator)
+        states, choices, output = self.run(
+            inputs, has_losses=targets is not None, routing=routing,
+            output_hidden_states=output_hidden_states, generator=generator,
+        )  # fmt: skip
         if targets is not None:
             task, losses = self.compute_task_loss(states, targets)
             output.token_losses = losses.detach()
@@ -157,6 +164,7 @@ class RoutedForTokenClassification(RoutedModel):
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
+        output_hidden_states: Choice | None = None,
         routing: str | None = None,
         generator: torch.Generator | None = None,
         num_targets: Mapping[str, Tensor] | None = None,
@@ -172,7 +180,10 @@ class RoutedForTokenClassification(RoutedModel):
             "input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids,
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,
         }  # fmt: skip
-        states, choices, output = self.run(inputs, has_losses=labels is not None, routing=routing, generator=generator)
+        states, choices, output = self.run(
+            inputs, has_losses=labels is not None, routing=routing,
+            output_hidden_states=output_hidden_states, generator=generator,
+        )  # fmt: skip
         if labels is None:
             output.logits = self.read(states)
             return output

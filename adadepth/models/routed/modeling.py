@@ -16,7 +16,7 @@ Shape legend: B rows, T tokens, D width, S routed spans, R recursions, V pieces,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -47,6 +47,7 @@ from adadepth.models.shared.layered_network import begin_texts, count_layer_macs
 from adadepth.models.shared.losses import LossTerm
 from adadepth.models.shared.network_model import NetworkModel
 from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.models.shared.steps import Choice, choose_states, requested_states
 from adadepth.runtime.distributed import all_reduce_sum
 
 ROUTINGS = ("causal", "topk")
@@ -61,6 +62,8 @@ class RoutedOutput(FieldOrderedOutput):
         loss_parts: Weighted and normalised parts by name.
         logits: Predictions: (B, T, V) of a language model, which leaves them out in training, or (B, T, C) of tokens.
         past_key_values: Cache of a language model.
+        hidden_states: States before the first span and after every span, (B, T, D) each, on request; None in place of
+            those that are not requested.
         router_logits: Logits of the routers, (B, T, S), or of the depths with router=token, (B, T, R).
         trace: Spans that every token ran.
         token_losses: Cross-entropy in nats of a language model's P tokens with a label, detached, (P,).
@@ -74,6 +77,7 @@ class RoutedOutput(FieldOrderedOutput):
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
     past_key_values: Cache | None = None
+    hidden_states: tuple[Tensor | None, ...] | None = None
     router_logits: Tensor | None = None
     trace: DepthTrace | None = None
     token_losses: Tensor | None = None
@@ -169,6 +173,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         *,
         has_losses: bool,
         routing: str | None,
+        output_hidden_states: Choice | None = None,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Routing, RoutedOutput]:
         """Run the network, and return its last states, (B, T, D), the routing, and an output without predictions.
@@ -178,6 +183,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             has_losses: Whether the losses of routers are computed.
             routing: `topk`: spans choose the tokens with the largest scores of a whole row; `causal`: choices depend
                 on no later token. None: `topk` in training, else `causal`.
+            output_hidden_states: States to return; None: those of the configuration.
             generator: Random generator of router=random.
 
         Raises:
@@ -201,18 +207,27 @@ class RoutedModel(DepthKnob, NetworkModel):
             self.layers, self.config.spans, running, real,
             is_causal=self.is_causal, cache=cache, keys_and_values=self.config.keys_and_values,
         )  # fmt: skip
-        states = self._run_spans(runner, running.states, choices, generator)
+        requested = requested_states(self.config, {"output_hidden_states": output_hidden_states}).get("hidden_states")
+        states = running.states
+        returned = [states]
+        for states in self._run_spans(runner, running.states, choices, generator):
+            if requested is not None:
+                returned.append(states)
         if cache is not None:
             cache.length += words.shape[1]
         if self.training and choices.depths is not None and self.config.balance == "bias":
             load = count_depths(choices.depths, real, self.max_updates)
             all_reduce_sum([load])
             self.depth_load += load
-        return states, choices, self._build_output(choices, runner, cache)
+        output = self._build_output(choices, runner, cache)
+        if requested is not None:
+            output.hidden_states = choose_states(returned, requested)
+        return states, choices, output
 
     def _run_spans(
         self, runner: SpanRunner, states: Tensor, routing: Routing, generator: torch.Generator | None
-    ) -> Tensor:
+    ) -> Iterator[Tensor]:
+        """Yield the states after every span."""
         embedded: Tensor | None = None  # states before the first recursion
         for span in runner.spans:
             if span.router is None:
@@ -226,7 +241,7 @@ class RoutedModel(DepthKnob, NetworkModel):
                 states = self._run_recursion(runner, span, states, embedded, routing)
             else:
                 states = self._run_routed(runner, span, states, routing, generator)
-        return states
+            yield states
 
     def _run_recursion(
         self, runner: SpanRunner, span: RoutedSpan, states: Tensor, embedded: Tensor, routing: Routing

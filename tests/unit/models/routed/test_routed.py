@@ -56,6 +56,29 @@ def run(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
     return output.logits, output.trace.iterations_run
 
 
+# ---- Hidden states
+
+
+@pytest.mark.parametrize("name", ROUTERS)
+def test_states_before_and_after_every_span_are_returned(name: str) -> None:
+    """A token that skips a span keeps its state, and the last states are those that the head reads."""
+    model = get(name)
+    with torch.no_grad():
+        output = model(IDS, output_hidden_states=True)
+        assert len(output.hidden_states) == 1 + len(model.config.spans)
+        near(output.logits, model.read(output.hidden_states[-1]))
+        for number, span in enumerate(model.config.spans):
+            before, after = output.hidden_states[number : number + 2]
+            assert before.shape == (*IDS.shape, model.config.hidden_size)
+            if span.router is not None and not len(model.adapters):
+                skipped = ~output.trace.iterations_run[..., span.router]
+                assert torch.equal(before[skipped], after[skipped])
+        chosen = model(IDS, output_hidden_states=[0, -1]).hidden_states
+    assert [state is None for state in chosen] == [False, *[True] * (len(chosen) - 2), False]
+    near(chosen[-1], output.hidden_states[-1])
+    assert model(IDS).hidden_states is None
+
+
 # ---- Choices
 
 
