@@ -143,8 +143,8 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
     is_first = select_first_half(np.asarray(getattr(dataset, "owners", range(len(dataset)))))
     if not is_first.any():
         raise ConfigError(
-            "dataset.max_evaluation_examples: fitting a depth needs at least two examples: one to fit the exit rule, "
-            "and one to measure its depth"
+            "budget.targets, score_halves: the first evaluation set needs at least two examples, one to fit the exit "
+            "rule, and one to measure its depth; it has 1"
         )
     first, second = (Subset(dataset, np.flatnonzero(half).tolist()) for half in (is_first, ~is_first))
     return first, second

@@ -278,22 +278,24 @@ def _score_task(session: Session, task: Any, meter: DepthMeter, options: Mapping
 def silence_harness() -> Iterator[None]:
     """Suppress what the harness does besides scores.
 
-    These are its progress bars, its messages below errors and those of transformers, and its list of all installed
-    packages, for which every evaluation would start pip.
+    These are its progress bars, its messages below errors and those of transformers, and its descriptions of the
+    machine and of the repository, for which every evaluation would start pip and git.
     """
     import lm_eval.api.task as module
     from lm_eval import evaluator
 
-    logger, bar, list_packages = logging.getLogger("lm_eval"), module.tqdm, evaluator.add_env_info
+    logger, bar = logging.getLogger("lm_eval"), module.tqdm
+    describe_machine, describe_commit = evaluator.add_env_info, evaluator.get_git_commit_hash
     level = logger.level
     logger.setLevel(logging.ERROR)
     module.tqdm = partial(bar, disable=True)
-    evaluator.add_env_info = lambda results: None
+    evaluator.add_env_info, evaluator.get_git_commit_hash = lambda results: None, lambda: None
     try:
         with silence_transformers():
             yield
     finally:
-        module.tqdm, evaluator.add_env_info = bar, list_packages
+        module.tqdm = bar
+        evaluator.add_env_info, evaluator.get_git_commit_hash = describe_machine, describe_commit
         logger.setLevel(level)
 
 

@@ -124,6 +124,7 @@ def score_alone(checkpoint: Path, task_folder: Path, task: str, rule: str | None
     with silence_harness():
         results: Any = simple_evaluate(lm, tasks=[task], limit=LIMIT, task_manager=manager, log_samples=False)
     assert "pretty_env_info" not in results, "pip was started"
+    assert results["git_hash"] is None, "git was started"
     return results["results"][task]
 
 
