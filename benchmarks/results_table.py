@@ -28,7 +28,8 @@ def _fields(names: str, dtype: pa.DataType) -> dict[str, pa.DataType]:
 
 
 _POINT = pa.struct(
-    {"rule": _TEXT} | _fields("chosen_score score score_error updates updates_error macs spearman", _NUMBER)
+    {"rule": _TEXT}
+    | _fields("chosen_score score score_error updates updates_error macs prediction_macs spearman", _NUMBER)
 )
 _RULE = pa.struct(
     {"rule": _TEXT}
@@ -61,7 +62,17 @@ def read_table(file: Path = TABLE) -> list[dict[str, Any]]:
     for result in results:
         result["hardware"] = result["hardware"] and _drop_nulls(result["hardware"])
         result["sets"] = {name: _drop_nulls(measured) for name, measured in result["sets"].items()}
+        for measured in result["sets"].values():
+            for key in measured.keys() & {"readings", "half_readings"}:
+                measured[key] = {
+                    rule: [_drop_later(point) for point in points] for rule, points in measured[key].items()
+                }
     return results
+
+
+def _drop_later(point: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an operating point without the compute of a prediction if its run has none."""
+    return {name: value for name, value in point.items() if name != "prediction_macs" or value is not None}
 
 
 def _drop_nulls(fields: Mapping[str, Any]) -> dict[str, Any]:

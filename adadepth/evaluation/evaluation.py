@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from adadepth.evaluation.exit_cost import sum_prediction_macs
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.evaluation.vocabulary import vocabulary_depths
@@ -70,19 +71,43 @@ class LossAccumulator:
 
 
 class UnitStatistics(HaltingStatistics):
-    """Accumulator of depth statistics over the tokens, sequences or tasks of an evaluation, by class."""
+    """Accumulator of depth statistics over the tokens, sequences or tasks of an evaluation, by class.
+
+    Args:
+        model: Evaluated model.
+        classes: Names of the classes; see `HaltingStatistics`.
+        device: Device of the sums.
+        difficulties: Number of difficulties.
+    """
 
     advice: str | None = None
 
+    def __init__(self, model: DepthModel, classes: Sequence[str], device: torch.device, difficulties: int) -> None:
+        super().__init__(model.max_updates, classes, device, difficulties)
+        self._model = model
+        self._predictions = torch.zeros(2, dtype=torch.float64, device=device)  # multiply-accumulates, units
+
     def add(self, trace: DepthTrace, units: Units, work: Work) -> None:
         """Add the tokens, sequences or tasks of a batch to the depth statistics."""
+        if trace.unit != "task":
+            self._predictions += sum_prediction_macs(self._model, trace)
         self.update(
             trace, units.classes, units.losses, units.states, work, right=units.right, difficulty=units.difficulty
         )
 
+    def tensors(self) -> list[Tensor]:
+        """Return the accumulated sums as tensors, which the caller all-reduces over processes."""
+        return [*super().tensors(), self._predictions]
+
     def summary(self) -> dict[str, Any]:
-        """Return the content of `halting.json`, including advice if depth does not adapt."""
+        """Return the content of `halting.json`, including advice if depth does not adapt.
+
+        `prediction_macs` are the multiply-accumulates of one prediction, as a mean over units. `cost` leaves them out.
+        """
         summary = super().summary()
+        macs, units = self._predictions.tolist()
+        if units:
+            summary["prediction_macs"] = macs / units
         if self.advice and "warning" in summary["adaptation"]:
             half = max(1, round(summary["max_depth"] / 2))
             summary["adaptation"]["advice"] = self.advice.replace("DEPTH", str(half))
@@ -130,7 +155,7 @@ def build_statistics(model: DepthModel, classes: Sequence[str], difficulties: in
     """Build the accumulator of depth statistics for what has a depth in a model, e.g. tokens or an architecture."""
     if model.depth_unit == "architecture":
         return ArchitectureStatistics(model, device)
-    statistics = UnitStatistics(model.max_updates, classes, device, difficulties)
+    statistics = UnitStatistics(model, classes, device, difficulties)
     if (family := families().get(model.config.model_type)) is not None:
         statistics.advice = family.advice
     return statistics

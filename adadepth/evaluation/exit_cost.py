@@ -66,6 +66,24 @@ def count_reading_macs(model: DepthModel, lengths: Tensor, exit_steps: Tensor, r
     return work
 
 
+def sum_prediction_macs(model: DepthModel, trace: DepthTrace) -> Tensor:
+    """Return the multiply-accumulates of one prediction, summed over the units of a batch, and the number of units.
+
+    The result is float64, (2,). `DepthModel.price` leaves these predictions out.
+
+    Args:
+        model: Model that predicts.
+        trace: Depths of tokens or sequences.
+    """
+    units, tokens = trace.valid.double(), None if trace.execution is None else trace.execution.tokens
+    if units.dim() == 2:
+        lengths = (units.sum(dim=1) if tokens is None else tokens).unsqueeze(1).expand_as(units)
+    else:
+        lengths = units if tokens is None else tokens
+    macs = units.flatten() * model.reading_work(LOGITS, lengths.flatten())
+    return torch.stack([macs.sum(), units.sum()])
+
+
 def _trace_sequences(records: StepRecords, exit_steps: Tensor) -> DepthTrace:
     """Build the depth trace of sequences that exit at given steps (M,), each executed alone without padding."""
     lengths = records.lengths

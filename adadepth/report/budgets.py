@@ -38,14 +38,16 @@ def build_budget_row(
 
     Returns:
         `target`, `fit`, `rule` (if there is one) and `metrics`; `n` units with `mean` and `std` of their depths; the
-        compute of all units as `adaptive_macs`, and as a share of full depth; and `spearman`, if the data have a
-        difficulty.
+        compute of all units as `adaptive_macs`, and as a share of full depth; `prediction_macs`, the compute of
+        one prediction, which they leave out; and `spearman`, if the data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
     row: dict[str, Any] = {"target": target, "fit": None if fit is None else dict(fit)}
     row |= {} if rule is None else {"rule": rule}
     row |= {name: everyone[name] for name in ("n", "mean", "std") if name in everyone}
     row |= {name: cost[name] for name in _WORK if name in cost}
+    if "prediction_macs" in statistics:
+        row["prediction_macs"] = statistics["prediction_macs"]
     if (correlation := statistics.get("difficulty", {}).get("spearman")) is not None:
         row["spearman"] = correlation["value"]
     return {**row, "metrics": dict(metrics)}

@@ -151,6 +151,7 @@ class HaltingFields(TypedDict, total=False):
     adaptation: dict[str, Any]
     architecture: dict[str, Any]
     cost: dict[str, Any] | None
+    prediction_macs: JsonNumber
     missing: _Texts
 
 

@@ -31,6 +31,11 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert AutoModelForCausalLM.from_pretrained(trained / "model").config.exits == [1, 3]
     rules = "exit_rules=[fixed:1,margin:0.001]"
     run = folder_of_run(tmp_path / "studied", *root, "mode=evaluate", f"checkpoint={trained}", rules)  # its own exits
+    # With its predictions, the run at full depth has the compute of an exit rule at full depth.
+    full = read(run / "exit_rules.json")["sets"]["held_out"]["readings"]["fixed"][-1]
+    compute = halting["cost"]["adaptive_macs"] / halting["n"]
+    assert compute < 0.9 * full["macs"]
+    assert compute + halting["prediction_macs"] == pytest.approx(full["macs"], rel=0.02)
     rows = {row["rule"]: row for row in read(run / "exit_rules.json")["sets"]["held_out"]["rows"]}
     assert rows["fixed:2"]["mean_updates"] == 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]

@@ -55,7 +55,9 @@ COLUMNS = (
     (
         "compute",
         "Compute is the number of multiply-accumulates per unit, as a share of the most expensive method of the "
-        "task, ± one standard error over seeds and examples. The compute of networks with learned halting was "
+        "task, ± one standard error over seeds and examples. It includes the prediction of a unit at its exit, and for "
+        "exit rules on predictions the prediction after every update; a note on a task names the methods for which the "
+        "compute of this prediction was not recorded. The compute of networks with learned halting was "
         "measured only on the first evaluation set of a task. On the other evaluation sets, the tables have the "
         "share of updates for these networks.",
     ),

@@ -18,6 +18,7 @@ class BenchPointFields(TypedDict, total=False):
     updates: Required[Positive | None]
     updates_error: Required[float | None]
     macs: Required[Positive | None]
+    prediction_macs: JsonNumber | None
     spearman: float | None
 
 

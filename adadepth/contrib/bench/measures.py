@@ -20,7 +20,9 @@ points are therefore selected on the first half and scored on the second. If a m
 the points of budgets are left out.
 
 Compute is counted in multiply-accumulates of a unit, or in updates if some points of a set have no such count. The
-error of compute is the error of the updates times the mean compute of an update.
+multiply-accumulates of exit rules include the predictions that a unit needs. Those of runs and budgets are measured
+without the prediction, which is added if all of these points have its compute. The error of compute is the error of the
+updates times the mean compute of an update.
 
 All compared methods were trained for the same number of steps, or with the same *training compute*. Training compute is
 the number of steps times the compute of a unit in a step. It is counted at full depth if units have different depths.
@@ -39,6 +41,7 @@ from typing import Any, NamedTuple
 
 QUALITY_SHARES = (0.95, 0.98, 0.99)
 BUDGET = "budget"  # rule of the points whose mean depth was fitted to a target after training
+_WITHOUT_PREDICTION = ("run", BUDGET)  # rules whose compute is measured without the prediction of a unit
 _COMPUTE_TOLERANCE = 0.1  # relative difference in training compute up to which methods count as equal
 _CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significant
 
@@ -88,12 +91,37 @@ def collect_points(results: Iterable[Mapping[str, Any]], set_name: str) -> Opera
                 method = HaltingMethod(result["way"], rule)
                 collected.setdefault(method, {}).setdefault(result["seed"], []).extend(scored)
     point_lists = [points for by_seed in collected.values() for points in by_seed.values()]
-    has_macs = all(point.get("macs") is not None for points in point_lists for point in points)
+    has_macs, has_predictions = _have_field(collected, "macs"), not _list_methods_without_predictions(collected)
     for points in point_lists:
         for point in points:
-            point["compute"] = float(point["macs" if has_macs else "updates"])
+            predictions = (point.get("prediction_macs") or 0.0) if has_predictions else 0.0
+            point["compute"] = float(point["macs"] + predictions if has_macs else point["updates"])
         points.sort(key=_get_compute)
     return collected
+
+
+def find_uncounted_predictions(points: OperatingPoints) -> list[str]:
+    """Return the names of the methods whose compute leaves out the prediction, beside exit rules that include it."""
+    has_exit_rules = any(method.rule not in _WITHOUT_PREDICTION for method in points)
+    return _list_methods_without_predictions(points) if has_exit_rules and _have_field(points, "macs") else []
+
+
+def _list_methods_without_predictions(points: OperatingPoints) -> list[str]:
+    """Return the names of the methods whose runs or budgets have no compute of a prediction, sorted."""
+    measured = {method: by_seed for method, by_seed in points.items() if method.rule in _WITHOUT_PREDICTION}
+    return sorted(
+        {method.name for method in measured if not _have_field({method: measured[method]}, "prediction_macs")}
+    )
+
+
+def _have_field(points: OperatingPoints, name: str) -> bool:
+    """Return whether all operating points have a value in a field."""
+    return all(
+        point.get(name) is not None
+        for by_seed in points.values()
+        for seed_points in by_seed.values()
+        for point in seed_points
+    )
 
 
 class BudgetScores(NamedTuple):

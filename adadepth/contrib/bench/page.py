@@ -43,6 +43,7 @@ from adadepth.contrib.bench.recommendations import (
     format_seeds,
     format_setting,
     format_share_cells,
+    format_uncounted_predictions,
     list_seeds,
     list_sets,
     list_tasks,
@@ -192,10 +193,11 @@ def build_set_tables(task: str, set_name: str, runs: Results) -> list[tuple[str,
 
 
 def _format_task_omissions(runs: Results) -> list[str]:
-    """Format which methods are left out on each evaluation set of a task, and why."""
+    """Format which methods or counts are left out on each evaluation set of a task, and why."""
     equal_steps = select_equal_steps(runs)
-    sentences = {name: format_omitted_budgets(equal_steps, name) for name in list_sets(runs)}
-    return [f"Set {name}. {sentence}" for name, sentence in sentences.items() if sentence is not None]
+    formats = (format_omitted_budgets, format_uncounted_predictions)
+    sentences = [(name, format_set(equal_steps, name)) for name in list_sets(runs) for format_set in formats]
+    return [f"Set {name}. {sentence}" for name, sentence in sentences if sentence is not None]
 
 
 def format_anchor(task: str) -> str:

@@ -20,6 +20,7 @@ from adadepth.contrib.bench.measures import (
     find_budget_scores,
     find_cheapest_method,
     find_requirements,
+    find_uncounted_predictions,
     recommend_method,
     select_equal_steps,
 )
@@ -143,6 +144,18 @@ def format_omitted_budgets(runs: Results, set_name: str) -> str | None:
         f"Left out: mean depths that were set after training ({', '.join(budgets.methods)}). They are scored on the "
         f"half of the examples on which they were not fitted. Runs of {', '.join(budgets.unscored)} have no score on "
         "this half."
+    )
+
+
+def format_uncounted_predictions(runs: Results, set_name: str) -> str | None:
+    """Format whose compute leaves out the prediction while that of exit rules includes it, or return None."""
+    uncounted = find_uncounted_predictions(collect_points(runs, set_name))
+    if not uncounted:
+        return None
+    return (
+        "Compute of exit rules, and of fixed depths of a deeper network, includes the prediction head. Compute of runs "
+        "and budgets includes it only for PonderNet, TRM, and ALBERT without ACT, because the results of "
+        f"{', '.join(uncounted)} do not have the compute of a prediction."
     )
 
 

@@ -315,7 +315,10 @@ def read_bench_result(run: BenchRun, folder: Path, evaluation: Path | None) -> d
 
 
 def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: str, is_first: bool) -> dict[str, Any]:
-    """Return the operating point of a run that uses its own halting."""
+    """Return the operating point of a run that uses its own halting.
+
+    Its `macs` leave out the prediction of a unit, whose compute is `prediction_macs`.
+    """
     score = _get_score(files.run["final_metrics"], "eval/" if is_first else f"eval/{set_name}/")
     difficulty = statistics.get("difficulty", {})
     rows = [statistics["classes"]["all"]] if is_first else difficulty.get("rows", [])
@@ -328,7 +331,14 @@ def _build_run_point(files: RunFiles, statistics: Mapping[str, Any], set_name: s
         "updates_error": rows[0]["std"] / math.sqrt(units) if is_first else None,
         "macs": statistics["cost"]["adaptive_macs"] / units if "adaptive_macs" in statistics.get("cost", {}) else None,
     }
+    point |= _get_prediction_macs(statistics)
     return point | ({"spearman": difficulty["spearman"]["value"]} if "spearman" in difficulty else {})
+
+
+def _get_prediction_macs(statistics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the field with the compute of one prediction, which is absent in results of earlier versions."""
+    name = "prediction_macs"
+    return {name: statistics[name]} if name in statistics else {}
 
 
 def _get_score(metrics: Mapping[str, float], prefix: str) -> float | None:
@@ -374,6 +384,7 @@ def _build_half_point(row: Mapping[str, Any]) -> dict[str, Any]:
         "updates_error": row["std"] / math.sqrt(units),
         "macs": row["adaptive_macs"] / units if "adaptive_macs" in row else None,
     }
+    point |= _get_prediction_macs(row)
     return point | ({"spearman": row["spearman"]} if "spearman" in row else {})
 
 

@@ -18,6 +18,7 @@ from adadepth.contrib.bench.measures import (
     evaluate_comparison,
     find_budget_scores,
     find_requirements,
+    find_uncounted_predictions,
     recommend_method,
     select_equal_compute,
     select_equal_steps,
@@ -120,6 +121,22 @@ def test_budgets_are_left_out_beside_a_method_that_has_no_score_on_their_half() 
         assert find_budget_scores([act, *others], "inside").unscored == unscored
         assert not any(method.rule == "budget" for method in points)
         assert points[HaltingMethod("act", "run")][0][0]["score"] == 0.8
+
+
+def test_compute_of_runs_includes_the_prediction_as_that_of_exit_rules_does() -> None:
+    """The same network at full depth has the same compute as a run and as an exit rule."""
+    mean = result("mean", 0, {"run": [point(40, 0.9) | {"prediction_macs": 6.0}], "fixed": [point(46, 0.9)]})
+    layers = result("layers", 0, {"run": [point(20, 0.8) | {"prediction_macs": 6.0}]})
+    points = collect_points([mean, layers], "inside")
+    assert {method.label: by_seed[0][0]["compute"] for method, by_seed in points.items()} == {
+        "mean": 46.0, "mean, fixed": 46.0, "layers": 26.0,
+    }  # fmt: skip
+    assert find_uncounted_predictions(points) == []
+    # A result of an earlier version has no such count: then no run of the task includes it.
+    earlier = collect_points([mean, result("layers", 0, {"run": [point(20, 0.8)]})], "inside")
+    assert [by_seed[0][0]["compute"] for by_seed in earlier.values()] == [40.0, 46.0, 20.0]
+    assert find_uncounted_predictions(earlier) == ["layers"]
+    assert find_uncounted_predictions(collect_points([result("layers", 0, {"run": [point(20, 0.8)]})], "inside")) == []
 
 
 def make_result(name: str, steps: int, macs: float, updates: float = 1.0, spread: float = 0.0) -> dict[str, Any]:

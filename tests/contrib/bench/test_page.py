@@ -111,6 +111,23 @@ def test_budgets_that_cannot_be_compared_are_left_out_with_the_reason() -> None:
     assert "| mean | budget |" in page
 
 
+def test_a_task_whose_runs_have_no_compute_of_predictions_says_so() -> None:
+    results = [result(seed, 0.9) for seed in (0, 1)]
+    assert "prediction head" not in to_markdown(results, {})  # exit rules alone
+    for item in results:
+        readings = item["sets"]["inside"]["readings"]
+        readings["run"] = [readings["margin"][0] | {"rule": None}]
+    reason = (
+        "Set inside. Compute of exit rules, and of fixed depths of a deeper network, includes the prediction head. "
+        "Compute of runs and budgets includes it only for PonderNet, TRM, and ALBERT without ACT, because the results "
+        "of mean do not have the compute of a prediction."
+    )
+    assert f"\n{reason}\n" in to_markdown(results, {})
+    for item in results:
+        item["sets"]["inside"]["readings"]["run"][0]["prediction_macs"] = 1.0
+    assert "prediction head" not in to_markdown(results, {})
+
+
 def test_a_task_without_a_recommendation_says_so() -> None:
     one_seed, other = result(0, 0.9), result(1, 0.9)
     other["sets"]["inside"]["readings"]["kl"] = other["sets"]["inside"]["readings"].pop("margin")
