@@ -33,7 +33,7 @@ def write_report(
     sections = [_overview(plan, results), _machine(about), *_crossovers(folder)]
     sections += [_section(step, results[step.name]) for step in plan if step.name in results]
     device = about["device"]["name"]
-    return write_page(folder, sections, title="The first hour", subtitle=device, sources=[RESULTS], whose="this folder")
+    return write_page(folder, sections, title="The first hour", subtitle=device, sources=[RESULTS], owner="this folder")
 
 
 def _overview(plan: Sequence[Step], results: Mapping[str, Mapping[str, Any]]) -> Section:

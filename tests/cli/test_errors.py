@@ -41,7 +41,7 @@ MISTAKES = [
     ([*TINY, "trainer.max_steps=many"], "trainer.max_steps: value 'many' of type 'str' could not be converted"),
     ([*TINY, "seed=1.5"], "seed: value '1.5' of type 'float' could not be converted to Integer"),
     ([*TINY, "model.cap_remainder=refrence"], "one of [reference, penalty, forced] (did you mean 'reference'?)"),
-    ([*TINY, "mode=trian"], "mode: invalid value 'trian', expected one of [train, evaluate, predict, probe, report,"),
+    ([*TINY, "mode=trian"], "mode: invalid value 'trian', expected one of [train, evaluate, predict, export, report,"),
     ([*TINY, "name=???"], "name: a value is missing"),
     ([*TINY, "trainer.max_steps=[1"], "cannot read the override 'trainer.max_steps=[1'"),
     ([*TINY, "dataset.text_column=Kategorie (Ressort)"],

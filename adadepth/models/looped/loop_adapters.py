@@ -48,12 +48,15 @@ class LoopProduct(Product):
         return super().forward(state) + nn.functional.linear(low, self.loop_b[number])
 
 
-def add_loop_products(core: nn.ModuleList, loops: int, rank: int) -> None:
-    """Replace every linear layer of the core by a `LoopProduct` with the same weights."""
+def add_loop_products(core: nn.ModuleList, loops: int, rank: int) -> list[LoopProduct]:
+    """Replace every linear layer of the core by a `LoopProduct` with the same weights, and return these layers."""
+    products = []
     for parent in list(core.modules()):
         for name, child in parent.named_children():
             if isinstance(child, nn.Linear):
-                setattr(parent, name, LoopProduct(child, loops, rank))
+                products.append(LoopProduct(child, loops, rank))
+                setattr(parent, name, products[-1])
+    return products
 
 
 def repeat_changes(weights: Mapping[str, Tensor], loops: int) -> dict[str, Tensor]:

@@ -6,8 +6,7 @@ stack), h heads, N loops.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,7 +85,15 @@ class Looping:
 
 
 class Layers(nn.ModuleList, GradientCheckpointingLayer):
-    """Consecutive layers with joint gradient checkpointing, which stores only their common input."""
+    """Consecutive layers with joint gradient checkpointing, which stores only their common input.
+
+    Attributes:
+        loop_products: Linear layers with a low-rank change in every loop.
+    """
+
+    def __init__(self, layers: Iterable[nn.Module] = ()) -> None:
+        super().__init__(layers)
+        self.loop_products: list[LoopProduct] = []
 
     def forward(
         self, states: Tensor, queries: Tensor | None, run: Looping, first: int, cached: int, loop: int = 0
@@ -115,11 +122,6 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 **more,
             )
         return states
-
-    @functools.cached_property
-    def loop_products(self) -> list[LoopProduct]:
-        """Linear layers with a low-rank change in every loop."""
-        return [layer for layer in self.modules() if isinstance(layer, LoopProduct)]
 
 
 def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:

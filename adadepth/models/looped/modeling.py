@@ -190,12 +190,12 @@ class LoopedModel(LoopedPreTrainedModel):
         all_layers = list(layers)
         first, last = config.prelude + config.low_layers, len(all_layers) - config.coda
         self.prelude = build_part(all_layers[: config.prelude])
-        self.core, self.coda = build_part(all_layers[first:last]), build_part(all_layers[last:])
+        self.core, self.coda = Layers(all_layers[first:last]), build_part(all_layers[last:])
         if config.low_layers:
             self.low, self.low_norm = build_part(all_layers[config.prelude : first]), build_norm(config)
             self.register_buffer("low_start", torch.zeros(config.hidden_size))  # never trained, as in HRM-Text
         if config.loop_lora_rank is not None:
-            add_loop_products(self.core, config.num_loops, config.loop_lora_rank)
+            self.core.loop_products = add_loop_products(self.core, config.num_loops, config.loop_lora_rank)
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
