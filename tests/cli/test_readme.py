@@ -113,6 +113,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         text = "\n\n".join(f"Document {n} has a sentence. It has another one, too." * 3 for n in range(60))
         (tmp_path / "my_corpus" / "a.txt").write_text(text, encoding="utf-8")
         arguments = [*arguments, "tokenizer.vocab_size=50"]
+    if "dataset.include_path=examples/lm_eval_tasks" in arguments:
+        (tmp_path / "examples").symlink_to(ROOT / "examples")
     if "dataset.path=my_table/" in arguments:
         (tmp_path / "my_table").mkdir()
         rows = "".join(f"sentence number {n} is fine,{n % 2}\n" for n in range(40))

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses import FakeTensor
 
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import LayerView, RoutedCache
@@ -110,7 +111,8 @@ class SpanRunner:
 
     def run_chosen(self, span: RoutedSpan, states: Tensor, chosen: Tensor) -> Tensor:
         """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
-        is_graph = torch.compiler.is_compiling()  # its shapes do not depend on choices: all tokens run, and are masked
+        # The shapes of a graph or an estimate do not depend on choices: all tokens run, and are masked.
+        is_graph = torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
         selection = None if is_graph else Selection.from_running(chosen)
         if self._cache is None and selection is None and not is_graph:
             return self.run_all(span, states)

@@ -15,7 +15,7 @@ import pytest
 from adadepth.contrib.bench.page import read_results, to_markdown
 from tests.toy_support import execute, toy_family_installed
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 TINY = (
     "dataset.train_examples=640", "dataset.max_evaluation_examples=32", "trainer.disable_tqdm=true",
     "trainer.per_device_train_batch_size=16", "trainer.max_steps=4", "trainer.eval_steps=4", "trainer.save_steps=4",
