@@ -88,6 +88,7 @@ MISTAKES = [
     ("act_tiny optimise=cost/executed_over_ful", "unknown metric (did you mean 'cost/executed_over_full'?)"),
     ("act_tiny optimise=search/expected_block", "unknown metric (did you mean 'search/expected_blocks'?)"),
     ("act_tiny optimise=budget/mesured", "unknown metric (did you mean 'budget/measured'?)"),
+    ("act_tiny optimise=train/halted", "optimise=train/halted: model=albert_act is not trained on examples that leave"),
     ("act_tiny optimise=search/mean_entropy", "model=albert_act has no architectures to search"),
     ("act_tiny optimise=budget/measured budget=none",
      "optimise=budget/measured: only a training run with budget.target has it"),

@@ -14,13 +14,14 @@ from adadepth.models.registry import Family, families, family, join_alternatives
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
 _CORRELATED = ("length", "difficulty", "loss")
+_SLOT_LOGS = ("halted", "exact_accuracy", "halting_steps")  # of `TrainingSlots`
 # Metrics that a run logs, by prefix. N is any number, CLASS the name of a class, LOSS that of a part of the loss,
 # OPERATION that of a searched operation, EVALUATION that of an evaluation or a network. The name of a set that does not
 # select the model follows the prefix.
 NAMES = {
     "train": (
         "epoch", "grad_norm", "learning_rate", "loss", "LOSS_loss", "peak_memory_gib", "runtime", "samples_per_second",
-        "steps_per_second", "tokens_per_second",
+        "steps_per_second", "tokens_per_second", *_SLOT_LOGS,
     ),
     "halting": (
         "remainder", "ponder_cost", "entropy", "expected_steps", "posterior_entropy", "kl", "exit_step/mean",
@@ -81,9 +82,15 @@ def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> st
         return "only a training run with budget.target has it"
     if prefix == "train" and config.mode is not Mode.train and name != "train/epoch":
         return "only a training run has it"
+    if name.removeprefix("train/") in _SLOT_LOGS and not _trains_in_slots(family(config.model.name)):
+        return f"model={config.model.name} is not trained on examples that leave their slots when they halt"
     if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
+
+
+def _trains_in_slots(model: Family) -> bool:
+    return any(path.endswith(":TrainingSlots") for path in model.extensions)
 
 
 def _fill_name(name: str, values: dict[str, str]) -> str:
