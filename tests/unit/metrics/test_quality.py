@@ -153,7 +153,7 @@ def test_one_of_several_values_is_chosen_by_its_key(tmp_path: Path) -> None:
     assert quality([f"{name}:total"], predictions, labels) == {"total": 3.0, "score": 3.0}
     with pytest.raises(DataError, match="choose one of its values, evaluate:METRIC:KEY with KEY in hits, total"):
         quality([name], predictions, labels)
-    with pytest.raises(DataError, match="it has no 'totl' \\(did you mean 'total'\\?\\)"):
+    with pytest.raises(DataError, match="it has no value 'totl' \\(did you mean 'total'\\?\\)"):
         quality([f"{name}:totl"], predictions, labels)
 
 
