@@ -21,5 +21,5 @@ def select_first_half(owners: NDArray[Any]) -> NDArray[np.bool_]:
             Examples with the same owner are in the same half.
     """
     unique_owners, ranks = np.unique(owners, return_inverse=True)
-    drawn = np.random.default_rng(_SEED).permutation(len(unique_owners))[: len(unique_owners) // 2]
-    return np.isin(ranks, drawn)
+    first_owners = np.random.default_rng(_SEED).permutation(len(unique_owners))[: len(unique_owners) // 2]
+    return np.isin(ranks, first_owners)

@@ -33,6 +33,13 @@ _CORRECTION_EXAMPLES = 256  # examples
 _SHIFT_SCALE = 2.0  # shift of the bias over the logit of the fit's level: shifts from -26 to 18
 
 
+def compare_requested_budgets(session: Session) -> None:
+    """Compare the target depths of an evaluation, or score the halves of its first set, if the settings ask for it."""
+    config = session.config
+    if config.budget.targets or config.score_halves:
+        compare_budgets(config.budget, session)
+
+
 def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     """Evaluate a trained model as trained and fitted to each target depth; write, print, track and return the results.
 

@@ -154,8 +154,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def finish(session: Session) -> None:
         if rules:
             exit_study.compare_exit_rules(rules, data, session)
-        if config.budget.targets or config.score_halves:
-            budgets.compare_budgets(config.budget, session)
+        budgets.compare_requested_budgets(session)
         _write_tests(config, data, session)
 
     return build_finetuning_session(config, args, data, model).evaluate(path, finish)

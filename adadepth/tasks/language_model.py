@@ -63,8 +63,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def finish(session: Session) -> None:
         if rules:
             exit_study.compare_on_text(rules, session)
-        if config.budget.targets or config.score_halves:
-            budgets.compare_budgets(config.budget, session)
+        budgets.compare_requested_budgets(session)
 
     return session.evaluate(path, finish)
 

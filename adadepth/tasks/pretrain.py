@@ -62,8 +62,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def finish(session: Session) -> None:
         if rules:
             exit_study.compare_on_text(rules, session, predicts_next=False)
-        if config.budget.targets or config.score_halves:
-            budgets.compare_budgets(config.budget, session)
+        budgets.compare_requested_budgets(session)
 
     return build_pretraining_session(config, args, data, model).evaluate(path, finish)
 

@@ -143,15 +143,14 @@ class BudgetScores(NamedTuple):
 
 def find_budget_scores(results: Iterable[Mapping[str, Any]], set_name: str) -> BudgetScores:
     """Return which methods have budgets, and which methods have no score on the half on which budgets are scored."""
-    methods: dict[str, None] = {}
-    unscored: dict[str, None] = {}
+    methods, unscored = set(), set()
     for result in results:
         measured = result["sets"].get(set_name, {})
         readings, halves = measured.get("readings", {}), measured.get("half_readings", {})
         if BUDGET in readings or BUDGET in halves:
-            methods[result["way"]] = None
+            methods.add(result["way"])
         if not readings.keys() <= halves.keys():
-            unscored[result["way"]] = None
+            unscored.add(result["way"])
     return BudgetScores(sorted(methods), sorted(unscored))
 
 

@@ -111,8 +111,7 @@ class SpanRunner:
 
     def run_chosen(self, span: RoutedSpan, states: Tensor, chosen: Tensor) -> Tensor:
         """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
-        # The shapes of a graph or an estimate do not depend on choices: all tokens run, and are masked.
-        is_graph = torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
+        is_graph = _has_fixed_shapes(chosen)  # all tokens run, and are masked
         selection = None if is_graph else Selection.from_running(chosen)
         if self._cache is None and selection is None and not is_graph:
             return self.run_all(span, states)
@@ -193,7 +192,7 @@ class SpanRunner:
         """
         mask = self._inputs[module].get("attention_mask")
         is_packed = self._before == 0 and self._keys_and_values == "selected"
-        if mask is None and is_packed and not torch.compiler.is_compiling() and bool(selection.real.all()):
+        if mask is None and is_packed and not _has_fixed_shapes(selection.real) and bool(selection.real.all()):
             return None
         seen = (columns >= 0)[:, None, None, :]
         if mask is None:
@@ -217,6 +216,11 @@ class SpanRunner:
         if self._is_causal:
             pairs -= rows * width * (width - 1) // 2
         self.counts.append((rows * width, stored, pairs))
+
+
+def _has_fixed_shapes(chosen: Tensor) -> bool:
+    """Return whether no shape may depend on the values of choices, as in a compiled graph and in an estimate."""
+    return torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
 
 
 def _put_everywhere(chosen: Tensor, states: Tensor, computed: Tensor) -> Tensor:

@@ -112,6 +112,14 @@ def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path)
     assert found["memory"]["optimizer"] == pytest.approx(state, rel=0.01)
 
 
+def test_a_routed_training_is_estimated_with_every_token_in_every_part(hub: Path) -> None:
+    """Whatever a layer attends to: choices have no values in an estimate."""
+    found = [
+        estimate_training(estimable("mor_tiny", hub, f"model.keys_and_values={which}")) for which in ("all", "selected")
+    ]
+    assert all(each["memory"]["activations"] > 0 and each["macs_per_token"] > 0 for each in found)
+
+
 @pytest.mark.slow
 def test_what_is_computed_again_is_not_held(hub: Path) -> None:
     kept = estimate_training(estimable("loop_tiny", hub))["memory"]
