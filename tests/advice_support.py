@@ -18,7 +18,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.keys import list_keys
 from tests.configs.support import GROUPS, composed
 
 ROOT = Path(__file__).resolve().parents[1]

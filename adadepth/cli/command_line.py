@@ -1,27 +1,17 @@
-"""Preprocessing of the command line for Hydra: configuration folders, choice of the configuration, and help."""
+"""Preprocessing of the command line for Hydra: overrides, quotes, and the choice of the configuration."""
 
-import argparse
 import re
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from adadepth.cli.error_messages import list_configs, list_published_configs
-from adadepth.cli.help import describe_topic, format_usage, format_versions
+from adadepth.cli.config_files import list_config_folders, list_configs, list_published_configs, parse_config_name
 from adadepth.cli.python_values import from_python
-from adadepth.cli.schemas import check_yaml
 from adadepth.config.overrides import escape_references, quote_text
 from adadepth.errors import ConfigError, nearest
-from adadepth.models.registry import config_folders
 from adadepth.runs.directory import read_record
 from adadepth.runtime.demos import DEMO_PREFIX, resolve_demo
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_INSTALLED = _PACKAGE / "configs"  # a wheel has those of the repository here
-CONFIGS = _INSTALLED if _INSTALLED.is_dir() else _PACKAGE.parent / "configs"
 
 # Hydra's flags that take a value after an equals sign.
 _HYDRA_FLAGS = frozenset(
@@ -77,17 +67,11 @@ def expand_preset(override: str, config_name: str | None) -> str:
     """
     key, _, value = override.partition("=")
     presets = [preset.strip() for preset in value.split(",")]
-    if key != "preset" or "paper" not in presets or config_name not in list_configs(folders()):
+    if key != "preset" or "paper" not in presets or config_name not in list_configs(list_config_folders()):
         return override
-    if config_name not in (published := list_published_configs(folders())):
+    if config_name not in (published := list_published_configs(list_config_folders())):
         raise ConfigError(f"preset=paper: {config_name} has no published run; only {', '.join(published)} have one")
     return "preset=" + ",".join(f"paper/{config_name}" if preset == "paper" else preset for preset in presets)
-
-
-def parse_config_name(words: Sequence[str]) -> str | None:
-    """Return the value of the flag ``--config-name``, or None if it is absent."""
-    name = _parse_options(words)[0].config_name
-    return None if name is None else str(name).removesuffix(".yaml")
 
 
 def is_override(word: str) -> bool:
@@ -100,65 +84,13 @@ def _format_missing_config(options: list[str]) -> str:
 
     If a word looks like a misspelt option or a configuration, the message suggests it.
     """
-    configs = list_configs(folders())
+    configs = list_configs(list_config_folders())
     for option in (option.partition("=")[0] for option in options):
         if option in configs:
             return f"{option}: to choose a configuration, write --config-name {option}"
         if option.startswith("--") and option not in _FLAGS and not "--config-name".startswith(option):
             return f"{option}: unknown option{nearest(option, _FLAGS)}"
     return f"--config-name is missing; known configurations: {', '.join(configs)}"
-
-
-def get_help_text(words: list[str]) -> str | None:
-    """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``.
-
-    The result is None if a configuration is named, or if neither option is given.
-    """
-    options, rest = _parse_options(words)
-    if options.version:
-        return format_versions()
-    if options.help and "=" not in options.help:
-        return describe_topic(options.help, folders())
-    is_usage = not rest and not options.help and options.config_name is None and (options.help == "" or not words)
-    return format_usage(folders()) if is_usage else None
-
-
-def folders() -> list[Path]:
-    """Return the folders that Hydra searches for YAML configuration files.
-
-    They are, in order, the folder of this package, the user's folder, and those of model families.
-    """
-    folder = _find_user_folder()
-    return [CONFIGS, *([] if folder is None else [folder]), *config_folders()]
-
-
-def check_user_folder() -> None:
-    """Raise an error for a user's YAML file that has the name of a built-in one, since Hydra would ignore it."""
-    if (folder := _find_user_folder()) is None:
-        return
-    if not folder.is_dir():
-        raise ConfigError(f"--config-dir {folder}: no such folder")
-    shipped = [CONFIGS, *(path for path in config_folders() if path.is_relative_to(_PACKAGE))]
-    for path in (*folder.glob("*.yaml"), *folder.glob("*/*.yaml"), *folder.glob("*/*/*.yaml")):
-        check_yaml(path)
-        name = path.relative_to(folder)
-        if any((parent / name).is_file() for parent in shipped):
-            raise ConfigError(f"--config-dir {folder}: adadepth already has a configuration {name}; rename yours")
-
-
-def _find_user_folder() -> Path | None:
-    folder = _parse_options(sys.argv[1:])[0].config_dir
-    return None if folder is None else Path(folder)
-
-
-def _parse_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split the command line into options that are handled before Hydra starts, and the rest."""
-    options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    options.add_argument("--help", "-h", nargs="?", const="")
-    options.add_argument("--version", action="store_true")
-    options.add_argument("--config-dir", "-cd")
-    options.add_argument("--config-name", "-cn")
-    return options.parse_known_args(words)
 
 
 def _is_dashed_override(word: str) -> bool:
@@ -182,7 +114,7 @@ def _find_config_of_run(overrides: list[str]) -> str | None:
             return "act_tiny"
         if key in ("resume", "run") and value != "latest":
             name = read_record(Path(_parse_text(value))).get("config_name")
-            return name if name in list_configs(folders()) else "act_tiny"
+            return name if name in list_configs(list_config_folders()) else "act_tiny"
     return None
 
 

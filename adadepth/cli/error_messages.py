@@ -20,7 +20,8 @@ from omegaconf.errors import (
     OmegaConfBaseException,
 )
 
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.config_files import list_configs
+from adadepth.cli.keys import list_keys
 from adadepth.config.declaration import format_value, get_field_specs
 from adadepth.errors import UserError, nearest
 
@@ -97,16 +98,6 @@ def _format_grammar_error(error: OverrideParseException) -> str:
     if (line := _get_first_line(error)).startswith("LexerNoViableAltException"):
         return ": it has unmatched quotes, or characters that need quotes"
     return f": {line}"
-
-
-def list_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the names that ``--config-name`` accepts, which are those of the YAML files in the folders."""
-    return sorted({path.stem for folder in folders for path in folder.glob("*.yaml")})
-
-
-def list_published_configs(folders: Sequence[Path]) -> list[str]:
-    """Return the experiments for which ``preset=paper`` exists, which repeats a published run."""
-    return sorted({path.stem for folder in folders for path in folder.glob("preset/paper/*.yaml")})
 
 
 def _format_missing_config(error: MissingConfigException, folders: Sequence[Path]) -> str:

@@ -6,17 +6,17 @@ import errno
 import os
 import sys
 import traceback
-from typing import NoReturn
+from typing import NoReturn, TypeGuard
 
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from adadepth.cli.command_line import folders
+from adadepth.cli.config_files import list_config_folders
 from adadepth.cli.error_messages import format_config_error
 from adadepth.config.env_redaction import redact_env_values
 from adadepth.errors import UserError
-from adadepth.runtime.distributed import format_memory_error
+from adadepth.runtime.distributed import exit_with_error, format_memory_error
 from adadepth.runtime.failures import format_failure
 from adadepth.runtime.files import format_full_disk_error
 
@@ -25,13 +25,14 @@ _FILE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
     errno.ELOOP, errno.EIO, errno.ESTALE, errno.EEXIST, errno.ENOTEMPTY,
 )  # fmt: skip
+_JOB = ("run_job", "adadepth.cli.job")  # Hydra has a function of that name, too
 _OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many open files"
 
 
 def format_expected_error(error: BaseException) -> str | None:
     """Format a user error or a limit of the machine as one line; return None for any other error."""
     if isinstance(error, UserError | HydraException | OmegaConfBaseException | YAMLError):
-        return format_config_error(error, folders)
+        return format_config_error(error, list_config_folders)
     return (
         format_full_disk_error(error)
         or _format_open_files(error)
@@ -63,7 +64,32 @@ def format_job_failure(error: BaseException) -> str:
     return format_failure(error, redact_env_values)
 
 
-def end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
+def end_with_error(error: BaseException, *, show: bool) -> NoReturn:
+    """Print a user's error and exit with status 2, or print an unexpected error as `_end_with_failure` does."""
+    if (line := format_expected_error(error)) is not None:
+        exit_with_error(redact_env_values(line), 2)
+    if _is_composition_error(error):
+        exit_with_error(format_config_error(error, list_config_folders), 2)
+    _end_with_failure(error, show=show)
+
+
+def _is_composition_error(error: BaseException) -> TypeGuard[Exception]:
+    """Return whether Hydra raised the error while it composed the command line and YAML files, before any job."""
+    if not isinstance(error, Exception):
+        return False
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
+    is_in_job = any((frame.f_code.co_name, name) == _JOB for frame, name in zip(frames, modules, strict=True))
+    ours = [
+        name
+        for name in modules
+        if name.startswith(("adadepth.", "hydra_plugins.")) and name not in ("adadepth.run", _JOB[1])
+    ]
+    is_told_by_hydra = all(name.startswith("adadepth.cli.") for name in ours) and modules[-1] not in ours
+    return "hydra.main" in modules and is_told_by_hydra and not is_in_job
+
+
+def _end_with_failure(error: BaseException, *, show: bool) -> NoReturn:
     """Print an unexpected error and the path of its traceback in one line, and exit with status 1.
 
     Args:

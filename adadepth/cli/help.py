@@ -12,18 +12,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from adadepth import __version__
-from adadepth.cli.error_messages import list_published_configs
-from adadepth.cli.schemas import list_declared_keys, list_group_schemas
+from adadepth.cli.config_files import list_config_folders, list_published_configs, parse_options
+from adadepth.cli.keys import list_declared_keys, list_group_schemas
 from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs
 from adadepth.config.modes import modes
 from adadepth.errors import ConfigError, nearest
 
 _WIDTH = 112
-_RESOLVER = "adadepth_keys"  # of the template of Hydra's help
-_INDENT = "  "
 _USAGE = """\
 adadepth: transformers whose depth is not fixed.
 
@@ -45,6 +41,20 @@ Further help:
   adadepth --version                      versions of adadepth, torch and transformers
   adadepth --hydra-help                   Hydra's own options: --cfg job, --multirun, ...
 """
+
+
+def get_help_text(words: list[str]) -> str | None:
+    """Return the text for ``--help [GROUP|EXPERIMENT|KEY]`` or ``--version``.
+
+    The result is None if a configuration is named, or if neither option is given.
+    """
+    options, rest = parse_options(words)
+    if options.version:
+        return format_versions()
+    if options.help and "=" not in options.help:
+        return describe_topic(options.help, list_config_folders())
+    is_usage = not rest and not options.help and options.config_name is None and (options.help == "" or not words)
+    return format_usage(list_config_folders()) if is_usage else None
 
 
 def format_usage(folders: Sequence[Path]) -> str:
@@ -92,30 +102,6 @@ def describe_topic(name: str, folders: Sequence[Path]) -> str:
         hint = f" (did you mean {' or '.join(map(repr, leaves[:2]))}?)" if leaves else nearest(name, topics)
         raise ConfigError(f"--help {name}: no such group, experiment or key{hint}; --help lists them")
     return "\n\n".join(parts) + "\n"
-
-
-def register_key_help() -> None:
-    """Register the resolver `${adadepth_keys:}`, which inserts the keys of an experiment into Hydra's help."""
-    OmegaConf.register_new_resolver(
-        _RESOLVER,
-        lambda *, _root_: "\n".join(_annotate_keys(_root_, 0)).replace("$", "$$"),  # the text is a template
-        replace=True,
-    )
-
-
-def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
-    """Yield a composed configuration as YAML lines, with the help of every key as a comment."""
-    schema = OmegaConf.get_type(node) or dict
-    allowed = choices(schema)
-    for name, spec in get_field_specs(schema).items():
-        comment = f"  # {format_help(spec, allowed.get(name, ()))}"
-        is_missing = OmegaConf.is_missing(node, name)
-        value = "???" if is_missing else node._get_node(name)
-        if isinstance(value, DictConfig) and get_field_specs(OmegaConf.get_type(value) or object):
-            yield f"{_INDENT * depth}{name}:{comment}"
-            yield from _annotate_keys(value, depth + 1)
-        else:
-            yield f"{_INDENT * depth}{name}: {value if is_missing else _format_value(node[name])}{comment}"
 
 
 def _find_files(folders: Sequence[Path], group: str = "") -> dict[str, Path]:
@@ -201,14 +187,13 @@ def _format_default(owner: type, name: str) -> str:
     field = next(field for field in dataclasses.fields(owner) if field.name == name)
     factory = field.default_factory
     value = field.default if factory is dataclasses.MISSING else factory()
-    return "" if value == MISSING or dataclasses.is_dataclass(value) else _format_value(value)
+    return "" if value == MISSING or dataclasses.is_dataclass(value) else format_yaml_value(value)
 
 
-def _format_value(value: Any) -> str:
+def format_yaml_value(value: Any) -> str:
     """Format a value as it is written on the command line."""
-    plain = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
-    if plain is None or isinstance(plain, bool):
-        return {None: "null", True: "true", False: "false"}[plain]
-    if isinstance(plain, list):
-        plain = [str(item) if isinstance(item, StrEnum) else item for item in plain]
-    return str(plain)
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        value = [str(item) if isinstance(item, StrEnum) else item for item in value]
+    return str(value)

@@ -20,7 +20,8 @@ from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from adadepth.cli.command_line import is_override, parse_config_name
+from adadepth.cli.command_line import is_override
+from adadepth.cli.config_files import parse_config_name
 from adadepth.config import LabelledConfig, Source, TableConfig, TaggingConfig, TokenizerConfig
 from adadepth.config.modes import modes
 from adadepth.config.overrides import format_override

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from adadepth.config.kinds import Problem
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.metrics.metric_names import is_loss
 from adadepth.runtime.hub_access import check_hub, get_first_line, log_remote_code
+
+if TYPE_CHECKING:  # the names of metrics are checked before anything that takes long is imported
+    import numpy as np
 
 HUB_PREFIX = "evaluate:"
 
@@ -232,7 +234,7 @@ def _spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _mse(predictions: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.square(predictions - labels).mean())
+    return float(((predictions - labels) ** 2).mean())
 
 
 def _exact_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -246,7 +248,8 @@ def _cell_accuracy(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 
 def _has_variation(*columns: np.ndarray) -> bool:
-    return all(np.isfinite(values).all() and np.ptp(values) > 0 for values in columns)
+    ranges = [(float(values.min()), float(values.max())) for values in columns]  # NaN if any value is
+    return all(math.isfinite(high - low) and low < high for low, high in ranges)
 
 
 QUALITY_METRICS: dict[str, Metric] = {
@@ -369,8 +372,8 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
     values: dict[str, float] = {}
     for name in metrics:
         compute = load_hub_metric(name) if is_hub_metric(name) else QUALITY_METRICS[name].compute
-        value = compute(np.asarray(predictions), np.asarray(labels))
-        if np.isfinite(value):
+        value = compute(predictions, labels)
+        if math.isfinite(value):
             values[get_metric_key(name)] = value
     total = sum(-value if is_loss(key) else value for key, value in values.items())
     return {**values, SCORE: total / len(metrics)}

@@ -12,7 +12,8 @@ import pytest
 from omegaconf import OmegaConf, open_dict
 
 import adadepth.tasks
-from adadepth.cli.command_line import arguments, folders
+from adadepth.cli.command_line import arguments
+from adadepth.cli.config_files import list_config_folders
 from adadepth.cli.help import format_usage
 from adadepth.cli.table_settings import add_table_settings
 from tests.cli.support import Command
@@ -67,7 +68,7 @@ def documented() -> dict[str, str]:
                 and not OPEN.search(" ".join(word for word in words if not word.startswith("text=")))
             ):
                 found.setdefault(shlex.join(words), name)
-    for line in format_usage(folders()).splitlines():
+    for line in format_usage(list_config_folders()).splitlines():
         words = words_of(re.split(r"(?<=\S) {2,}", line)[0])
         if words and not re.search(r"GROUP|KEY|NAME|--hydra-help", line):
             found.setdefault(shlex.join(words), "--help")

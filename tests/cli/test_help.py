@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from adadepth import run
+from adadepth.cli.config_files import CONFIGS
 from adadepth.cli.help import describe_topic
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.keys import list_keys
 from tests.cli.support import Command, Jobs, Refusal
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
 
@@ -33,7 +35,7 @@ def test_the_overview_has_every_experiment_and_option(arguments: tuple[str, ...]
     lines = result.out.splitlines()
     for root in ROOTS:
         (line,) = [line for line in lines if line.startswith(f"  {root} ")]
-        comment = (run.CONFIGS / f"{root}.yaml").read_text().splitlines()[0].lstrip("# ")
+        comment = (CONFIGS / f"{root}.yaml").read_text().splitlines()[0].lstrip("# ")
         assert line.split(maxsplit=1)[1][:30] == comment[:30]
     words = set(result.out.replace(",", " ").split())
     assert {f"{group}:" for group in GROUPS - {"hydra"}} <= words
@@ -71,7 +73,7 @@ def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
 
 
 def test_every_key_can_be_asked_for() -> None:
-    assert [key for key in list_keys() if len(describe_topic(key, [run.CONFIGS])) <= len(key)] == []
+    assert [key for key in list_keys() if len(describe_topic(key, [CONFIGS])) <= len(key)] == []
 
 
 def test_an_experiment_has_its_whole_comment(command: Command) -> None:
@@ -110,3 +112,17 @@ def test_a_file_of_ones_own_may_not_hide_behind_ours(name: str, own: Path, refus
     (own / name).write_text("defaults: [labelled]\n")
     said = refused("--config-dir", "mine", "--config-name", "my_docs")
     assert said == f"error: --config-dir mine: adadepth already has a configuration {name}; rename yours\n"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--help", "trainer"], ["--help", "mode"], ["--version"]], ids=" ".join)
+def test_help_without_a_configuration_imports_no_slow_library(words: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv[1:] = {words}\n"
+        "from adadepth.run import main\n"
+        "main()\n"
+        "slow = {'hydra', 'omegaconf', 'numpy', 'torch', 'transformers', 'yaml', 'rich'} & set(sys.modules)\n"
+        "sys.exit(f'imported: {slow}' if slow else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout

@@ -9,7 +9,7 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from adadepth.cli.python_values import from_python
-from adadepth.cli.schemas import check_yaml
+from adadepth.cli.yaml_files import check_yaml
 from adadepth.errors import ConfigError
 from tests.cli.support import Command, Jobs, Refusal
 

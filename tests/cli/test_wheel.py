@@ -68,7 +68,7 @@ def test_the_toy_family_trains_through_its_entry_point(environment: Path, tmp_pa
 def test_nothing_comes_from_the_repository(environment: Path, tmp_path: Path) -> None:
     code = (
         "import adadepth, adadepth_router, hydra_plugins.adadepth_families as plugin\n"
-        "from adadepth.run import CONFIGS\n"
+        "from adadepth.cli.config_files import CONFIGS\n"
         "for place in (adadepth.__file__, adadepth_router.__file__, plugin.__file__, CONFIGS / 'act_tiny.yaml'):\n"
         "    print(place)"
     )
@@ -80,7 +80,7 @@ def test_nothing_comes_from_the_repository(environment: Path, tmp_path: Path) ->
 
 
 def test_the_wheel_has_all_configurations_and_is_typed(environment: Path, tmp_path: Path) -> None:
-    code = "import adadepth.run; print(adadepth.run.CONFIGS)"
+    code = "from adadepth.cli.config_files import CONFIGS; print(CONFIGS)"
     shown = command(environment / "bin" / "python", "-c", code, cwd=tmp_path)
     configs = Path(shown.stdout.strip())
     shipped = {path.relative_to(ROOT / "configs") for path in (ROOT / "configs").rglob("*.yaml")}

@@ -11,7 +11,8 @@ from hydra import compose, initialize_config_dir
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf
 
-from adadepth.cli.schemas import list_model_schemas, register_schema
+from adadepth.cli.keys import list_model_schemas
+from adadepth.cli.schemas import register_schema
 from adadepth.cli.validation import build_config
 from adadepth.config import ExperimentConfig
 from adadepth.config.kinds import list_dataset_schemas

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from adadepth.cli.command_line import arguments, expand_preset, folders
-from adadepth.cli.error_messages import list_published_configs
+from adadepth.cli.command_line import arguments, expand_preset
+from adadepth.cli.config_files import list_config_folders, list_published_configs
 from adadepth.errors import ConfigError
 from adadepth.runtime.plain_yaml import parse_yaml
 from tests.configs.support import CONFIGS, GLUE, composed, configured, write_run
@@ -125,7 +125,7 @@ def test_a_configuration_without_a_published_run_is_told_which_have_one(name: st
 
 def test_an_unknown_configuration_is_left_to_hydra() -> None:
     assert expand_preset("preset=paper", "act_tin") == "preset=paper"
-    assert list_published_configs(folders()) == PUBLISHED
+    assert list_published_configs(list_config_folders()) == PUBLISHED
 
 
 def test_a_resumed_run_takes_the_same_word_again(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from transformers import TrainingArguments
 
-from adadepth.cli.schemas import list_declared_keys, list_keys
+from adadepth.cli.keys import list_declared_keys, list_keys
 from adadepth.config import TrainerConfig
 from adadepth.config.declaration import get_field_specs
 from adadepth.config.experiment import BorrowedConfig

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.cli.error_messages import format_config_error
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.keys import list_keys
 from adadepth.cli.validation import build_config
 from adadepth.errors import UserError
 from tests.configs.support import composed

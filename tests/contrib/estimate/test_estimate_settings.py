@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.keys import list_keys
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from transformers import PreTrainedConfig
 
-from adadepth.cli.schemas import list_model_schemas
+from adadepth.cli.keys import list_model_schemas
 from adadepth.config import ContextConfig, SearchConfig
 from adadepth.config.declaration import (
     BELOW_ONE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.cli.schemas import list_keys
+from adadepth.cli.keys import list_keys
 from adadepth.config.kinds import GROUP, kinds, list_dataset_schemas
 from adadepth.errors import ConfigError, DataError
 from tests.configs.support import configured

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import adadepth
-from adadepth.cli.schemas import list_keys, list_model_schemas
+from adadepth.cli.keys import list_keys, list_model_schemas
 from adadepth.errors import ConfigError
 from adadepth.models import registry
 from adadepth.models.registry import families, family, load

@@ -1,0 +1,79 @@
+"""Hydra's part of the program: composes the configuration of a command line, checks it and runs its task."""
+
+import os
+import sys
+from pathlib import Path
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from omegaconf import DictConfig
+
+from adadepth.cli.command_line import arguments
+from adadepth.cli.config_files import CONFIGS
+from adadepth.cli.failures import format_expected_error
+from adadepth.cli.hydra_keys import guard_hydra_keys
+from adadepth.cli.key_help import register_key_help
+from adadepth.cli.schemas import register_schema
+from adadepth.cli.validation import build_config
+from adadepth.config import ExperimentConfig
+from adadepth.config.env_redaction import redact_env_values
+from adadepth.config.modes import modes
+from adadepth.runs.commands import get_choices, list_overridden_keys, note_choices
+from adadepth.runs.inheritance import describe_inheritance, describe_resumption
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import exit_with_error, is_main_process, set_malloc_thresholds
+from adadepth.runtime.failures import activity
+from adadepth.runtime.hub_access import allow_remote_code
+from adadepth.runtime.signals import restore_signal_handlers
+
+
+def run_command(given: list[str]) -> None:
+    """Pass the words of a command line on to Hydra, which calls `run_job` for every job."""
+    register_schema()
+    register_key_help()
+    guard_hydra_keys()
+    sys.argv[1:] = arguments(given)
+    note_choices([])
+    if any(word.startswith("dataset.path=") for word in given):
+        with activity("reading the table"):
+            from adadepth.cli.table_settings import add_table_settings  # reads rows and tokenizers, so it needs torch
+
+            sys.argv[1:] = add_table_settings(sys.argv[1:])
+    with activity("running the sweep" if {"-m", "--multirun"} & set(given) else "composing the configuration"):
+        run_job()
+
+
+@hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
+def run_job(composed: DictConfig) -> float | None:
+    """Check a composed configuration, run its task, and return the metric named by ``optimise``."""
+    try:
+        with activity("checking the configuration"):
+            config = build_config(composed)
+        given = frozenset(list_overridden_keys(composed))
+        line = describe_inheritance(composed, given) or describe_resumption(config, composed, given)
+        if is_main_process():
+            for message in filter(None, [line, *get_choices()]):
+                say(message)
+        _apply_runtime(config)
+        doing = f"{modes()[config.mode].activity} {config.name}"
+        with activity(doing, Path(config.output_dir)), restore_signal_handlers():
+            from adadepth import tasks  # torch and transformers are imported only once the configuration is right
+
+            return tasks.run(config)
+    except Exception as error:
+        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := format_expected_error(error)) is None:
+            raise  # of a grid Hydra names the failing job and goes on with the next
+        exit_with_error(redact_env_values(line), 2)
+
+
+def _apply_runtime(config: ExperimentConfig) -> None:
+    """Apply the settings that must take effect before the libraries are imported."""
+    if config.runtime.offline:
+        os.environ["HF_HUB_OFFLINE"] = "1"
+    set_malloc_thresholds()
+    allow_remote_code(config.runtime.trust_remote_code)
+    if config.runtime.threads is not None:
+        import torch
+
+        torch.set_num_threads(config.runtime.threads)
