@@ -21,6 +21,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,8 @@ from torch import Tensor, nn
 from transformers import AutoTokenizer
 
 from adadepth import AdaLayersForSequenceClassification
-from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
+from adadepth.data.features.states import FeatureReader, RowNumbers, ensure_features
+from adadepth.data.features.store import FeatureStore
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.runtime.distributed import set_malloc_thresholds
@@ -152,7 +154,7 @@ def measure_cache(options: argparse.Namespace, case: str) -> dict[str, Any]:
         filling = time.perf_counter() - filling
 
         def cached_batches() -> Iterator[Batch]:
-            return (reader(batch, model.states_to_read()) for batch in batches(RowNumbers(examples)))
+            return (reader(batch, model.states_to_read()) for batch in batches(RowNumbers(examples)))  # type: ignore[arg-type]
 
         resident = list(cached_batches())
         with torch.no_grad():
@@ -207,9 +209,7 @@ def measure_truncation(options: argparse.Namespace) -> list[dict[str, Any]]:
     depth = full.model.config.num_hidden_layers
     models = {n: full if n == depth else make_truncated(options, n) for n in range(1, depth + 1)}
     with torch.inference_mode():
-        seconds = time_interleaved(
-            {n: lambda model=model: model(**batch) for n, model in models.items()}, options.repeats
-        )
+        seconds = time_interleaved({n: partial(model, **batch) for n, model in models.items()}, options.repeats)
         work = {n: float(model.price(model(**batch).trace).executed) for n, model in models.items()}
     medians = {n: statistics.median(values) for n, values in seconds.items()}
     return [

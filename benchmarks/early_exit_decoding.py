@@ -36,7 +36,7 @@ from adadepth import EarlyExitConfig, EarlyExitForCausalLM
 from adadepth.runtime.distributed import set_malloc_thresholds
 from adadepth.runtime.hardware import describe_machine
 
-LLAMA_1B = {
+LLAMA_1B: dict[str, Any] = {
     "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 8192,
     "vocab_size": 2048, "max_position_embeddings": 512,
 }  # fmt: skip

@@ -52,7 +52,7 @@ def main() -> None:
     cells = [(name, seed) for seed in options.seeds for name in options.only]
     missing = [cell for cell in cells if not result_file(folder, *cell).exists()]
     with ThreadPoolExecutor(options.jobs) as pool:
-        errors = list(filter(None, pool.map(lambda cell: run_cell(folder, *cell, options.threads), missing)))
+        errors = list(filter(None, pool.map(lambda cell: run_cell(folder, cell[0], cell[1], options.threads), missing)))
     table = format_table(summarise(folder, options.only, options.seeds))
     write_atomic(folder / "first_minutes.md", table)
     print(table, flush=True)

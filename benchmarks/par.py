@@ -207,7 +207,7 @@ def measure_steps(shape: Shape, repeats: int, blocks: int = 6) -> dict[str, Any]
         name: ParXLSupernet(shape.config(num_hidden_layers=blocks, gate_path=name)) for name in ("soft", "sampled")
     }
     architecture = paper_rule(blocks)
-    models = {**supernets, "derived": derive(supernets["soft"], architecture)}
+    models: dict[str, nn.Module] = {**supernets, "derived": derive(supernets["soft"], architecture)}
     ids = make_ids(12_000, shape.batch * shape.length).view(shape.batch, shape.length)
     steps = {}
     for name, model in models.items():
@@ -258,7 +258,7 @@ def measure_networks(shape: Shape, architecture: str, repeats: int) -> dict[str,
     torch.manual_seed(0)
     architectures = {"searched": architecture, "alternating": alternating(len(architecture))}
     models = {
-        name: ParXLForCausalLM(shape.config(architecture=text)).to(DEVICE, PRECISION)
+        name: ParXLForCausalLM(shape.config(architecture=text)).to(DEVICE, PRECISION)  # type: ignore[arg-type]
         for name, text in architectures.items()
     }
     size = (shape.length, shape.memory, shape.batch)

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -124,7 +125,7 @@ def measure(hidden: int, depth: int, lengths: str, exits: str, batch_size: int, 
     steps = make_exits(exits, batch_size, depth)
     rules = {"full": Fixed(depth), "compacted": Prescribed(tuple(steps)), "waiting": Fixed(max(steps))}
     passes: dict[Any, Callable[[], Any]] = {
-        name: lambda rule=rule: model(**batch, exit_rule=rule) for name, rule in rules.items()
+        name: partial(model, **batch, exit_rule=rule) for name, rule in rules.items()
     }
     passes |= layer_passes(model, batch["attention_mask"], steps)
     with torch.inference_mode():

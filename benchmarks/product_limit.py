@@ -1,6 +1,7 @@
 """The matrix products of an execution alone, at the numbers of rows that occur: what no bookkeeping can undercut."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,7 +14,7 @@ def rows_of(computed: ComputedSteps) -> list[tuple[int, int]]:
     return list(zip(computed.queries.tolist(), computed.keys.tolist(), strict=True))
 
 
-def make_products(block: nn.Module, steps: Sequence[tuple[int, int]], training: bool) -> Callable[[], None]:
+def make_products(block: Any, steps: Sequence[tuple[int, int]], training: bool) -> Callable[[], None]:
     """Return a function that runs only the matrix products of a block, and with `training` their gradients.
 
     Args:

@@ -56,7 +56,7 @@ def test_a_model_says_what_it_said(folder: Path) -> None:
     said = {name: value for name, value in kept.items() if name != "updates" and not name.startswith("inputs/")}
     assert said, "something is compared"
     for name, value in said.items():
-        torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6, equal_nan=True, msg=name)
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=3e-5, equal_nan=True, msg=name)  # of other processors
     torch.testing.assert_close(found["trace"].updates, kept["updates"])
 
 
