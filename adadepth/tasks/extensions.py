@@ -26,7 +26,7 @@ def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
     Raises:
         ConfigError: If the model has no matrices to adapt, or none that Muon updates.
     """
-    if config.trainer.lora.rank is not None:
+    if config.mode is Mode.train and config.trainer.lora.rank is not None:
         add_adapters(model, config.trainer.lora)
     if config.trainer.optimizer is Optimizer.muon:
         require_hidden_matrices(model)
@@ -51,7 +51,7 @@ def _build_settings_extensions(
     if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
-    if config.trainer.lora.rank is not None:
+    if config.mode is Mode.train and config.trainer.lora.rank is not None:
         yield AdapterScale(config.trainer.lora)
     if config.trainer.ema_decay is not None:
         yield WeightAverageExtension(model, config.trainer.ema_decay)

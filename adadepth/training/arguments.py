@@ -14,7 +14,7 @@ import torch
 from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 
-from adadepth.config import ExperimentConfig, TrainerConfig
+from adadepth.config import ExperimentConfig, Mode, TrainerConfig
 from adadepth.config.experiment import BorrowedConfig, Precision
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.directions import prefers_greater
@@ -35,7 +35,7 @@ def _check_sharding(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
-    if trainer.lora.rank is not None and importlib.util.find_spec("peft") is None:
+    if config.mode is Mode.train and trainer.lora.rank is not None and importlib.util.find_spec("peft") is None:
         yield f"trainer.lora.rank={trainer.lora.rank}: {missing_package('peft', 'adadepth[lora]')}"
     if trainer.fsdp and not is_distributed():
         alone = "trainer.fsdp=true: shards over several processes, but there is only one"

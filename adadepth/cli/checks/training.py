@@ -73,6 +73,8 @@ def _check_lora(config: ExperimentConfig) -> Iterator[str]:
         yield from (f"trainer.lora.{name}: required by trainer.lora.{changed[0]}" for name in ("rank",) if changed)
         return
     key = f"trainer.lora.rank={lora.rank}"
+    if not modes()[config.mode].describes_training:
+        return  # checkpoints have their adapters in their weights; like a learning rate, the rank has no effect
     if config.mode is not Mode.train or config.task is Task.architecture_search:
         yield f"{key}: only with mode=train and another task than architecture_search"
     if config.model.pretrained is None:
