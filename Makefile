@@ -25,7 +25,7 @@ MAZES ?=
 SPELLED := README.md CHANGELOG.md docs configs adadepth hydra_plugins benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demos test test-slow test-next model-tests test-gpu gpu space docs figures lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow test-tutorials test-next model-tests test-gpu gpu space docs figures lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -59,6 +59,9 @@ test: $(READY) ## Run the quick tests
 test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/property --hypothesis-profile thorough)
+
+test-tutorials: $(READY_FOR_MORE) ## Execute the notebooks of docs/tutorials
+	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m tutorial $(ARGS)
 
 test-next: ## Run the quick tests with the newest transformers and torch, in .venv-next: ARGS="--pre --only transformers"
 	@$(PYTHON) .ci/next.py --workers $(WORKERS) $(ARGS)

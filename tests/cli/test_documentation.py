@@ -60,7 +60,7 @@ def test_tutorials_keep_what_they_printed(tutorial):
     assert not re.search(r"(^|\s)/\w+/|\d+it/s", printed)
 
 
-@pytest.mark.slow
+@pytest.mark.tutorial
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorial_runs(tutorial, tmp_path, monkeypatch):

@@ -124,7 +124,7 @@ def test_a_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=5000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck))
 @given(key=st.sampled_from(KEYS), value=VALUES)
 def test_any_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
     refuse_or_take(key, value)
