@@ -10,9 +10,8 @@ from __future__ import annotations
 import ast
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
@@ -20,8 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.keys import list_keys
 from tests.configs.support import GROUPS, composed
+from tests.sources_support import PLUGINS, ROOT, SOURCES, list_nodes
 
-ROOT = Path(__file__).resolve().parents[1]
 KEYS = frozenset(list_keys()) | GROUPS
 
 _ADVICE = re.compile(
@@ -122,21 +121,20 @@ def texts() -> tuple[tuple[str, str, str], ...]:
 
 
 def _texts_of_package() -> Iterator[tuple[str, str, str]]:
-    for path in sorted([*(ROOT / "adadepth").rglob("*.py"), *(ROOT / "hydra_plugins").glob("*.py")]):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for text, echo in _texts(tree):
+    for path in [*SOURCES, *PLUGINS]:
+        for text, echo in _texts(list_nodes(path)):
             yield str(path.relative_to(ROOT)), text, echo
 
 
-def _texts(tree: ast.AST) -> Iterator[tuple[str, str]]:
+def _texts(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, str]]:
     """Yield every text but docstrings, with `{}` for values; then the same without what only repeats a setting."""
     inner: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
             inner.add(id(node.value))
         if isinstance(node, ast.JoinedStr):
             inner.update(id(part) for part in ast.walk(node) if part is not node)
-    for node in ast.walk(tree):
+    for node in nodes:
         if id(node) in inner:
             continue
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import omegaconf._utils as omegaconf_utils
@@ -45,6 +47,7 @@ def read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
 def compose_once(patch: pytest.MonkeyPatch) -> None:
     """Let Hydra read a file, list a root's files, and merge the same files and schemas, once a process."""
     _read_files_once(patch)
+    _skip_needless_choices(patch)
     _list_defaults_once(patch)
     _merge_once(patch)
 
@@ -52,6 +55,7 @@ def compose_once(patch: pytest.MonkeyPatch) -> None:
 _FILES: dict[Any, bytes] = {}
 _LISTS: dict[Any, tuple[list[Any], Any, dict[str, Any]]] = {}
 _MERGED: dict[Any, bytes] = {}
+_STARTS: dict[Any, _Start] = {}
 
 
 def _read_files_once(patch: pytest.MonkeyPatch) -> None:
@@ -95,15 +99,53 @@ def _list_defaults_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(defaults_list, "_create_defaults_list", create)
 
 
+def _skip_needless_choices(patch: pytest.MonkeyPatch) -> None:
+    """List the choices made so far only for a defaults list that refers to one: few do, and it takes long."""
+    make = defaults_list._create_interpolation_map
+
+    def create(overrides: Any, entries: list[Any], self_added: bool) -> Any:
+        named = [entry.get_config_path() for entry in entries if not entry.is_self()]
+        if "${" in repr((named, overrides.override_choices)):
+            return make(overrides, entries, self_added)
+        return OmegaConf.create()
+
+    patch.setattr(defaults_list, "_create_interpolation_map", create)
+
+
+@dataclass
+class _Start:
+    """Stands for the first entries of a list, whose files and schemas are merged already."""
+
+    config: bytes
+    config_path: str = "the first entries"
+
+
 def _merge_once(patch: pytest.MonkeyPatch) -> None:
     merge = ConfigLoaderImpl._compose_config_from_defaults_list
+    load = ConfigLoaderImpl._load_single_config
+
+    def load_single(loader: ConfigLoaderImpl, default: Any, repo: Any) -> Any:
+        if isinstance(default, _Start):
+            return SimpleNamespace(config=pickle.loads(default.config))
+        return load(loader, default, repo)
 
     def compose(loader: ConfigLoaderImpl, defaults: _Listed, repo: Any) -> Any:
         if defaults.key not in _MERGED:
-            _MERGED[defaults.key] = pickle.dumps(merge(loader, defaults, repo))
+            count = _count_common(defaults)
+            key = (repr(defaults[:count]), *_state(repo))
+            if key not in _STARTS:
+                _STARTS[key] = _Start(pickle.dumps(merge(loader, defaults[:count], repo)))
+            _MERGED[defaults.key] = pickle.dumps(merge(loader, [_STARTS[key], *defaults[count:]], repo))
         return pickle.loads(_MERGED[defaults.key])
 
+    patch.setattr(ConfigLoaderImpl, "_load_single_config", load_single)
     patch.setattr(ConfigLoaderImpl, "_compose_config_from_defaults_list", compose)
+
+
+def _count_common(defaults: list[Any]) -> int:
+    """Count the entries with which the lists of all roots start: Hydra's own, and the schema."""
+    paths = [entry.config_path for entry in defaults]
+    return next((number for number, path in enumerate(paths) if not path.startswith(("hydra/", "schema"))), len(paths))
 
 
 def _state(repo: Any) -> Iterator[Any]:

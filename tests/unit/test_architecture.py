@@ -5,18 +5,25 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
-from importlib.metadata import packages_distributions
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from adadepth.config.kinds import KINDS
-
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "adadepth"
-SOURCES = sorted(PACKAGE.rglob("*.py"))
+from tests.sources_support import (
+    PACKAGE,
+    PLUGINS,
+    ROOT,
+    SOURCES,
+    find_imports,
+    get_module_name,
+    list_imports,
+    list_installed_packages,
+    list_nodes,
+    parse_source,
+    read_source,
+)
 
 # The rooms of the package from the ground up: a room imports from those before it only.
 LAYERS = (
@@ -34,55 +41,14 @@ def part_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def name_of(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+def find_names(source: str, file: str = "x.py") -> list[tuple[str, str]]:
+    """Return what the source of a file of the package imports, each with when."""
+    return list(find_imports(ast.parse(source), ["adadepth", *Path(file).parts[:-1]]))
 
 
-def imports(tree: ast.AST, path: Path) -> Iterator[str]:
-    """Yield the absolute dotted name of everything imported anywhere under `tree`, a module of file `path`."""
-    package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = package[: len(package) - node.level + 1] if node.level else []
-            module = ".".join([*base, *([node.module] if node.module else [])])
-            # `from adadepth import models` names a part only in its aliases.
-            yield from (f"{module}.{alias.name}" for alias in node.names)
-
-
-def module_level(tree: ast.Module) -> ast.Module:
-    """Return the tree without what does not run on import: function bodies and `if TYPE_CHECKING` blocks."""
-
-    class Prune(ast.NodeTransformer):
-        def visit_FunctionDef(self, node: ast.FunctionDef) -> None: ...
-        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None: ...
-        def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-            return ast.Constant(value=None)
-
-        def visit_If(self, node: ast.If) -> ast.AST | list[ast.AST]:
-            if "TYPE_CHECKING" in ast.unparse(node.test):
-                return [self.visit(statement) for statement in node.orelse]
-            return self.generic_visit(node)
-
-    return Prune().visit(tree)
-
-
-@cache
-def parse(path: Path) -> ast.Module:
-    """The tree of a file, for all tests that only look at it."""
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
-def parse_level(path: Path) -> ast.Module:
-    """The tree of what runs when a file is imported."""
-    return module_level(ast.parse(path.read_text(encoding="utf-8")))
-
-
-def crossings(path: Path, tree: ast.Module) -> set[str]:
+def crossings(path: Path, imports: Iterable[tuple[str, str]]) -> set[str]:
     """Return the forbidden parts that a module imports."""
-    parts = {name.split(".")[1] for name in imports(tree, path) if name.startswith("adadepth.")}
+    parts = {name.split(".")[1] for name, _ in imports if name.startswith("adadepth.")}
     allowed = {"metrics", "report"} if part_of(path) == "models" and path.name == "report.py" else set()
     return (parts & FORBIDDEN.get(part_of(path), set())) - allowed
 
@@ -103,83 +69,78 @@ def crossings(path: Path, tree: ast.Module) -> set[str]:
     ],
 )
 def test_the_checker_sees_every_form_of_import(file: str, source: str, expected: set[str]) -> None:
-    assert crossings(PACKAGE / file, ast.parse(source)) == expected
+    assert crossings(PACKAGE / file, find_names(source, file)) == expected
 
 
 def test_imports_point_one_way() -> None:
-    found = {name_of(path): crossings(path, parse(path)) for path in SOURCES}
+    found = {get_module_name(path): crossings(path, list_imports(path)) for path in SOURCES}
     assert {name: parts for name, parts in found.items() if parts} == {}
-
-
-@cache
-def libraries_of(path: Path, level: bool) -> set[str]:
-    """What a module imports anywhere, or when it is imported itself (`level`), by the names of the packages."""
-    return {name.split(".")[0] for name in imports(parse_level(path) if level else parse(path), path)}
 
 
 @pytest.mark.parametrize("library", COSTLY)
 def test_costly_libraries_are_imported_in_one_place_and_when_needed(library: str) -> None:
-    def importers(level: bool) -> list[str]:
-        return [name_of(path) for path in SOURCES if library in libraries_of(path, level)]
-
-    assert len(importers(level=False)) <= 1
-    assert importers(level=True) == []
+    imports = [(path, when) for path in SOURCES for name, when in list_imports(path) if name.split(".")[0] == library]
+    assert len({path for path, _ in imports}) <= 1
+    assert [path for path, when in imports if when == "run"] == []
 
 
 def test_the_page_alone_imports_what_serves_it() -> None:
     page = "adadepth.contrib.serve.page"
-    assert {name_of(path) for path in SOURCES if "gradio" in libraries_of(path, False)} <= {page}
-    assert not [path for path in SOURCES if page in {*imports(parse_level(path), path)}]
+    imports = [(get_module_name(path), *entry) for path in SOURCES for entry in list_imports(path)]
+    assert {module for module, name, _ in imports if name.split(".")[0] == "gradio"} <= {page}
+    assert not [module for module, name, when in imports if name == page and when == "run"]
 
 
 def test_the_core_names_nothing_of_contrib() -> None:
     core = [path for path in SOURCES if part_of(path) != "contrib"]
-    assert [name_of(path) for path in core if "adadepth.contrib" in path.read_text(encoding="utf-8")] == []
+    assert [get_module_name(path) for path in core if "adadepth.contrib" in read_source(path)] == []
 
 
 def test_a_session_needs_few_modules() -> None:
     """Of the package's modules, the one that holds a run together names at most 20."""
     path = PACKAGE / "tasks/session.py"
-    modules = (node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom))
+    modules = (node for node in list_nodes(path) if isinstance(node, ast.ImportFrom))
     assert len({node.module for node in modules if (node.module or "").startswith("adadepth.")}) <= 20
 
 
-def asks_for_a_kind_of_data(tree: ast.Module) -> list[str]:
+DATA_SETTINGS = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
+
+
+def asks_for_a_kind_of_data(nodes: Iterable[ast.AST]) -> list[str]:
     """Return the settings of data that a module asks `isinstance` for."""
-    names = {kind.settings.__name__ for kind in KINDS.values()} | {"TextConfig", "TableConfig", "GeneratedConfig"}
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
-    asked = (call.args[-1] for call in calls if call.func.id in ("isinstance", "issubclass"))
-    return [each.id for kind in asked for each in ast.walk(kind) if isinstance(each, ast.Name) and each.id in names]
+    calls = (node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name))
+    kinds = (call.args[-1] for call in calls if call.func.id in ("isinstance", "issubclass"))
+    names = (node.id for kind in kinds for node in ast.walk(kind) if isinstance(node, ast.Name))
+    return [name for name in names if name in DATA_SETTINGS]
 
 
 def test_nobody_asks_which_kind_of_data_it_is() -> None:
-    asked = {name_of(path): asks_for_a_kind_of_data(parse(path)) for path in SOURCES}
-    assert {name: kinds for name, kinds in asked.items() if kinds} == {}
+    paths = [path for path in SOURCES if any(name in read_source(path) for name in DATA_SETTINGS)]
+    assert {path: kinds for path in paths if (kinds := asks_for_a_kind_of_data(list_nodes(path)))} == {}
 
 
 def test_that_question_is_recognised() -> None:
     question = ast.parse("isinstance(config.dataset, MazeConfig | HopsConfig)")
-    assert asks_for_a_kind_of_data(question) == ["MazeConfig", "HopsConfig"]
+    assert asks_for_a_kind_of_data(ast.walk(question)) == ["MazeConfig", "HopsConfig"]
 
 
-def writes_csv(tree: ast.Module) -> bool:
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    imported = set(imports(tree, PACKAGE / "x.py"))
+def writes_csv(path: Path) -> bool:
+    names = {node.attr for node in list_nodes(path) if isinstance(node, ast.Attribute)}
+    imported = {name for name, _ in list_imports(path)}
     return bool("to_csv" in names or {"csv.writer", "csv.DictWriter"} & imported
                 or ("csv" in imported and {"writer", "DictWriter"} & names))  # fmt: skip
 
 
 def test_csv_is_written_in_one_place_which_lets_no_formula_through() -> None:
-    sources = [*SOURCES, *sorted((ROOT / "hydra_plugins").rglob("*.py"))]
-    of_csv = [path for path in sources if "csv" in path.read_text(encoding="utf-8")]
-    assert [name_of(path) for path in of_csv if writes_csv(parse(path))] == ["adadepth.report.table"]
+    of_csv = [path for path in [*SOURCES, *PLUGINS] if "csv" in read_source(path)]
+    assert [get_module_name(path) for path in of_csv if writes_csv(path)] == ["adadepth.report.table"]
 
 
-def test_module_level_leaves_out_only_what_does_not_run() -> None:
-    tree = ast.parse(
+def test_an_import_is_told_with_when_it_runs() -> None:
+    imports = find_names(
         "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    import c\ndef f():\n    import d\nclass C:\n    import e"
     )
-    assert {name.split(".")[0] for name in imports(module_level(tree), PACKAGE / "x.py")} == {"a", "c", "e"}
+    assert imports == [("a", "run"), ("b", "typing"), ("c", "run"), ("d", "function"), ("e", "run")]
 
 
 def test_no_child_shadows_another_package() -> None:
@@ -188,7 +149,7 @@ def test_no_child_shadows_another_package() -> None:
     children = {name for name in children if not name.startswith(("_", "."))}
     assert children
     assert not children & set(sys.stdlib_module_names)
-    assert not children & set(packages_distributions())
+    assert not children & set(list_installed_packages())
 
 
 def undocumented(tree: ast.Module) -> list[str]:
@@ -199,7 +160,7 @@ def undocumented(tree: ast.Module) -> list[str]:
 
 
 def test_what_is_public_is_documented() -> None:
-    found = {name_of(path): undocumented(parse(path)) for path in SOURCES}
+    found = {get_module_name(path): undocumented(parse_source(path)) for path in SOURCES}
     assert {name: names for name, names in found.items() if names} == {}
 
 
@@ -254,8 +215,8 @@ def test_public_names_are_those_defined_and_not_imported() -> None:
 def test_no_public_name_is_defined_in_two_modules() -> None:
     where: dict[str, list[str]] = {}
     for path in (path for path in SOURCES if part_of(path) != "contrib"):
-        for name in public_names(parse(path)):
-            where.setdefault(name, []).append(name_of(path))
+        for name in public_names(parse_source(path)):
+            where.setdefault(name, []).append(get_module_name(path))
     twice = {name: modules for name, modules in where.items() if len(modules) > 1}
     assert {name: modules for name, modules in twice.items() if name not in SHARED_NAMES} == {}
     assert not SHARED_NAMES - set(twice), "no longer shared: take it off the list"

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from adadepth.models.registry import Family, families, load
+from tests.sources_support import PACKAGE, SOURCES, find_imports, list_imports, list_nodes, read_source
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "adadepth"
 FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("models/*/family.py"))
 
 
@@ -40,11 +39,10 @@ def owner(path: Path) -> str | None:
     return next((name for name in FOLDERS if PACKAGE / "models" / name in path.parents), None)
 
 
-def named(source: str) -> set[str]:
+def named(nodes: Sequence[ast.AST]) -> set[str]:
     """Names of families in the code of a module: imports, identifiers and strings, but for docstrings and comments."""
-    tree = ast.parse(source)
-    told = {id(statement.value) for node in ast.walk(tree) for statement in docstrings(node)}
-    return {name for node in ast.walk(tree) if id(node) not in told for name in words(node)} & ALL
+    told = {id(statement.value) for node in nodes for statement in docstrings(node)}
+    return {name for node in nodes if id(node) not in told for name in words(node)} & ALL
 
 
 def docstrings(node: ast.AST) -> Iterator[ast.Expr]:
@@ -77,31 +75,30 @@ def words(node: ast.AST) -> set[str]:
     ("x = 'adalayers_minilm'  # par_xl", set()),
 ])  # fmt: skip
 def test_the_checker_sees_names(source: str, expected: set[str]) -> None:
-    assert named(source) == expected
+    assert named(list(ast.walk(ast.parse(source)))) == expected
 
 
-def folders_imported(source: str) -> set[str]:
+def folders_imported(imports: Iterable[tuple[str, str]]) -> set[str]:
     """Families from whose folders a module imports, wherever it does."""
-    nodes = list(ast.walk(ast.parse(source)))
-    modules = [f"{node.module}." for node in nodes if isinstance(node, ast.ImportFrom)]
-    modules += [f"{alias.name}." for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return {name for name in FOLDERS for module in modules if module.startswith(f"adadepth.models.{name}.")}
+    return {folder for folder in FOLDERS for name, _ in imports if f"{name}.".startswith(f"adadepth.models.{folder}.")}
 
 
 def test_the_checker_sees_folders() -> None:
     source = "from adadepth.models.albert import x\ndef f():\n    import adadepth.models.par_xl.blocks"
-    assert folders_imported(source) == {"albert", "par_xl"}
-    assert folders_imported("from adadepth.models.shared.albert.block import x") == set()
+    assert folders_imported(list(find_imports(ast.parse(source), ["adadepth"]))) == {"albert", "par_xl"}
+    source = "from adadepth.models.shared.albert.block import x"
+    assert folders_imported(list(find_imports(ast.parse(source), ["adadepth"]))) == set()
 
 
 def test_no_module_outside_a_familys_folder_names_it() -> None:
     """A descriptor may name another family: the one whose weights its own can start from."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in SOURCES:
         if PACKAGE / "contrib" in path.parents:  # it is built on families, as other packages are
             continue
-        source, own = path.read_text(encoding="utf-8"), owner(path)
+        own = owner(path)
         inside = [family for family in families().values() if family.settings.__module__.split(".")[-2] == own]
         starts_from = {other for family in inside for other in family.starts_from}
         allowed = NAMES.get(own or "", set()) | (starts_from if path.name == "family.py" else set())
-        assert named(source) <= allowed, path
-        assert folders_imported(source) <= {own}, path
+        if any(name in read_source(path) for name in ALL - allowed):
+            assert named(list_nodes(path)) <= allowed, path
+        assert folders_imported(list_imports(path)) <= {own}, path

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 import socket
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
+from tests.sources_support import ROOT, get_module_name, list_imports, read_source
+
+TESTS = ROOT / "tests"
 
 
 @pytest.mark.parametrize("address", ["192.0.2.1", "2001:db8::1", "example.org"])
@@ -43,21 +44,12 @@ def test_caches_are_scratch(variable: str) -> None:
     assert "adadepth-tests-" in os.environ[variable]
 
 
-def imported(path: Path) -> Iterator[str]:
-    """The modules that a file imports, anywhere in it, and what it takes from them, by their full names."""
-    parts = path.relative_to(TESTS.parent).parts
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            module = ".".join([*parts[: -node.level], *filter(None, [node.module])] if node.level else [node.module])
-            yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-
-
 def test_no_test_module_is_imported() -> None:
     """What several tests need lies in a support module: a test can be moved, split or dropped by itself."""
-    private = {".".join(path.relative_to(TESTS.parent).with_suffix("").parts) for path in TESTS.rglob("test_*.py")}
+    private = {get_module_name(path) for path in TESTS.rglob("test_*.py")}
     private |= {f"{name.rpartition('.')[0]}.conftest" for name in private}
     assert len(private) > 200
     for path in TESTS.rglob("*.py"):
-        assert not private.intersection(imported(path)), path
+        if re.search(r"(?<!def )(?<!/)\b(?:test_\w+|conftest)\b", read_source(path)):
+            names = {name for name, _ in list_imports(path)}
+            assert not private & (names | {name.rpartition(".")[0] for name in names}), path

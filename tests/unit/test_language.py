@@ -10,14 +10,15 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.sources_support import ROOT, SOURCES, list_nodes, read_source
+
 TABLE = Path(__file__).with_name("language.toml")
 CONTENT = tomllib.loads(TABLE.read_text(encoding="utf-8"))
 CEILINGS: dict[str, float] = CONTENT["ceilings"]
@@ -103,12 +104,13 @@ def is_counted_function(node: ast.AST) -> bool:
     return not decorators & {"property", "cached_property", "setter"}
 
 
-def check_source(source: str) -> Iterator[tuple[str, int, str]]:
+def check_source(nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int, str]]:
     """Yield key, line and text of what a module breaks, and `functions` for every function that is counted."""
-    tree = ast.parse(source)
-    if tree.body and ast.get_docstring(tree) is None:
+    module = nodes[0]
+    assert isinstance(module, ast.Module)
+    if module.body and ast.get_docstring(module) is None:
         yield "modules_without_docstring", 1, ""
-    for node in ast.walk(tree):
+    for node in nodes:
         counted = is_counted_function(node)
         if counted:
             yield "functions", node.lineno, node.name
@@ -152,10 +154,10 @@ def collect_findings() -> dict[str, list[Finding]]:
     findings: dict[str, list[Finding]] = {key: [] for key in [*CEILINGS, "functions"]}
     pages = [(path, "pages") for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]]
     records = [(path, "records") for path in [ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*/*.md")]]
-    sources = [(path, "") for path in (ROOT / "adadepth").rglob("*.py")]
+    sources = [(path, "") for path in SOURCES]
     for path, corpus in sorted(pages + records + sources, key=lambda pair: -pair[0].stat().st_mtime):
-        text = path.read_text(encoding="utf-8")
-        for key, line, what in check_page(text, corpus) if corpus else check_source(text):
+        rows = check_page(read_source(path), corpus) if corpus else check_source(list_nodes(path))
+        for key, line, what in rows:
             findings[key].append(Finding(path.relative_to(ROOT), line, what))
     return findings
 
@@ -176,7 +178,7 @@ def test_the_checker_sees_what_it_counts() -> None:
     doc = "What it is.\n\n    Args:\n        found: Of nobody.\n    "
     source = f'"""{doc}"""\ndef told_within(found):\n    """{doc}"""\n@property\ndef depth(self): ...'
     page = f"{'Long ' * 45}sentence. One of which\nit says so.\n```\nnobody\n```\n"
-    keys = [key for key, *_ in [*check_source(source), *check_page(page, "pages")]]
+    keys = [key for key, *_ in [*check_source(list(ast.walk(ast.parse(source)))), *check_page(page, "pages")]]
     unseen = {"modules_without_docstring", "phrases_in_records", "long_sentences_in_records"}
     assert {"functions", *ADVICE} - set(keys) == unseen
     assert (keys.count("functions"), keys.count("phrases_in_pages")) == (1, 2)

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,8 +19,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tests.scripts_support import load_script
+from tests.sources_support import PLUGINS, ROOT, SOURCES, list_imports, list_installed_packages
 
-ROOT = Path(__file__).resolve().parents[2]
 PYPROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 LOCK: dict[str, Any] = tomllib.loads((ROOT / "poetry.lock").read_text(encoding="utf-8"))
 LOCKED = {package["name"]: package["version"] for package in LOCK["package"]}
@@ -126,24 +125,14 @@ def test_nothing_says_that_an_index_has_the_package() -> None:
 def test_what_the_package_imports_is_declared() -> None:
     """A library that only a dependency brings along may vanish with that dependency's next release."""
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME + EXTRAS}
-    providers = {"mlflow": ["mlflow-skinny"]} | packages_distributions()  # `make install` leaves mlflow out
+    providers = {"mlflow": ["mlflow-skinny"]} | list_installed_packages()  # `make install` leaves mlflow out
     undeclared = {}
     own = {"adadepth", "hydra_plugins", *sys.stdlib_module_names}
-    for path in sorted(path for package in ("adadepth", "hydra_plugins") for path in (ROOT / package).rglob("*.py")):
-        for name in imported(ast.parse(path.read_text(encoding="utf-8"))) - own:
+    for path in [*SOURCES, *PLUGINS]:
+        for name in {name.split(".")[0] for name, _ in list_imports(path)} - own:
             if not {canonicalize_name(provider) for provider in providers.get(name, [name])} & declared:
                 undeclared[name] = path.name
     assert undeclared == {}
-
-
-def imported(tree: ast.Module) -> set[str]:
-    names = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
-            names.add(node.module.split(".")[0])
-    return names
 
 
 def test_the_lock_names_no_source_but_the_default_index() -> None:
@@ -176,13 +165,16 @@ def test_no_file_names_this_machine() -> None:
     patterns = [rf"(?<![\w./-]){re.escape(place)}(?![\w-])" for place in places]
     patterns += [r"(?<![\w.-])/(?:home|Users)/\w+", r"file:///", r"(?<![\d.])(?:10|192\.168)\.\d+\.\d+\.\d+(?![\d.])"]
     machine = re.compile("|".join(patterns))
+    texts = [*map(re.escape, places), "/home/", "/Users/", "file:///", r"10\.\d+\.\d", r"192\.168\."]
+    starts = [re.compile(text) for text in texts]  # each starts with fixed characters, so that a search is fast
     found = []
     for path in project_files():
         if path.suffix in {".png", ".safetensors", ".parquet", ".lock"} or path == Path(__file__).resolve():
             continue
-        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-            if machine.search(line):
-                found.append(f"{path.relative_to(ROOT)}:{number}")
+        text = path.read_text(encoding="utf-8", errors="replace")
+        if any(start.search(text) for start in starts):
+            lines = enumerate(text.splitlines(), start=1)
+            found += [f"{path.relative_to(ROOT)}:{number}" for number, line in lines if machine.search(line)]
     assert found == []
 
 
