@@ -60,7 +60,7 @@ VALUES = st.recursive(
     ),
     max_leaves=6,
 )
-# One of each shape, for every key.
+# One of each shape.
 SHAPES: tuple[Any, ...] = (
     None, True, *_NUMBERS, *_TEXTS, b"x", [], [[]], [None], [True], [3], [[3]], ["a"], [float("nan")], [2**63],
     ["\ud800"], ["a\nb"], [{}], [{"path": 3}], [{"path": ["a"]}], {}, {"a": 1}, {"a": {"b": [[]]}}, {3: 4}, {None: 1},
@@ -132,6 +132,7 @@ def test_any_value_is_taken_or_refused_in_lines(key: str, value: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", KEYS)
-def test_every_key_takes_or_refuses_every_shape(key: str) -> None:
-    for value in SHAPES:
+def test_every_key_takes_or_refuses_a_third_of_the_shapes(key: str) -> None:
+    """Neighbouring keys, which are often checked alike, get different thirds."""
+    for value in SHAPES[KEYS.index(key) % 3 :: 3]:
         refuse_or_take(key, value)
