@@ -24,6 +24,7 @@ def test_version_is_that_of_adadepth(command: Command) -> None:
     assert re.match(rf"adadepth {re.escape(__version__)}\ntorch \d.*, transformers \d", result.out)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     """An evaluation has the figures that it ended with."""
     out = command(*DEBUG, *BEST_FIRST, "seed=3").out

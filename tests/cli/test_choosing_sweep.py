@@ -87,7 +87,7 @@ def checkpoints(folder: Path) -> list[str]:
 
 
 def test_one_command_trains_chooses_predicts_and_summarises(command: Command, trainings: Trainings) -> None:
-    """A repetition runs nothing, and a further seed only what is missing."""
+    """A repetition runs nothing."""
     result = command(*SWEEP).checked()
     assert trainings.take() == [
         ("train", 1e-4, 0), ("train", 1e-4, 1), ("train", 1e-3, 0), ("train", 1e-3, 1), ("evaluate", 1e-3, 1),
@@ -107,6 +107,12 @@ def test_one_command_trains_chooses_predicts_and_summarises(command: Command, tr
     command(*SWEEP).checked()
     assert trainings.take() == []
     assert (FOLDER / "choice.json").read_text() == first
+
+
+@pytest.mark.slow
+def test_a_repetition_with_other_settings_runs_only_what_is_missing(command: Command, trainings: Trainings) -> None:
+    command(*SWEEP).checked()
+    trainings.asked.clear()
     command(*SWEEP, "seeds=3").checked()
     # The means of epoch 2 are now 0.3 and 0.57, those of epoch 3 0.23 and 0.4: that of seed 2 is the best there.
     assert trainings.take() == [("train", 1e-4, 2), ("train", 1e-3, 2), ("evaluate", 1e-3, 2)]
@@ -173,14 +179,14 @@ def test_large_tasks_have_one_seed_unless_told_otherwise(
     assert {(job.seeds, job.optimise, job.trainer.save_total_limit) for job in jobs} == {(seeds, metric, None)}
 
 
-@pytest.mark.parametrize(("overrides", "message"), [
+@pytest.mark.parametrize(("overrides", "message"), quick_one_in(2, [
     (["trainer.num_train_epochs=1"], "hydra.sweeper.from_epoch=2: must be at most trainer.num_train_epochs=1"),
     (["trainer.save_total_limit=1"], "trainer.save_total_limit=1: must be null to choose an epoch"),
     (["trainer.eval_strategy=steps", "trainer.eval_steps=5", "trainer.save_strategy=steps", "trainer.save_steps=5"],
      "trainer.eval_strategy, trainer.save_strategy: must be epoch to choose an epoch"),
     (["hydra.sweeper.direction=up"], "hydra.sweeper.direction=up: must be maximize or minimize"),
     (["trainer.learning_rate=-1,1e-3"], "trainer.learning_rate=-1.0: must be above 0"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_what_cannot_be_chosen_from_fails_before_anything_runs(
     overrides: list[str], message: str, refused: Refusal
 ) -> None:

@@ -69,12 +69,14 @@ def test_a_failed_job_is_named_once(command: Command, trainings: set[float], fai
     assert page_of(result).count(f"DataError: {why}") == 1
 
 
+@pytest.mark.slow
 def test_two_jobs_that_fail_alike_are_both_named(command: Command, trainings: set[float]) -> None:
     trainings |= {2e-3, 3e-3}
     page = page_of(command("--config-name", "act_tiny", "budget=none", "-m", "model.act_penalty=1e-3,2e-3,3e-3"))
     assert re.findall(r"act_penalty=([\d.]+): failed; DataError: no data", page) == ["0.002", "0.003"]
 
 
+@pytest.mark.slow
 def test_where_all_jobs_fail_there_is_no_page(command: Command, trainings: set[float]) -> None:
     trainings |= {1e-3, 2e-3}
     result = command(*GRID)

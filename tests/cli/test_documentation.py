@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
@@ -27,7 +28,7 @@ def test_every_page_is_in_the_menu_of_the_site():
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= menu
 
 
-@pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("tutorial", quick_one_in(3, TUTORIALS), ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
     """A key that is renamed is noticed before the slow test runs it."""
     cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]

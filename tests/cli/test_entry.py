@@ -133,6 +133,7 @@ def test_a_published_run_is_one_word(command: Command, jobs: Jobs) -> None:
     assert [job.dataset.name == "wikipedia_bookcorpus" for job in jobs] == [False, True]
 
 
+@pytest.mark.slow
 def test_published_fine_tuning_is_a_sweep_without_a_flag(command: Command, jobs: Jobs) -> None:
     command("--config-name", "act_cola", "preset=paper")
     grid = {(job.trainer.learning_rate, job.trainer.per_device_train_batch_size) for job in jobs}

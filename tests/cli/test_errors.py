@@ -90,7 +90,7 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("arguments", "message"), quick_one_in(2, MISTAKES), ids=str)
+@pytest.mark.parametrize(("arguments", "message"), quick_one_in(4, MISTAKES), ids=str)
 def test_a_mistake_gets_one_line(arguments: list[str], message: str, refused: Refusal) -> None:
     assert message in refused(*arguments)
 
@@ -136,7 +136,7 @@ def test_every_mistake_is_told_at_once(command: Command) -> None:
     assert [line[:7] for line in result.err.splitlines()] == ["error: "] * 3
 
 
-@pytest.mark.parametrize(("text", "message"), quick_one_in(2, [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
     ("trainer: {lerning_rate: 1}", "in mine.yaml: trainer.lerning_rate: unknown key (did you mean"),
     ("trainer: {max_steps: many}", "in mine.yaml: trainer.max_steps: value 'many' of type 'str'"),
     ("model: {state_rule: grave}", "model.state_rule: invalid value 'grave', expected one of [single, graves"),
@@ -180,7 +180,7 @@ def test_no_setting_of_hydras_runs_code(arguments: list[str], message: str, refu
 BOMB = "\n".join(["a0: &a0 [1, 1]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 9))])
 
 
-@pytest.mark.parametrize(("text", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("text", "message"), quick_one_in(6, [
     ("hydra: {callbacks: {x: {_target_: pathlib.Path.touch, _args_: [planted]}}}", "names code"),
     ("hydra: {searchpath: ['pkg://antigravity']}", "hydra.searchpath: not supported; give "
                                                    "the folder with --config-dir"),

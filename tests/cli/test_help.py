@@ -13,6 +13,7 @@ from adadepth.cli.help import describe_topic
 from adadepth.cli.keys import list_keys
 from tests.cli.support import Command, Jobs, Refusal
 from tests.configs.support import GROUPS, OPTIONS, ROOTS
+from tests.marks_support import quick_one_in
 
 
 @pytest.fixture
@@ -114,7 +115,9 @@ def test_a_file_of_ones_own_may_not_hide_behind_ours(name: str, own: Path, refus
     assert said == f"error: --config-dir mine: adadepth already has a configuration {name}; rename yours\n"
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--help", "trainer"], ["--help", "mode"], ["--version"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", quick_one_in(3, [["--help", "trainer"], ["--help"], ["--help", "mode"], ["--version"]]), ids=" ".join
+)
 def test_help_without_a_configuration_imports_no_slow_library(words: list[str]) -> None:
     code = (
         f"import sys; sys.argv[1:] = {words}\n"

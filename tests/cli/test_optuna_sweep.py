@@ -77,9 +77,9 @@ def test_a_failing_trial_is_recorded_and_the_search_goes_on(
     assert "diverged" in trials[0].user_attrs["failure"]
 
 
-@pytest.mark.parametrize(("optimise", "direction"), [
-    ("eval/mlm_loss", "MINIMIZE"), ("eval/mlm_accuracy", "MAXIMIZE"), ("cost/adaptive_over_full", "MINIMIZE"),
-])  # fmt: skip
+@pytest.mark.parametrize(("optimise", "direction"), quick_one_in(3, [
+    ("eval/mlm_accuracy", "MAXIMIZE"), ("eval/mlm_loss", "MINIMIZE"), ("cost/adaptive_over_full", "MINIMIZE"),
+]))  # fmt: skip
 def test_the_metric_says_what_is_looked_for(
     optimise: str, direction: str, command: Command, jobs: Jobs, tmp_path: Path
 ) -> None:

@@ -22,7 +22,7 @@ from adadepth.contrib.serve.generation import stream_continuation
 from adadepth.contrib.serve.knobs import FULL, Setting
 from adadepth.contrib.serve.rendering import render_answer, render_continuations
 from tests.cli.support import Command
-from tests.marks_support import quick_one_in
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act
 from tests.puzzles_support import SUDOKU, written_table
 from tests.unit.data.tokenizers_support import TEXT, tokenizer
@@ -145,7 +145,11 @@ KINDS = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=KINDS)
+# Quick: of each family of published checkpoints one.
+QUICK = ("ouro", "retrofit_olmo2", "layerskip", "albert_act_pretraining", "hrm")
+
+
+@pytest.fixture(scope="module", params=mostly_slow(KINDS, QUICK.__contains__))
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
 
@@ -204,7 +208,7 @@ def test_predict(kind: Kind, folder: Path, command: Command, tmp_path: Path) -> 
     check_depths(kind, prediction)
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS), indirect=True, scope="module")
+@pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
 def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, files: None) -> None:
     result = command("--config-name", kind.config, "mode=evaluate", f"checkpoint={folder}", *kind.data)
     if not kind.has_head:

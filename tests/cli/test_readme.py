@@ -78,7 +78,15 @@ def test_the_readme_has_commands():
 
 
 IN_README = [words[2:] for words in commands("python adadepth/run.py", ["README.md"])]
-LONGEST = ("par_tiny", "exit_rules=[all]", "budget.targets=[3,4,5]", "logger=[wandb,tensorboard]", "estimate.share=0.3")
+LONGEST = (
+    "par_tiny",
+    "budget.target=5",
+    "seed=0,1",
+    "exit_rules=[all]",
+    "budget.targets=[3,4,5]",
+    "logger=[wandb,tensorboard]",
+    "estimate.share=0.3",
+)
 
 
 @pytest.mark.parametrize(

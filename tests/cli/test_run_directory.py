@@ -76,10 +76,10 @@ def test_a_finished_run_is_recorded(config: ExperimentConfig) -> None:
     assert not (directory / ".lock").exists()
 
 
-@pytest.mark.parametrize(("root", "groups"), [
-    ("act_tiny", {"budget"}), ("par_tiny", {"budget", "search", "context"}), ("ponder_parity", {"budget", "halting"}),
+@pytest.mark.parametrize(("root", "groups"), quick_one_in(2, [
+    ("act_tiny", {"budget"}), ("ponder_parity", {"budget", "halting"}), ("par_tiny", {"budget", "search", "context"}),
     ("adalayers_tiny", {"budget", "features"}),
-])  # fmt: skip
+]))  # fmt: skip
 def test_the_file_holds_what_the_family_reads(root: str, groups: set[str], tmp_path: Path) -> None:
     config = configured(root, f"output_dir={tmp_path}")
     directory = interrupted(config)

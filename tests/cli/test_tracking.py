@@ -109,6 +109,7 @@ def test_other_processes_log_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
     wandb = pytest.importorskip("wandb")
     for number in range(2):

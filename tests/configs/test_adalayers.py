@@ -18,8 +18,7 @@ NO_TABLE = {"adalayers": NEEDS["dataset", "table"]}
 @pytest.mark.parametrize(
     ("root", "baseline"),
     mostly_slow(
-        itertools.product(ADALAYERS, BASELINES),
-        lambda case: case[0] == ADALAYERS[0],
+        itertools.product(ADALAYERS, BASELINES), lambda case: case[0] == ADALAYERS[0] and case[1] in BASELINES[::3]
     ),
 )
 def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> None:
@@ -34,7 +33,7 @@ def test_what_a_baseline_sets_holds_on_every_root(root: str, baseline: str) -> N
         assert getattr(found.trainer, name) == value
 
 
-@pytest.mark.parametrize("root", quick_one_in(3, ADALAYERS))
+@pytest.mark.parametrize("root", quick_one_in(9, ADALAYERS))
 def test_every_root_takes_the_small_base_and_the_short_training(root: str) -> None:
     config = configured(root, "model=adalayers_minilm", "trainer=head", *NO_TABLE.get(root, []))
     assert config.trainer.num_train_epochs == configured("adalayers_tiny").trainer.num_train_epochs

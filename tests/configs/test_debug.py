@@ -12,7 +12,7 @@ NEEDED = dict.fromkeys(("finetune", "adalayers"), NEEDS["dataset", "table"])
 
 
 @pytest.mark.parametrize(
-    "root", quick_one_in(4, mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola"))
+    "root", quick_one_in(8, mostly_slow(ROOTS, lambda root: root.partition("_")[2] not in GLUE or root == "act_cola"))
 )
 def test_every_root_has_a_run_of_seconds(root: str) -> None:
     config = configured(root, "debug=default", *NEEDED.get(root, []))

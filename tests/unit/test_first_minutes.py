@@ -13,8 +13,8 @@ from tests.configs.support import CONFIGS, configured
 from tests.marks_support import mostly_slow
 from tests.scripts_support import ROOT, load_script
 
-# Quick: one of each defaults list that others inherit from.
-EXTENDED = ("act_tiny", "act_hops", "adalayers_tiny", "par_tiny", "loop_tiny")
+# Quick: two of the defaults lists that others inherit from.
+EXTENDED = ("act_hops", "par_tiny")
 NAMES = (
     "act_tiny", "act_small", "act_base", "act_hops", "act_addition", "act_maze", "ponder_tiny", "ponder_hops",
     "ponder_parity", "adalayers_tiny", "par_tiny", "trm_tiny", "loop_tiny", "loop_hops", "loop_mano", "loop_trace",

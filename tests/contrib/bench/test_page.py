@@ -146,6 +146,7 @@ def test_the_page_follows_from_the_stored_results(stored: ModuleType, monkeypatc
     assert script.PAGE.read_text(encoding="utf-8") == script.format_page(stored.read_table())
 
 
+@pytest.mark.slow
 def test_stored_results_are_written_as_files_that_a_bench_reads(stored: ModuleType, tmp_path: Path) -> None:
     stored.write_files(tmp_path)
     results = read_results(tmp_path)

@@ -20,7 +20,7 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 @pytest.mark.parametrize(
     ("kind", "rule", "policy"),
-    quick_one_in(3, [
+    quick_one_in(6, [
         (*case, policy)
         for case in (
             ("ouro", "quantile:0.6"),
@@ -45,7 +45,7 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
 
 @pytest.mark.parametrize(
     ("kind", "policy", "step"),
-    quick_one_in(3, [
+    quick_one_in(6, [
         (kind, *case)
         for kind in ("plain", "huginn", "damped", "two states", "llama")
         for case in (("all", 1), ("frozen", 2))
@@ -64,7 +64,7 @@ def test_fixed_loops_are_those_of_generate(kind: str, policy: str, step: int) ->
     assert found.work.loops == 5 * 5 * (step if policy == "frozen" else model.config.num_loops)
 
 
-@pytest.mark.parametrize("rule", ["margin:0.05", "sample"])
+@pytest.mark.parametrize("rule", quick_one_in(2, ["margin:0.05", "sample"]))
 def test_places_and_neighbours_change_nothing(rule: str) -> None:
     model = small(**OURO).double()
     drawn = GenerationConfig(max_new_tokens=9, do_sample=True, temperature=0.7, top_k=20)
@@ -91,6 +91,7 @@ def test_places_are_busy_until_no_text_waits() -> None:
     assert found.work.passes < sum(alone) / 2
 
 
+@pytest.mark.slow
 def test_drawn_tokens_have_their_probabilities() -> None:
     model = small(**OURO)
     chances = model(IDS[:1]).logits[0, -1].float()

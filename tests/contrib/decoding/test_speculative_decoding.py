@@ -43,7 +43,7 @@ def chi_square(counts: torch.Tensor, expected: torch.Tensor) -> float:
 
 @pytest.mark.parametrize(
     ("kind", "draft", "padded"),
-    quick_one_in(3, [
+    quick_one_in(6, [
         (kind, *draft)
         for kind in ("ouro", "huginn", "fully looped", "half way, from zeros, input added", "two states", "llama")
         for draft in (("fixed:1", False), ("margin:0.05", True))

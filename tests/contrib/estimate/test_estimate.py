@@ -49,7 +49,7 @@ PUBLISHED = {
 FEW_UPDATES = ("model.num_hidden_layers=3", "budget.target=2")
 KEYS = ("pretrained", "base_model")
 TRAINED = [root for root in ROOTS if root != "conll_tagger"]  # which is an evaluation
-QUICK = {"act_tiny", "ponder_parity", "trm_tiny"}
+QUICK = {"act_tiny", "ponder_parity"}
 
 
 @cache
@@ -112,6 +112,7 @@ def test_weights_and_optimizer_are_those_of_the_real_model(root: str, hub: Path)
     assert found["memory"]["optimizer"] == pytest.approx(state, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_routed_training_is_estimated_with_every_token_in_every_part(hub: Path) -> None:
     """Whatever a layer attends to: choices have no values in an estimate."""
     found = [
@@ -145,6 +146,7 @@ def test_a_batch_that_does_not_fit_is_refused_with_the_one_that_does(
     assert find_rows_in_one_process(config, 1, "bf16") is None
 
 
+@pytest.mark.slow
 def test_several_devices_share_and_are_faster(hub: Path) -> None:
     one = estimate_training(estimable("act_wikitext2", hub, *FEW_UPDATES))
     four = estimate_training(estimable("act_wikitext2", hub, *FEW_UPDATES, "trainer.fsdp=true", "estimate.devices=4"))

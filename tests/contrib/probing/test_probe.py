@@ -83,6 +83,7 @@ def write_table(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_of_one_evaluation_split_a_part_of_the_training_rows_chooses(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
     directory, found = probe(pretrained, tmp_path, *data)
@@ -94,6 +95,7 @@ def test_of_one_evaluation_split_a_part_of_the_training_rows_chooses(pretrained:
     assert "By difficulty" in (directory / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_depth_by_the_difficulty_of_a_table(pretrained: Path, tmp_path: Path) -> None:
     data = ("dataset.source=local", f"dataset.path={write_table(tmp_path)}", "dataset.difficulty_column=hard")
     model = (f"model.pretrained={pretrained}/model", "dataset.sequence_length=32")
