@@ -118,6 +118,7 @@ def score_by_hand(checkpoint, rows):
     return sum(right) / len(right), sum(updates) / len(updates)
 
 
+@pytest.mark.slow
 def test_a_model_is_scored_as_trained_on_both_halves(trained, tmp_path, capsys):
     """Those on which budgets are fitted and scored, so that it can be compared with them."""
     overrides = ("mode=evaluate", f"checkpoint={trained}", "score_halves=true", f"output_dir={tmp_path}")

@@ -13,6 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from adadepth import LoopedForCausalLM
 from adadepth.tasks import exit_study
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -60,6 +61,7 @@ def test_a_run_tells_the_loss_of_every_loop(trained: Path) -> None:
     assert "Loss of every step" in (trained / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_as_the_whole_one(trained: Path, text: tuple[str, ...], tmp_path: Path) -> None:
     """Bit for bit, though it stopped within an epoch, its texts draw their loops and the mean of these grows."""
     assert 2 * 8 < read(trained / "run.json")["data"]["train"]["blocks"] < 4 * 8
@@ -132,19 +134,20 @@ def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: 
     assert read(run / "model" / "config.json")["exit_rule"].startswith("margin:")
 
 
-@pytest.mark.parametrize(("root", "overrides", "said"), [
+@pytest.mark.parametrize(("root", "overrides", "said"), quick_one_in(3, [
     ("loop_tiny", ["dataset=stream_python_docs"], "is read as streams, by par_xl; looped reads blocks"),
     ("par_network", ["dataset=causal_python_docs"],
      "is read as blocks, by early_exit, looped or routed; par_xl reads streams"),
     ("loop_tiny", ["dataset.document_separator=file"], "dataset.document_separator=file"),
     ("loop_tiny", ["model.curriculum_share=0.2"], "only used with model.loop_curriculum"),
     ("loop_tiny", ["model.loop_curriculum=linear", "model.objective=gate_alone", "model.gate=true"], "compares loops"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_what_does_not_fit_is_said_before(root: str, overrides: list[str], said: str) -> None:
     with pytest.raises(Exception, match=said):
         configured(root, *overrides)
 
 
+@pytest.mark.slow
 def test_a_pretrained_decoder_is_looped_and_trained(text: tuple[str, ...], tmp_path: Path) -> None:
     """Its first loop begins as the decoder of the layers that are kept, with its own tokenizer."""
     pieces = Tokenizer(models.BPE())

@@ -18,7 +18,6 @@ from adadepth.config.data import ChatConfig
 from adadepth.data.streams.conversations import load_conversations, pack_lengths
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
 from adadepth.errors import DataError
-from tests.marks_support import mostly_slow
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -95,7 +94,7 @@ def test_the_loss_is_that_of_a_plain_loop(folder):
     torch.testing.assert_close(loss, torch.stack(losses).mean(), rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(1, 20), max_size=40))
 def test_packed_rows_have_every_sequence_once_and_no_two_rows_fit_into_one(lengths):
     rows = pack_lengths(lengths, 20)
@@ -180,7 +179,8 @@ def test_a_tokenizer_needs_a_template_that_only_appends(folder, tmp_path):
             load_conversations(dataset, TokenizerConfig(path=str(tmp_path / "words")))
 
 
-@pytest.mark.parametrize("packing", mostly_slow(["false", "true"], lambda packing: packing == "true"))
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", ["false", "true"])
 def test_a_run_on_conversations_resumes_bit_for_bit(folder, tmp_path, packing):
     run = folder_of_run(
         tmp_path / "whole", "--config-name", "loop_tiny", "debug=default", "dataset=conversations",

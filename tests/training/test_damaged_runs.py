@@ -16,6 +16,7 @@ from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import read_record
 from adadepth.tasks.budgets import split_into_halves
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.training.support import stopped_early
 
 EVALUATED = ("debug=default", "mode=evaluate", "trainer.disable_tqdm=true")
@@ -42,7 +43,7 @@ def poison(model: Path) -> None:
     save_file(weights, model / "model.safetensors", {"format": "pt"})
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "tokenizer.json"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["model.safetensors", "config.json", "tokenizer.json"]))
 def test_a_changed_model_of_a_run_is_not_evaluated(run: Path, tmp_path: Path, name: str) -> None:
     with (run / "model" / name).open("ab") as file:
         file.write(b" ")
@@ -85,6 +86,7 @@ def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path,
     assert folders(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     assert list_complete_checkpoints(run / "checkpoints") == sorted({run / "checkpoints" / best, newest})
 
 
+@pytest.mark.slow
 def test_a_run_without_a_whole_checkpoint_names_what_is_wrong(run: Path) -> None:
     for checkpoint in (run / "checkpoints").iterdir():
         (checkpoint / "scheduler.pt").unlink()
@@ -136,7 +139,9 @@ def test_one_example_is_too_few_for_a_fit() -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),
-    [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)],
+    quick_one_in(
+        3, [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)]
+    ),
 )
 def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path, name: str, is_folder: bool) -> None:
     """Nothing is written where a link points."""
@@ -156,7 +161,9 @@ def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path,
     assert before is None or away.read_bytes() == before
 
 
-@pytest.mark.parametrize("line", ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
+@pytest.mark.parametrize(
+    "line", quick_one_in(4, ["{broken", '{"step": "2", "time": 1.0}', '{"step": 2, "time": null}', "[1]"])
+)
 def test_a_broken_line_of_the_log_stops_a_resume(run: Path, line: str) -> None:
     with (run / "metrics.jsonl").open("a") as file:
         file.write(f"{line}\n")

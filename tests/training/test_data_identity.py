@@ -237,7 +237,8 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("root", mostly_slow(TEXTS, lambda root: root == "act_tiny"))
+@pytest.mark.slow
+@pytest.mark.parametrize("root", TEXTS)
 def test_a_language_model_does_not_go_on_with_another_text(root: str, tmp_path: Path) -> None:
     """A changed text would be cut by another tokenizer than the one whose pieces the weights know."""
     text = tmp_path / "text"
@@ -270,6 +271,7 @@ def test_a_rival_is_trained_on_the_same_data(tmp_path: Path) -> None:
         tasks.run(configured(root, *model, *options(tmp_path, data), f"rival_of={run}"))
 
 
+@pytest.mark.slow
 def test_texts_are_as_long_as_in_training(trained: tuple[str, Path, Path], tmp_path: Path) -> None:
     """A model with more positions than its training used says the same in evaluation, prediction and Python."""
     family, run, _ = trained

@@ -19,6 +19,7 @@ from tests.unit.models.early_exit.early_exit_support import small
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
 
 
+@pytest.mark.slow
 def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path: Path) -> None:
     root = ("--config-name", "exit_tiny", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=3")
     layers = ("model.exit_layers=[1]", "model.exit_heads=own", "model.layer_dropout=0.3", "model.distillation=0.5")
@@ -41,6 +42,7 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
 
 
+@pytest.mark.slow
 def test_masked_words_are_compared_with_a_fixed_depth(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=2")
     options = ("matched_baseline=true", "trainer.per_device_train_batch_size=16", "trainer.max_steps=2")

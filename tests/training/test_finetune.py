@@ -10,7 +10,6 @@ from transformers import AutoModelForSequenceClassification
 
 from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
-from adadepth.models import AlbertActForPreTraining
 from tests.configs.support import GLUE, configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs
@@ -45,7 +44,7 @@ def write_table(folder, config):
     ("family", "task"),
     mostly_slow(
         itertools.product(["ponder", "act"], GLUE),
-        lambda case: case in (("ponder", "stsb"), ("act", "cola")),
+        lambda case: case == ("act", "cola"),
     ),
 )
 def test_every_glue_configuration_trains_from_our_own_pretraining(family, task, tmp_path, pretrained):
@@ -97,16 +96,14 @@ def test_every_family_trains_and_is_evaluated_again(model, tmp_path, pretrained)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "option",
-    mostly_slow(
-        ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"],
-        lambda option: option == "trainer=finetune_lamb",
-    ),
+    ["trainer=finetune", "trainer=finetune_lamb", "trainer=scratch", "trainer=parity"],
 )
 def test_every_trainer_of_fine_tuning_runs(option, tmp_path):
     (directory,), _ = run(tmp_path, "ponder_tiny", option, *SMALL, "trainer.save_steps=2")
     assert json.loads((directory / "run.json").read_text())["status"] == "finished"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("root", "overrides"), quick_one_in(2, [
     ("ponder_parity", ("dataset.size=12", "dataset.train_ones=[1,6]", "dataset.extrapolation_ones=[7,12]",
                        "dataset.easy_ones=4")),
@@ -150,12 +147,13 @@ def test_exit_rules_are_compared_on_one_checkpoint(tmp_path, capsys):
     assert model(torch.tensor([[2, 9, 7, 3]])).exit_steps.max() <= 4
 
 
-@pytest.mark.parametrize(("model", "rule", "message"), quick_one_in(4, [
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "rule", "message"), [
     ("albert_mini", "quantile:0.5", "albert predicts after its last step only"),
     ("pabee_mini", "quantile:0.5", "needs halting probabilities"),
     ("ponder_albert_mini", "fixed:9", "the model has 4 steps"),
     ("ponder_albert_mini", "entrpy:0.5", "did you mean 'entropy'?"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_a_rule_the_model_cannot_follow_is_one_line(model, rule, message, tmp_path):
     (trained,), _ = run(tmp_path, "ponder_tiny", f"model={model}", *SMALL)
     config = configured(
@@ -199,6 +197,7 @@ def test_seeds_are_runs_of_their_own_with_a_summary(tmp_path, capsys):
     assert page.index("Over 3 seeds") < page.index('id="training"'), "the runs stand side by side below their means"
 
 
+@pytest.mark.slow
 def test_a_resumed_fine_tuning_is_the_run_that_was_never_stopped(tmp_path):
     given = (*SMALL, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "model.exit_rule=sample",
              "trainer.save_total_limit=null", "model.hidden_dropout_prob=0.1")  # fmt: skip
@@ -242,6 +241,7 @@ def test_labels_out_of_range_are_one_line(tmp_path):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_with_several_layer_groups_is_one_line(tmp_path):
     from transformers import AlbertConfig, AlbertModel
 
@@ -254,14 +254,3 @@ def test_a_checkpoint_with_several_layer_groups_is_one_line(tmp_path):
         run(tmp_path, "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={tmp_path}/groups",
             "tokenizer.path=null", "tokenizer.vocab_size=120", "model.vocab_size=120")  # fmt: skip
     assert "\n" not in str(caught.value)
-
-
-def test_pretraining_weights_reach_the_fine_tuned_model(tmp_path, pretrained):
-    source = AlbertActForPreTraining.from_pretrained(pretrained)
-    (directory,), _ = run(
-        tmp_path, "ponder_tiny", "model=ponder_albert_pretrained", f"model.pretrained={pretrained}",
-        "dataset.sequence_length=32", "trainer.learning_rate=1e-12",
-    )  # fmt: skip
-    tuned = AutoModelForSequenceClassification.from_pretrained(directory / "model")
-    weights = source.albert.encoder.albert_layer.ffn.weight
-    torch.testing.assert_close(tuned.albert.encoder.albert_layer.ffn.weight, weights, atol=1e-6, rtol=0)

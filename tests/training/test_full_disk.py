@@ -23,7 +23,6 @@ from adadepth.runtime.files import DiskFullError
 from adadepth.tasks.report import write_run_report
 from adadepth.training import tracking
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
 
 SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", "trainer.load_best_model_at_end=false",
             "trainer.save_steps=2", "trainer.eval_on_start=false", "trainer.save_total_limit=1",
@@ -91,7 +90,8 @@ FILLS: dict[str, tuple[Fill, str]] = {  # and the folder that is named
 }
 
 
-@pytest.mark.parametrize("kind", mostly_slow(FILLS, lambda kind: kind == "weights"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", FILLS)
 def test_a_run_on_a_full_disk_goes_on_from_its_last_checkpoint(
     tmp_path: Path, weights: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

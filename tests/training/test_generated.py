@@ -11,7 +11,6 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
 
 SMALL = (
     "model.embedding_size=16", "model.hidden_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
@@ -27,13 +26,14 @@ def run(folder: Path, root: str, *overrides: str) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("root", "overrides", "sets"), quick_one_in(5, [
+@pytest.mark.slow
+@pytest.mark.parametrize(("root", "overrides", "sets"), [
     ("act_maze", ("dataset.size=4", "dataset.beyond_sizes=[5]"), ["inside", "beyond_5"]),
     ("act_hops", (), ["inside", "beyond"]),
     ("act_addition", (), ["inside", "beyond_20"]),
     ("act_hops", ("dataset=hops_sequence",), ["inside", "beyond"]),
     ("ponder_tiny", ("dataset=hops_sequence",), ["inside", "beyond"]),
-]))  # fmt: skip
+])  # fmt: skip
 def test_every_generated_task_trains_and_tells_difficulty(
     root: str, overrides: tuple[str, ...], sets: list[str], tmp_path: Path
 ) -> None:
@@ -92,6 +92,7 @@ def tagger_of(directory: Path) -> PreTrainedModel:
     return model
 
 
+@pytest.mark.slow
 def test_words_are_tagged_from_scratch(tagged: Path, tmp_path: Path) -> None:
     given = ("dataset.source=local", f"dataset.path={tagged}", "tokenizer.vocab_size=60", "dataset.sequence_length=32")
     directory = run(tmp_path, "act_pos", *SMALL, *given)

@@ -10,7 +10,7 @@ from adadepth import tasks
 from adadepth.errors import ConfigError, UserError
 from adadepth.halting.distribution import continuation_losses
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import padded_batch, small_ponder
 from tests.training.support import assert_same_end, interrupted_after
 
@@ -72,6 +72,7 @@ def test_only_the_halting_head_changes_and_the_result_is_an_ordinary_run(trained
     run(tmp_path, root, "mode=evaluate", f"checkpoint={second}", "exit_rules=[quantile:0.5,fixed:2]")
 
 
+@pytest.mark.slow
 def test_a_resumed_second_stage_is_the_one_that_was_never_stopped(trained, tmp_path):
     root, first = trained
     stage = (f"model.pretrained={first}/model", "halting.alone=true")
@@ -129,7 +130,7 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
 # ---- mistakes
 
 
-@pytest.mark.parametrize(("root", "overrides", "message"), [
+@pytest.mark.parametrize(("root", "overrides", "message"), quick_one_in(3, [
     ("ponder_tiny", ["halting.alone=true"], "model.pretrained: required by halting.alone=true"),
     ("ponder_tiny", ["halting.slope=3"], "halting: only used with halting.alone=true"),
     ("ponder_tiny", ["halting.alone=true", "model.pretrained=a", "halting.slope=0"], "slope=0.0: must be above 0"),
@@ -142,7 +143,7 @@ def test_the_loss_is_normalised_by_the_sequences_of_the_whole_update():
         ["halting.alone=true", "model.pretrained=a", "mode=evaluate", "checkpoint=a"],
         "halting.alone=true: only used",
     ),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_second_stage_that_means_nothing_is_refused_in_one_line(root, overrides, message):
     with pytest.raises(ConfigError) as caught:
         configured(root, *overrides)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.marks_support import mostly_slow
 from tests.training.host_reads_support import updates_on_an_accelerator
 
 # What its model reads in an update (docs/guide.md says it to users), what a log's extensions tell, and what an update
@@ -29,7 +28,7 @@ LOG = 6
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", mostly_slow(CASES, lambda case: case == "act_hops"))
+@pytest.mark.parametrize("case", CASES)
 def test_an_update_reads_what_its_model_reads(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = updates_on_an_accelerator(*case.split(), folder=tmp_path, patch=monkeypatch, updates=6, logged_every=3)
     reads, told, moves = CASES[case]

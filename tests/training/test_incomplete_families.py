@@ -72,7 +72,7 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     return said
 
 
-@pytest.mark.parametrize(("member", "words"), quick_one_in(4, [
+@pytest.mark.parametrize(("member", "words"), quick_one_in(11, [
     ("depth_unit", "it must be one of token, sequence, task, architecture"),
     ("max_updates", "it must be a whole number of at least 1"),
     ("longest_sequence", "it must be a whole number of at least 1, or None"),
@@ -92,7 +92,7 @@ def test_a_member_is_missing(
     assert said.startswith(f"{OWN}{member} is missing; {words}"), said
 
 
-@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(3, [
+@pytest.mark.parametrize(("old", "new", "words"), quick_one_in(10, [
     ('depth_unit = "token"', 'depth_unit = "word"', "depth_unit='word' must be one of token, sequence"),
     ('exit_signals = frozenset({"logits"})', 'exit_signals = "logits"', "exit_signals='logits' must be a frozenset"),
     ("    def price(self, trace: DepthTrace) -> Work:", "    price = 3.0\n    def cost(self, trace):",

@@ -54,6 +54,7 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
         assert losses(whole) == losses(resumed)
 
 
+@pytest.mark.slow
 def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
     """Of all that the vocabulary allows, by the tokens that a prediction is computed for."""
     config = stream_config(tmp_path, "model.cutoffs=[]", "model.cutoff_clusters=4", root=NETWORK)
@@ -73,7 +74,10 @@ def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
 
 
 # A warm temperature keeps the gradient of the gates away from Adam's epsilon, where rounding decides.
-@pytest.mark.parametrize("search", [JOINT, (*TWO_PHASE, "search.weights_only=1", "search.tau_end=1")])
+@pytest.mark.parametrize(
+    "search",
+    [JOINT, pytest.param((*TWO_PHASE, "search.weights_only=1", "search.tau_end=1"), marks=pytest.mark.slow)],
+)
 def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
     trained = []
     for batch, accumulation in ((8, 1), (4, 2)):

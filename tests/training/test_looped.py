@@ -1,4 +1,4 @@
-"""Looped models as runs: drawn loops go on where they stopped, exits are studied, two processes are one."""
+"""Looped models as runs: drawn loops are trained, exits are studied and fitted."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
-from tests.toy_support import execute
-from tests.training.support import assert_same_end, interrupted_after
 
 ROOT = ("--config-name", "act_hops", "model=looped_mini", "budget=none")
 SMALL = (
@@ -44,12 +42,6 @@ def test_a_text_is_asked_of_the_folder_alone(trained: Path) -> None:
     batch = words("red blue", return_tensors="pt", add_special_tokens=False)
     assert set(batch) == {"input_ids", "attention_mask"}
     assert model(**batch).logits.shape[:2] == (1, 2)
-
-
-def test_a_stopped_run_ends_as_the_whole_one(trained: Path, tmp_path: Path) -> None:
-    stopped = interrupted_after(4, trained, tmp_path)
-    assert execute(*ROOT, *SMALL, f"resume={stopped}") == 0
-    assert_same_end(stopped, trained)
 
 
 @pytest.mark.slow

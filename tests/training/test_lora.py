@@ -79,6 +79,7 @@ def test_a_checkpoint_is_read_with_its_adapters(runs):
         torch.testing.assert_close(weights[weight], expected[weight], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_is_evaluated_as_it_ended_and_resumes_bit_for_bit(runs, tmp_path):
     _, command, _, run = runs
     evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")

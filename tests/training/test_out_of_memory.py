@@ -18,6 +18,7 @@ SETTINGS = ("debug=default", "trainer.max_steps=4", "trainer.eval_strategy=no", 
             "trainer.save_steps=2", "trainer.eval_on_start=false")  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_out_of_memory_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     head = family("albert_act").head("pretraining")
     forward, calls = head.forward, [0]

@@ -35,6 +35,7 @@ from adadepth.report.predictions import print_texts
 from adadepth.report.style import get_depth_color
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.models_support import small_act, small_ponder
 from tests.unit.data.tokenizers_support import streaming, tokenizer
 from tests.unit.models.adalayers_support import HEAD, save_base
@@ -86,7 +87,7 @@ def asked(kind: str, folder: Path, texts: Any, *overrides: str) -> tuple[dict[st
     return json.loads(found.read_text()), (found.parent / "report.html").read_text(), model
 
 
-@pytest.mark.parametrize("kind", ["act", "ponder", "adalayers"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "adalayers"]))
 def test_classes(kind: str, tmp_path: Path) -> None:
     found, page, model = asked(kind, tmp_path, TEXTS)
     expected = Pipeline(model, WORDS)(TEXTS)
@@ -125,6 +126,7 @@ def test_steps_of_a_text_are_those_of_the_exit_rules(tmp_path: Path) -> None:
         assert f"{round(row['updates'])} (exit)" in page
 
 
+@pytest.mark.slow
 def test_tags_and_pairs(tmp_path: Path) -> None:
     found, page, model = asked("tagger", tmp_path, [["a cat", "stop"]])
     (row,) = found["texts"]
@@ -157,6 +159,7 @@ def test_weights_of_layers(tmp_path: Path, capsys: pytest.CaptureFixture) -> Non
     assert "weights:" in page
 
 
+@pytest.mark.slow
 def test_segments_are_those_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.json").write_text('{"dataset_schema": "stream"}')
     (tmp_path / "config.yaml").write_text(
@@ -205,6 +208,7 @@ def test_colours_are_those_of_the_page(tmp_path: Path, capsys: pytest.CaptureFix
     assert "\x1b[48" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_report_can_be_written_again(tmp_path: Path) -> None:
     _, page, _ = asked("ponder", tmp_path, TEXTS)
     assert f"{tmp_path}/model</" in page, "what was asked"
@@ -255,6 +259,7 @@ def test_a_csv_with_semicolons_gets_one_with_semicolons(tmp_path: Path) -> None:
     assert found[1].count(";") == found[0].count(";") + 1  # the one within quotes
 
 
+@pytest.mark.slow
 def test_rows_of_json_stay_as_they_are(tmp_path: Path) -> None:
     rows = [{"id": 1, "sentence": "a cat", "more": {"a": [1]}}, {"sentence": None, "id": 2.5}]
     found = table("act", tmp_path, "mine.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -273,6 +278,7 @@ def test_pairs_of_lines_and_the_output_that_is_named(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_cells_are_unchanged_in_their_middle(tmp_path: Path) -> None:
     """Read back by pandas: but for what begins a formula, texts and numbers are those of the input."""
     notes = ["nice ;-) film", "-1,5", "=1+1", "a\n-b", "@you", "two\u2028lines\x85\x0c", "8\xa0375", "+5%", "-", "a\rb"]
@@ -293,6 +299,7 @@ def test_cells_are_unchanged_in_their_middle(tmp_path: Path) -> None:
     assert cells == [note.replace("\n", " ").replace("\r", " ") for note in expected]
 
 
+@pytest.mark.slow
 def test_a_text_is_cut_into_words_at_blanks(tmp_path: Path) -> None:
     found = table(
         "tagger", tmp_path, "mine.jsonl", json.dumps({"tokens": "8\xa0375  stop\tthe\u3000cat\n"}),
@@ -301,6 +308,7 @@ def test_a_text_is_cut_into_words_at_blanks(tmp_path: Path) -> None:
     assert [len(row["prediction"]) for row in found] == [3]
 
 
+@pytest.mark.slow
 def test_words_have_a_tag_each(tmp_path: Path) -> None:
     sentences = [["the", "naive", "cat's"], [], ["stop", "!"]]
     lines = "".join(json.dumps({"tokens": words}) + "\n" for words in sentences)
@@ -359,7 +367,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "overrides", "message"), MISTAKES)
+@pytest.mark.parametrize(("name", "content", "overrides", "message"), quick_one_in(2, MISTAKES))
 def test_mistakes_in_tables(name: str, content: str, overrides: list[str], message: str, tmp_path: Path) -> None:
     overrides = [override.replace("FOLDER", str(tmp_path)) for override in overrides]
     with pytest.raises((ConfigError, DataError), match=re.escape(message.replace("FOLDER", str(tmp_path)))) as caught:
@@ -392,17 +400,20 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [
-        'a, b: it\'s "so" (or not) = [x]?',
-        "a\\",
-        "it\\'s",
-        "${oc.env:HOME}",
-        "@file name.txt",
-        "5",
-        "true",
-        "'quoted'",
-        "ä",
-    ],
+    quick_one_in(
+        3,
+        [
+            'a, b: it\'s "so" (or not) = [x]?',
+            "a\\",
+            "it\\'s",
+            "${oc.env:HOME}",
+            "@file name.txt",
+            "5",
+            "true",
+            "'quoted'",
+            "ä",
+        ],
+    ),
 )
 def test_text_is_text_to_hydra(text: str) -> None:
     config = configured("ponder_tiny", "mode=predict", "checkpoint=x", quote_text_override(f"text={text}"))

@@ -11,6 +11,7 @@ import pytest
 
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.training.predictions_support import SMALL, run
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
 from tests.training.questions_support import settings as question_settings
@@ -45,7 +46,7 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
         assert [row["updates"] for row in rows] == [row["exit_step"] for row in rows]
 
 
-@pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
+@pytest.mark.parametrize("labels", quick_one_in(2, [None, ""]), ids=["no column", "empty labels"])
 def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]
@@ -120,6 +121,7 @@ def tagged(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_tagger_has_lists_over_words_of_which_some_were_cut_off(tmp_path: Path) -> None:
     small = [override for override in SMALL if "sequence_length" not in override]
     _, metrics, sets = run(

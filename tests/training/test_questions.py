@@ -20,9 +20,8 @@ from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.training.arguments import training_arguments
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 from tests.training.questions_support import settings, write
-from tests.training.support import assert_same_end, interrupted_after
 
 NO_DROPOUT = ("model.classifier_dropout_prob=0", "model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0")
 
@@ -41,8 +40,11 @@ def figures(directory: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("root", "overrides", "classes", "auto"), [
-    ("act_squad", ("dataset=squad_v2", "trainer=albert_squad_v2"),
-     ["all", "correct", "wrong", "question", "context", "answer", "cls", "sep"], AutoModelForQuestionAnswering),
+    pytest.param(
+        "act_squad", ("dataset=squad_v2", "trainer=albert_squad_v2"),
+        ["all", "correct", "wrong", "question", "context", "answer", "cls", "sep"], AutoModelForQuestionAnswering,
+        marks=pytest.mark.slow,
+    ),
     ("act_swag", (), ["all", "correct", "wrong", "right", "other", "taken", "context", "ending", "cls", "sep"],
      AutoModelForMultipleChoice),
 ])  # fmt: skip
@@ -79,7 +81,8 @@ def test_a_run_trains_reports_and_is_evaluated_again(
     assert tasks.run(again) == pytest.approx(metric)
 
 
-@pytest.mark.parametrize("root", mostly_slow(["act_squad", "act_swag"], lambda root: root == "act_swag"))
+@pytest.mark.slow
+@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
 def test_a_budget_holds_and_is_fitted(root: str, tmp_path: Path) -> None:
     readouts = ("model.readout_weight=0.5",) if root == "act_swag" else ()
     held = ("model.act_penalty=0", "budget.target=2", *readouts)
@@ -107,17 +110,6 @@ def test_no_question_is_both_fitted_and_measured_on(tmp_path: Path) -> None:
     assert set(evaluation.report().predictions) == {examples.text(question).id for question in measured}
 
 
-@pytest.mark.slow
-def test_a_resumed_run_is_the_one_that_was_never_stopped(tmp_path: Path) -> None:
-    given = ("trainer.max_steps=4", "trainer.save_total_limit=null", "trainer.eval_strategy=no",
-             "trainer.save_strategy=steps", "trainer.load_best_model_at_end=false",
-             "model.hidden_dropout_prob=0.1")  # fmt: skip
-    (whole,), _ = run(tmp_path, "act_squad", *given)
-    stopped = interrupted_after(2, whole, tmp_path / "stopped")
-    run(tmp_path, "act_squad", *given, f"resume={stopped}")
-    assert_same_end(stopped, whole)
-
-
 def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tuple[DepthTrainer, ExperimentConfig]:
     """A trainer as the task assembles it, without the run's folder."""
     config = configured(root, *settings(tmp_path, root, *overrides, **table))
@@ -130,7 +122,7 @@ def trainer_of(tmp_path: Path, root: str, *overrides: str, **table: Any) -> tupl
     return trainer, config
 
 
-@pytest.mark.parametrize("root", ["act_squad", "act_swag"])
+@pytest.mark.parametrize("root", quick_one_in(2, ["act_swag", "act_squad"]))
 def test_evaluation_does_not_depend_on_its_batch_size(root: str, tmp_path: Path) -> None:
     trainer, _ = trainer_of(tmp_path, root)
     small = trainer.evaluate()

@@ -37,6 +37,7 @@ def test_a_language_model_is_trained_reported_and_fitted(tmp_path: Path) -> None
     assert shallow["mean"] < deep["mean"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("router", [
     (),
     pytest.param(("model.router=token", "model.balance=bias", "model.bias_step=0.1"), marks=pytest.mark.slow),

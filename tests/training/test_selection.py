@@ -32,6 +32,7 @@ def settings(tmp_path: Path, *overrides: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_loss_that_selects_keeps_the_model_with_the_lowest(tmp_path: Path) -> None:
     """huggingface/transformers#31142: the worst model was kept where a loss selects among settings for a score."""
     given = settings(tmp_path, "trainer.metric_for_best_model=eval_loss", "trainer.learning_rate=0.01")

@@ -11,7 +11,7 @@ from transformers import AutoModelForPreTraining, AutoTokenizer
 from adadepth import tasks
 from adadepth.cli.checks.measures import may_be_logged
 from tests.configs.support import NEEDS, OPTIONS, configured, home
-from tests.marks_support import mostly_slow, quick_one_in
+from tests.marks_support import mostly_slow
 
 ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 
@@ -19,13 +19,8 @@ ROOTS = {"act_tiny": 6, "act_small": 12, "act_base": 24, "act_wikitext2": 6}
 ONLINE = {("dataset", "wikitext103"), ("dataset", "wikipedia_bookcorpus"), ("tokenizer", "albert")}
 # Options that make several runs; they are tested under tests/cli.
 SWEEPS = {("sweep", "penalty"), ("sweep", "optuna_penalty")}
-# Options of a package that `make install` leaves out and `make test-slow` brings.
-FURTHER_PACKAGES = {("logger", "comet"), ("logger", "mlflow"), ("logger", "trackio")}
 OURS = [option for option in OPTIONS if home(*option) == "act_tiny" and option[0] != "debug"]
 TRIED = [option for option in OURS if option not in ONLINE | SWEEPS]
-# Of every group the first that needs no further package; tests/configs composes and checks them all.
-FIRST = {group: (group, option) for group, option in reversed(TRIED) if (group, option) not in FURTHER_PACKAGES}
-RUNNABLE = mostly_slow(TRIED, lambda option: option in FIRST.values())
 
 
 def run(tmp_path, root, *overrides):
@@ -46,7 +41,7 @@ def wikitext2(tmp_path):
     return [f"dataset.path={folder}", "tokenizer.vocab_size=50"]
 
 
-@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root in ("act_tiny", "act_wikitext2")))
+@pytest.mark.parametrize("root", mostly_slow(ROOTS, lambda root: root == "act_tiny"))
 def test_root(root, tmp_path):
     given = wikitext2(tmp_path) if root == "act_wikitext2" else []
     directory, metric = run(tmp_path, root, *given)
@@ -73,7 +68,8 @@ def test_root(root, tmp_path):
     assert outputs.updates.shape == encoded["input_ids"].shape
 
 
-@pytest.mark.parametrize(("group", "option"), quick_one_in(9, RUNNABLE))
+@pytest.mark.slow
+@pytest.mark.parametrize(("group", "option"), TRIED)
 def test_option(group, option, tmp_path):
     overrides = [f"{group}={option}"]
     if option == "text":

@@ -14,7 +14,6 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.metrics.task_metrics import score_tagging
 from tests.configs.support import configured
 from tests.pages_support import check_costs
-from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.data.tokenizers_support import tokenizer
 
 NAMES = ["O", "B-PER", "I-PER", "B-LOC"]
@@ -74,6 +73,7 @@ def expected_quality(folder: Path) -> dict[str, float]:
     return score_tagging(["entity_f1", "token_accuracy"], found, gold)
 
 
+@pytest.mark.slow
 def test_a_tagger_is_evaluated_as_it_is(folder: Path, tmp_path: Path) -> None:
     """No model is named in training's place, and the tokenizer is the checkpoint's own."""
     directory, metrics = run(
@@ -105,15 +105,6 @@ def test_training_starts_from_its_head_and_is_evaluated_again(folder: Path, tmp_
 
 
 @pytest.mark.slow
-def test_an_interrupted_training_goes_on(folder: Path, tmp_path: Path) -> None:
-    given = (f"model.pretrained={folder}/tagger", "trainer.eval_strategy=steps", "trainer.eval_steps=1",
-             "trainer.save_strategy=steps", "trainer.save_steps=1", "trainer.save_total_limit=null")  # fmt: skip
-    whole, _ = run(folder, tmp_path / "whole", *given, "trainer.max_steps=4")
-    stopped = interrupted_after(2, whole, tmp_path / "stopped")
-    run(folder, tmp_path / "stopped", *given, "trainer.max_steps=4", f"resume={stopped}")
-    assert_same_end(stopped, whole)
-
-
 def test_sentences_are_classified(tmp_path: Path, folder: Path) -> None:
     """The blocks of the tagger under a new head for sequences."""
     config = configured(

@@ -34,6 +34,7 @@ def recorded_batches(trainer):
     return seen
 
 
+@pytest.mark.slow
 def test_epochs_differ_and_resume_is_exact(tmp_path, stream):
     overrides = (*stream, "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null")
     whole = tiny_trainer(tmp_path / "whole", *overrides, "trainer.max_steps=24")
