@@ -15,7 +15,7 @@ from tests.marks_support import mostly_slow
 from tests.unit.models.adalayers_support import BASES, DEPTH, HEAD, save_base, set_scores, texts
 
 
-@pytest.fixture(scope="module", params=mostly_slow(BASES, ("bert", "albert", "bart", "t5").__contains__))
+@pytest.fixture(scope="module", params=mostly_slow(BASES, ("bert", "t5").__contains__))
 def base(request, tmp_path_factory):
     return save_base(request.param, tmp_path_factory.mktemp(request.param))
 

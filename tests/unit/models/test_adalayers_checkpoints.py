@@ -28,7 +28,7 @@ def names_in(folder):
 @pytest.mark.parametrize(
     ("auto", "own"),
     quick_one_in(
-        4,
+        8,
         [
             (AutoModelForSequenceClassification, AdaLayersForSequenceClassification),
             (AutoModelForTokenClassification, AdaLayersForTokenClassification),
@@ -75,6 +75,7 @@ def test_states_of_a_base_that_was_trained_have_another_key(tmp_path):
     assert keys[0] == pretrained.states_key != keys[1]
 
 
+@pytest.mark.slow
 def test_a_frozen_base_is_saved_when_it_is_asked_for_or_lies_nowhere_else(tmp_path):
     base = save_base("t5", tmp_path / "base")
     model = AdaLayersForSequenceClassification.from_base(base, **HEAD)
@@ -136,7 +137,7 @@ def test_the_trainers_checkpoint_state_loads_without_complaint(tmp_path):
         model.truncate(0.01)
 
 
-@pytest.mark.parametrize("kind", ["bert", "bart"])
+@pytest.mark.parametrize("kind", quick_one_in(2, ["bert", "bart"]))
 def test_an_originals_base_becomes_an_encoder(kind, tmp_path):
     from transformers import AutoModel
 

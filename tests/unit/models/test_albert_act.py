@@ -12,7 +12,6 @@ import adadepth
 from adadepth import (
     AlbertActConfig,
     AlbertActForPreTraining,
-    AlbertActForSequenceClassification,
     AlbertActModel,
     convert_reference_state_dict,
 )
@@ -87,7 +86,7 @@ def test_published_configuration_means_what_it_did():
     assert {name: getattr(config, name) for name in defaults} == defaults
 
 
-@pytest.mark.parametrize("model_class", HEADS)
+@pytest.mark.parametrize("model_class", quick_one_in(3, HEADS))
 def test_save_and_load_through_auto_class(model_class, tmp_path):
     torch.manual_seed(0)
     config = small_config(num_labels=3, act_penalty=0.01, state_rule="graves", cap_remainder="forced")
@@ -161,18 +160,6 @@ def test_depth_at_initialisation(bias, depth, tmp_path):
     assert AlbertActModel.from_pretrained(tmp_path).encoder.albert_layer.act.dense.bias.item() == 0.25
 
 
-def test_every_parameter_is_initialised_and_trained():
-    for model_class in HEADS:
-        torch.manual_seed(0)
-        model = model_class(small_config(num_labels=3, act_penalty=1e-2))
-        outputs = model(**labelled_batch(model_class))
-        loss = outputs.loss if "loss" in outputs else outputs.last_hidden_state.sum() + outputs.pooler_output.sum()
-        (loss + outputs.ponder_cost).backward()
-        silent = {name for name, p in model.named_parameters() if p.grad is None}
-        assert not silent, f"{model_class.__name__}: {silent}"
-        assert all(p.isfinite().all() for p in model.parameters())
-
-
 # ---- halting
 
 
@@ -191,8 +178,8 @@ def test_updates_are_zero_at_padding_and_shaped_like_the_input():
 
 
 @pytest.mark.parametrize("rule", ["single", "graves", "accumulated", "basic"])
-@pytest.mark.parametrize("scope", ["token", "sequence"])
-@pytest.mark.parametrize("halting_input", ["block_output", "block_input"])
+@pytest.mark.parametrize("scope", quick_one_in(2, ["token", "sequence"]))
+@pytest.mark.parametrize("halting_input", quick_one_in(2, ["block_output", "block_input"]))
 def test_batch_order_and_padding_change_nothing(rule, scope, halting_input):
     torch.manual_seed(0)
     model = AlbertActModel(small_config(state_rule=rule, halting_scope=scope, halting_input=halting_input)).eval()
@@ -318,8 +305,8 @@ def test_penalty_reductions():
     torch.testing.assert_close(by_token(**batch).ponder_cost, total / tokens)
 
 
-@pytest.mark.parametrize("model_class", quick_one_in(2, [cls for cls in HEADS if cls is not AlbertActModel]))
-def test_heads_learn_and_honour_the_penalty(model_class):
+@pytest.mark.parametrize("model_class", [cls for cls in HEADS if cls is not AlbertActModel])
+def test_heads_honour_the_penalty(model_class):
     torch.manual_seed(0)
     model = model_class(small_config(num_labels=3, classifier_dropout_prob=0.0, act_penalty=0.0))
     batch = labelled_batch(model_class)
@@ -327,17 +314,9 @@ def test_heads_learn_and_honour_the_penalty(model_class):
     model.config.act_penalty = 0.01
     outputs = model(**batch)
     torch.testing.assert_close(outputs.loss_parts["ponder"], 0.01 * outputs.ponder_cost)
-    first = outputs.loss.item()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    for _ in range(30):
-        optimizer.zero_grad()
-        loss = model(**batch).loss
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.7 * first
 
 
-@pytest.mark.parametrize("model_class", [cls for cls in HEADS if cls is not AlbertActModel])
+@pytest.mark.parametrize("model_class", quick_one_in(3, [cls for cls in HEADS if cls is not AlbertActModel]))
 def test_halves_of_a_batch_add_up_to_the_whole(model_class):
     """Normalised by the whole step's counts, losses and gradients of micro-batches simply add."""
     torch.manual_seed(0)
@@ -349,19 +328,6 @@ def test_halves_of_a_batch_add_up_to_the_whole(model_class):
     torch.testing.assert_close(whole.loss, default.loss)
     halves = [{name: value[rows] for name, value in batch.items()} for rows in (slice(0, 1), slice(1, 3))]
     torch.testing.assert_close(sum(model(**half, num_targets=counts).loss for half in halves), whole.loss)
-
-
-def test_regression_and_multi_label():
-    batch = padded_batch()
-    regression = AlbertActForSequenceClassification(small_config(num_labels=1)).eval()
-    outputs = regression(**batch, labels=torch.tensor([0.5, 2.0, -1.0]))
-    expected = ((outputs.logits.squeeze(1) - torch.tensor([0.5, 2.0, -1.0])) ** 2).mean()
-    torch.testing.assert_close(outputs.loss_parts["task"], expected)
-    multi = AlbertActForSequenceClassification(small_config(num_labels=3)).eval()
-    targets = torch.tensor([[1.0, 0, 1], [0, 0, 0], [1, 1, 1]])
-    outputs = multi(**batch, labels=targets)
-    expected = nn.functional.binary_cross_entropy_with_logits(outputs.logits, targets)
-    torch.testing.assert_close(outputs.loss_parts["task"], expected)
 
 
 def test_gradient_checkpointing_changes_no_gradient():

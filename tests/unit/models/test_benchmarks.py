@@ -16,6 +16,7 @@ import torch
 
 from adadepth.runtime.hardware import describe_machine
 from tests.figures_support import inked
+from tests.marks_support import quick_one_in
 from tests.scripts_support import ROOT, load_script
 from tests.unit.models.trm_support import puzzles, small
 
@@ -43,6 +44,7 @@ def run(
 # ---- par.py
 
 
+@pytest.mark.slow
 def test_par_prints_and_writes_all_parts(script: Any, run: Any, tmp_path: Path) -> None:
     benchmark = script("par")
     printed = run(benchmark, "--fast", "--json", tmp_path / "par.json")
@@ -77,7 +79,9 @@ def test_the_shapes_are_the_reference_s(script: Any) -> None:
 # ---- ponder_inference.py
 
 
-@pytest.mark.parametrize(("lengths", "exits"), [("full", "uniform"), ("mixed", "early"), ("mixed", "one-deep")])
+@pytest.mark.parametrize(
+    ("lengths", "exits"), quick_one_in(3, [("full", "uniform"), ("mixed", "early"), ("mixed", "one-deep")])
+)
 def test_ponder_measures_a_row(script: Any, lengths: str, exits: str) -> None:
     row = script("ponder_inference").measure(64, 8, lengths, exits, batch_size=8, repeats=1)
     assert row["predictions_identical"]
@@ -95,6 +99,7 @@ def ragged(script: Callable[[str], Any]) -> Any:
     return importlib.import_module("ragged_execution")
 
 
+@pytest.mark.slow
 def test_ragged_prints_and_writes_every_row(ragged: Any, run: Any, tmp_path: Path) -> None:
     printed = run(ragged, "--fast", "--depths", "published", "--padding", "--json", tmp_path / "ragged.json")
     report = json.loads((tmp_path / "ragged.json").read_text())
@@ -119,7 +124,7 @@ def test_ragged_prints_and_writes_every_row(ragged: Any, run: Any, tmp_path: Pat
     assert "ragged and dense, the same updates: 1 (target >= 1: met; " in printed[-1]
 
 
-@pytest.mark.parametrize("mode", ["inference", "training"])
+@pytest.mark.parametrize("mode", quick_one_in(2, ["inference", "training"]))
 def test_the_precision_of_an_accelerator(ragged: Any, monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     monkeypatch.setattr(ragged, "PRECISION", torch.bfloat16)
     case = ragged.Case(64, 6, "geometric", 3.8, 16, 2, False, mode)
@@ -180,6 +185,7 @@ def test_the_worst_row_is_judged(numbers: list[float], limit: dict[str, float], 
     assert line.startswith(f"text: {verdict}")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_the_figure_is_drawn_from_earlier_runs(ragged: Any, run: Any, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
@@ -200,6 +206,7 @@ def test_the_figure_is_drawn_from_earlier_runs(ragged: Any, run: Any, tmp_path: 
 # ---- speed_grid.py
 
 
+@pytest.mark.slow
 def test_every_cell_names_its_machine_and_what_the_work_allows(
     script: Any, run: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -15,6 +15,7 @@ from adadepth.models import contract
 from adadepth.models.contract import DepthModel
 from adadepth.models.registry import families, family
 from adadepth.models.validation import check_family, check_model
+from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.unit.models.every_model_support import BUILD, inputs_of
 
@@ -84,7 +85,7 @@ def own_of(model):
     return mixins | {name for name in members if inspect.getattr_static(type(model), name) is not DEFAULTS[name]}
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", quick_one_in(2, OWN))
 def test_a_model_is_what_it_declares(name):
     model = BUILD[name]().eval()
     assert isinstance(model, DepthModel)

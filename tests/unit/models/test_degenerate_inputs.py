@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import adadepth
+from tests.marks_support import quick_one_in
 from tests.models_support import small_config, small_multi_exit, small_ponder
 from tests.unit.models.adalayers_support import HEAD, save_base
 from tests.unit.models.par_xl_support import SMALL as PAR
@@ -50,7 +51,7 @@ MODELS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(params=quick_one_in(3, MODELS))
 def model(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     return MODELS[request.param](tmp_path).eval()
 

@@ -35,7 +35,7 @@ SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unti
 MOVES = {"supernet": 1, "sampled supernet": 1}  # the gates' noise, three numbers a block, to the device
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, ALL))
+@pytest.mark.parametrize("name", quick_one_in(7, ALL))
 def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name: str) -> None:
     torch.manual_seed(0)
     model = ALL[name]().train().to(ACCELERATOR)

@@ -14,7 +14,6 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 from adadepth import Pipeline, PonderAlbertForSequenceClassification
 from adadepth.errors import CheckpointError
 from adadepth.models.registry import families
-from tests.marks_support import mostly_slow
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 
@@ -58,12 +57,10 @@ def test_without_the_package_there_is_a_line_that_names_it(folder: Path, tmp_pat
     assert found.stderr.strip().splitlines()[-1] == f"ImportError: {told}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "imports",
-    mostly_slow(
-        ["import adadepth, transformers", "import transformers.pipelines, adadepth"],
-        lambda imports: imports.startswith("import adadepth"),
-    ),
+    ["import adadepth, transformers", "import transformers.pipelines, adadepth"],
 )
 def test_importing_the_package_is_enough(imports: str, folder: Path, tmp_path: Path) -> None:
     code = f"""

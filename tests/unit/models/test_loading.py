@@ -32,6 +32,7 @@ from adadepth.models.build import load_model
 from adadepth.models.folder import load_with_weights, read_config
 from adadepth.models.loading import StrictLoading
 from adadepth.models.registry import families, family, load
+from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_ponder
 from tests.unit.models.every_model_support import BUILD
 from tests.unit.models.looped.looped_support import small as small_looped
@@ -49,7 +50,7 @@ ENCODERS: dict[str, Callable[[], Any]] = {
 MODELS = BUILD | ENCODERS
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=quick_one_in(4, MODELS))
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Path]:
     """The class of a model, and its folder."""
     model, folder = MODELS[request.param](), tmp_path_factory.mktemp("written") / "model"

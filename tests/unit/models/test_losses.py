@@ -115,7 +115,7 @@ def divisor(labels: Tensor, targets: str) -> Tensor | int:
     return WEIGHTS[known].sum() if "weighted" in targets else len(known)
 
 
-@pytest.mark.parametrize(("kind", "targets"), quick_one_in(2, CASES))
+@pytest.mark.parametrize(("kind", "targets"), quick_one_in(5, CASES))
 def test_a_loss_is_torchs_whole_and_in_parts(kind: str, targets: str, tmp_path: Path) -> None:
     model, batch = made(kind, targets, tmp_path), batch_for(kind, targets)
     outputs, labels = model(**batch), batch["labels"].flatten(0, 1) if kind in TOKENS else batch["labels"]
@@ -141,7 +141,7 @@ def gradients(model: Any, batch: dict[str, Tensor], cuts: int) -> dict[str, Tens
     return {name: each.grad.clone() for name, each in model.named_parameters() if each.grad is not None}
 
 
-@pytest.mark.parametrize("kind", ["act", "ponder", "exits", "adalayers", *TOKENS])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["act", "ponder", "exits", "adalayers", *TOKENS]))
 def test_gradients_do_not_depend_on_how_a_batch_is_cut(kind: str, tmp_path: Path) -> None:
     model, batch = made(kind, "weighted classes", tmp_path), batch_for(kind)
     whole = gradients(model, batch, 1)
@@ -155,7 +155,7 @@ def test_focal_losses_do_not_depend_on_how_a_batch_is_cut(tmp_path: Path) -> Non
     torch.testing.assert_close(parts, whole, atol=1e-6, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", SEQUENCES)
+@pytest.mark.parametrize("kind", quick_one_in(3, SEQUENCES))
 def test_rows_without_a_target_count_for_nothing_and_a_wrong_class_is_named(kind: str, tmp_path: Path) -> None:
     model, batch = made(kind, "classes", tmp_path), batch_for(kind)
     without = {name: values[:7] for name, values in batch.items()}

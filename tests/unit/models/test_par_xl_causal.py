@@ -8,6 +8,7 @@ from transformers import AutoModel, DataCollatorForLanguageModeling, PreTrainedT
 
 from adadepth import ParXLModel
 from adadepth.errors import ConfigError, DataError
+from tests.marks_support import quick_one_in
 from tests.unit.models.par_xl_support import VOCABULARY, small_network, small_supernet, words
 
 NETWORKS = {
@@ -136,8 +137,8 @@ def padded_left(texts):
     return ids, mask
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("attention", quick_one_in(2, ["sdpa", "eager"]))
+@pytest.mark.parametrize("side", quick_one_in(2, ["left", "right"]))
 def test_padding_changes_no_real_token(model, side, attention):
     model.set_attn_implementation(attention)
     texts = [words(rows=1, length=length, seed=length)[0] for length in (3, 11, 1, 7)]

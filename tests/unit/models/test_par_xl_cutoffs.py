@@ -13,6 +13,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.models.par_xl.configuration import optimal_cutoffs, settle_cutoffs
 from adadepth.models.par_xl.family import ParXLSettings
+from tests.marks_support import quick_one_in
 
 HIDDEN = 8
 
@@ -26,7 +27,7 @@ def counted_operations(cutoffs, counts):
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("clusters", [2, 3, 4])
+@pytest.mark.parametrize("clusters", quick_one_in(3, [2, 3, 4]))
 @pytest.mark.parametrize("order", ["sorted", "mixed"])
 def test_no_other_cutoffs_multiply_less(clusters, order):
     """All cutoffs of ten words, each run on a text with their frequencies; ids need not be sorted for that."""
@@ -37,7 +38,7 @@ def test_no_other_cutoffs_multiply_less(clusters, order):
     assert every[tuple(optimal_cutoffs(counts, clusters))] == min(every.values())
 
 
-@pytest.mark.parametrize(("words", "clusters"), [(100, 3), (40, 4), (24, 5)])
+@pytest.mark.parametrize(("words", "clusters"), quick_one_in(3, [(100, 3), (40, 4), (24, 5)]))
 @pytest.mark.parametrize("exponent", [0, 3])
 def test_a_larger_vocabulary_by_the_formula(words, clusters, exponent):
     counts = np.random.default_rng(words).integers(1, 9, words) ** exponent

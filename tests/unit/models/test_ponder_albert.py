@@ -24,6 +24,7 @@ from adadepth import (
 from adadepth.data.text.special_tokens import Layout
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.halting.trace import DepthTrace, Execution
+from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, padded_batch, small_config, small_ponder
 
 HEADS = [
@@ -203,7 +204,7 @@ def test_checkpoints_that_cannot_be_used(tmp_path):
 # ---- heads
 
 
-@pytest.mark.parametrize("changes", HEADS)
+@pytest.mark.parametrize("changes", quick_one_in(4, HEADS))
 def test_every_parameter_is_initialised_and_trained(changes):
     torch.manual_seed(0)
     model = blank(num_labels=3, halt_bias_init=-2.5, **changes).train()
@@ -346,8 +347,8 @@ def tokenizer():
 PAIRS = [("a b", "c"), ("a", "b c d"), ("a b c d e f g h", "a b c"), ("a b c d", "e f g h"), ("h " * 9, "a " * 8)]
 
 
-@pytest.mark.parametrize("readout", ["tokens", "pooler"])
-@pytest.mark.parametrize("double", ["first", "both"])
+@pytest.mark.parametrize("readout", quick_one_in(2, ["tokens", "pooler"]))
+@pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
 def test_texts_equal_what_the_data_sets_build(tokenizer, readout, double):
     """Once in front, in both halves of a pair on request, the longer text cut first: as in the collated batches."""
     model = small_ponder(max_position_embeddings=10, readout=readout, double_cls_pairs=double)

@@ -11,6 +11,7 @@ from adadepth.models.albert_act.modeling import ragged_kernel
 from adadepth.models.albert_act.ragged import compute_repacking_threshold
 from adadepth.models.shared.albert import packed_attention
 from tests.albert_act_support import HEADS, labelled_batch
+from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_config, spread_depths
 
 CPU = torch.device("cpu")
@@ -32,7 +33,7 @@ def both(model, batch, **options):
     return outputs
 
 
-@pytest.mark.parametrize("model_class", [head for head in HEADS if head is not AlbertActModel])
+@pytest.mark.parametrize("model_class", quick_one_in(3, [head for head in HEADS if head is not AlbertActModel]))
 def test_every_head_has_the_same_loss_and_gradients(model_class):
     model = small_model(model_class, act_penalty=0.1, num_labels=3).eval()
     batch = labelled_batch(model_class)
@@ -121,6 +122,7 @@ def test_a_rule_whose_halted_states_move_is_refused_and_auto_runs_it_dense():
         ragged_kernel(config, 10**9, CPU, torch.float32, training=False)
 
 
+@pytest.mark.slow
 def test_attention_without_packed_queries():
     model = small_model()
     model.set_attn_implementation("flex_attention")

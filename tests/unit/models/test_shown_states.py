@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_multi_exit, small_ponder
 
 MAKERS = pytest.mark.parametrize("make", [small_ponder, small_multi_exit])
@@ -49,7 +50,7 @@ def test_states_of_rows_that_have_left_are_refused(make):
         make()(**padded_batch(), output_hidden_states=True, run_all_steps=False)
 
 
-@pytest.mark.parametrize("reentrant", [True, False])
+@pytest.mark.parametrize("reentrant", quick_one_in(2, [True, False]))
 @MAKERS
 def test_gradients_survive_checkpointing(make, reentrant):
     batch = padded_batch() | {"labels": torch.tensor([0, 1, 1])}

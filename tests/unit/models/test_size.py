@@ -73,6 +73,7 @@ def test_attention_counts_where_it_is_written_down() -> None:
     assert model.least_activations([3, 5], recomputed=True)["attention"] == 4 * (3**2 + 5**2)
 
 
+@pytest.mark.slow
 def test_a_run_with_such_a_batch_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = ("debug=default", "dataset.max_documents=12", "trainer.per_device_train_batch_size=64")
     monkeypatch.setattr(memory_check, "total_memory", lambda: 500_000)  # the model takes 390,000

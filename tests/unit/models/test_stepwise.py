@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_multi_exit, small_ponder
 
 LENGTHS = (10, 7, 2, 12, 5, 9, 3, 8)
@@ -16,7 +17,7 @@ def evaluate(model, batch, rule, **kwargs):
         return model(**batch, exit_rule=rule, generator=torch.Generator().manual_seed(3), **kwargs)
 
 
-@pytest.mark.parametrize(("make", "rule"), CASES)
+@pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
 def test_leaving_the_batch_changes_no_prediction(make, rule):
     model, batch = make(num_labels=3), padded_batch(LENGTHS)
     left, stayed = evaluate(model, batch, rule), evaluate(model, batch, rule, run_all_steps=True)
@@ -54,7 +55,7 @@ def test_the_cases_exercise_many_exits():
     assert torch.cdist(logits, logits).add(torch.eye(8)).min() > 1e-3, "rows must be told apart by their predictions"
 
 
-@pytest.mark.parametrize(("make", "rule"), CASES)
+@pytest.mark.parametrize(("make", "rule"), quick_one_in(4, CASES))
 def test_a_batch_equals_its_rows_alone(make, rule):
     model, batch = make(), padded_batch(LENGTHS)
     together = evaluate(model, batch, rule)
@@ -85,6 +86,7 @@ def test_every_step_computes_the_rows_that_still_run():
     assert outputs.trace.execution.computed.pairs.equal(running.sum(dim=1) * longest**2)
 
 
+@pytest.mark.slow
 def test_attention_that_cannot_be_packed_pads_its_rows():
     """FlexAttention has a mask of its own kind; the rows are then narrowed to a multiple of eight."""
     model, batch = (

@@ -88,7 +88,7 @@ def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
     assert torch.equal(trace.updates, DEPTH * valid.float())
 
 
-@pytest.mark.parametrize(("own", "wanted", "order"), [
+@pytest.mark.parametrize(("own", "wanted", "order"), quick_one_in(3, [
     (["O", "B-PER"], ["O", "B-PER"], [0, 1]),
     (["O", "B-PER", "B-LOC"], ["B-LOC", "O", "B-PER"], [2, 0, 1]),
     (["CONTRADICTION", "NEUTRAL", "ENTAILMENT"], ["entailment", "neutral", "contradiction"], [2, 1, 0]),
@@ -101,12 +101,12 @@ def test_logits_and_loss_are_transformers_own(kind, unit, tmp_path):
     (["O", "B-PER", "B-LOC"], ["O", "B-PER"], None),
     (["a", "A"], ["a", "b"], None),
     (["a", "A"], ["a"], None),
-])  # fmt: skip
+]))  # fmt: skip
 def test_classes_are_matched_by_name(own, wanted, order):
     assert match_class_order(own, wanted) == order
 
 
-@pytest.mark.parametrize(("kind", "unit"), quick_one_in(3, product(KINDS, HEADS)))
+@pytest.mark.parametrize(("kind", "unit"), quick_one_in(6, product(KINDS, HEADS)))
 def test_a_head_in_another_order_predicts_the_same_names(kind, unit, tmp_path):
     theirs, batch = save(tmp_path, kind, unit), texts()
     ours = HEADS[unit][1].from_pretrained(tmp_path)
@@ -177,7 +177,7 @@ def test_training_goes_on_with_a_head_of_the_same_classes(tmp_path):
         torch.testing.assert_close(model(**batch).logits, theirs(**batch).logits[..., [1, 2, 0]])
 
 
-@pytest.mark.parametrize("names", [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]])
+@pytest.mark.parametrize("names", quick_one_in(2, [["O", "B-LOC", "I-LOC"], ["O", "B-LOC"]]))
 def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, caplog):
     """Even where as many classes have other names, nothing of the old head is left; the blocks are."""
     theirs = save(tmp_path)
@@ -190,7 +190,7 @@ def test_training_begins_with_a_new_head_for_other_classes(names, tmp_path, capl
     assert list(model.config.id2label.values()) == names
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, KINDS))
+@pytest.mark.parametrize("kind", quick_one_in(6, KINDS))
 @pytest.mark.parametrize(("unit", "problem"), [("token", "tagging"), ("sequence", "classification")])
 def test_training_begins_with_a_new_head_on_a_bare_model(kind, unit, problem, tmp_path, caplog):
     torch.manual_seed(0)

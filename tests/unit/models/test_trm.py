@@ -22,6 +22,7 @@ from adadepth.models.trm.modeling import (
     step_macs,
 )
 from adadepth.models.trm.network import init_truncated_normal
+from tests.marks_support import quick_one_in
 from tests.unit.models.trm_support import CELLS, HEADS, SYMBOLS, WIDTH, puzzles, small
 
 MIXINGS = ["attention", "positions"]
@@ -98,7 +99,7 @@ def plain_loss(logits: Tensor, q: Tensor, labels: Tensor) -> Tensor:
     return total + 0.5 * functional.binary_cross_entropy_with_logits(q, q.new_tensor(float(right)))
 
 
-@pytest.mark.parametrize("mixing", MIXINGS)
+@pytest.mark.parametrize("mixing", quick_one_in(2, MIXINGS))
 def test_training_in_slots_is_a_plain_loop(mixing: str) -> None:
     """States, loss and gradients of every update; a slot whose puzzle has halted holds the new batch's from then on."""
     model, rows = small(mixing=mixing).double().train(), 3  # in float32 rounding errors grow from cycle to cycle

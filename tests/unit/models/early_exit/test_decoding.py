@@ -49,7 +49,7 @@ def with_diverse_exits(base: str = "llama", **fields: Any) -> Any:
     return model
 
 
-@pytest.mark.parametrize("base", quick_one_in(3, DECODERS))
+@pytest.mark.parametrize("base", quick_one_in(6, DECODERS))
 def test_waiting_tokens_change_no_prediction(base: str) -> None:
     model = with_diverse_exits(base)
     positions = (LEFT.cumsum(1) - 1).clamp(min=0)
@@ -113,7 +113,7 @@ def run_frozen(model: Any, ids: Tensor, rule: str) -> tuple[Tensor, Tensor]:
     return model.read_exits(states, exits), exits
 
 
-@pytest.mark.parametrize("base", quick_one_in(3, DECODERS))
+@pytest.mark.parametrize("base", quick_one_in(6, DECODERS))
 def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> None:
     model = with_diverse_exits(base)
     expected, exits = run_frozen(model, IDS, RULE)
@@ -124,7 +124,7 @@ def test_frozen_states_are_read_by_the_layers_that_a_token_skips(base: str) -> N
         near(logits, expected)
 
 
-@pytest.mark.parametrize("policy", ["frozen", "deferred"])
+@pytest.mark.parametrize("policy", quick_one_in(2, ["frozen", "deferred"]))
 def test_a_padded_text_is_decoded_as_it_is_alone(policy: str) -> None:
     model = with_diverse_exits()
     logits, exits, _ = decode(model, policy, (5, 1, 1, 1, 1))
@@ -169,7 +169,7 @@ def test_exits_save_the_work_that_the_trace_says(policy: str) -> None:
     assert float(work[1]) == LAYERS * (IDS.numel() * macs + pairs)
 
 
-@pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
+@pytest.mark.parametrize("options", quick_one_in(3, [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}]))
 def test_generation_with_waiting_tokens_is_that_of_all_layers(options: dict[str, Any]) -> None:
     model = with_diverse_exits()
     texts = []
@@ -189,8 +189,8 @@ def test_generation_with_frozen_states_is_that_without_a_cache() -> None:
     assert torch.equal(found, ids)
 
 
-@pytest.mark.parametrize("policy", ["all", "deferred"])
-@pytest.mark.parametrize("layer", [1, 3])
+@pytest.mark.parametrize("policy", quick_one_in(2, ["all", "deferred"]))
+@pytest.mark.parametrize("layer", quick_one_in(2, [1, 3]))
 def test_drafts_of_an_early_exit_give_the_text_of_full_depth(layer: int, policy: str) -> None:
     model = small(cache_policy=policy)
     expected = model.generate(IDS[:1], max_new_tokens=15, cache_policy="all")

@@ -57,7 +57,13 @@ CASES += [(MASKED, kind) for kind in ENCODERS]
 CASES += [(TEXTS, kind) for kind in (*ENCODERS, *DECODERS)]
 CASES += [(TOKENS, kind) for kind in (*ENCODERS, *DECODERS) if kind != "olmo2"]
 IDS_OF_CASES = [f"{head.__name__.removeprefix('EarlyExitFor')} {kind}" for head, kind in CASES]
-HEADS_ALIKE = {(TEXTS, kind) for kind in DECODERS[1:]} | {(TOKENS, kind) for kind in (*ENCODERS, *DECODERS)[1:]}
+QUICK = [
+    *((LANGUAGE, kind) for kind in DECODERS),
+    (MASKED, "bert"),
+    (TEXTS, "modernbert"),
+    (TEXTS, "llama"),
+    (TOKENS, "bert"),
+]
 
 
 def read_real(logits: torch.Tensor) -> torch.Tensor:
@@ -65,7 +71,7 @@ def read_real(logits: torch.Tensor) -> torch.Tensor:
     return logits if logits.dim() == 2 else logits[MASK.bool()]
 
 
-@pytest.mark.parametrize(("head", "kind"), mostly_slow(CASES, lambda case: case not in HEADS_ALIKE), ids=IDS_OF_CASES)
+@pytest.mark.parametrize(("head", "kind"), mostly_slow(CASES, lambda case: case in QUICK), ids=IDS_OF_CASES)
 @torch.no_grad()
 def test_all_layers_are_the_model_of_transformers_and_an_exit_is_one_of_its_first_layers(head: Any, kind: str) -> None:
     model = small(head, kind, num_labels=3)
@@ -101,7 +107,7 @@ def test_an_exit_has_the_weights_that_it_is_given(heads: str) -> None:
     near(found.logits, every[rows, tokens, found.exit_steps - 1])
 
 
-@pytest.mark.parametrize(("head", "kind"), quick_one_in(2, [
+@pytest.mark.parametrize(("head", "kind"), quick_one_in(3, [
     (TEXTS, "bert"), (TEXTS, "modernbert"), (TOKENS, "gemma2"), (TOKENS, "bert"), (LANGUAGE, "llama"),
     (LANGUAGE, "gemma2"), (TEXTS, "albert"), (TEXTS, "qwen2"), (MASKED, "electra"), (MASKED, "albert"),
 ]))  # fmt: skip
@@ -143,7 +149,7 @@ def test_work_is_that_of_the_layers() -> None:
     near(work.executed, torch.tensor(3.0 * LENGTH * (layer + 2 * WIDTH * LENGTH)))
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "smollm3"])
+@pytest.mark.parametrize("kind", quick_one_in(2, ["llama", "gemma2", "smollm3"]))
 @torch.no_grad()
 def test_it_generates_as_transformers_does(kind: str) -> None:
     model = small(LANGUAGE, kind)
@@ -172,10 +178,10 @@ def test_documents_beside_each_other_are_documents_alone() -> None:
             model(IDS, documents=documents, **options)
 
 
-@pytest.mark.parametrize("fields", [
+@pytest.mark.parametrize("fields", quick_one_in(3, [
     {"exit_heads": "own", "exit_layers": [1, 2]}, {"base": "gemma2"}, {"exit_heads": "mlp", "trains": "exits"},
     {"exit_heads": "norm", "base": "qwen3", "tie_word_embeddings": True},
-], ids=str)  # fmt: skip
+]), ids=str)  # fmt: skip
 @torch.no_grad()
 def test_it_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
     model = small(**fields)
@@ -190,9 +196,9 @@ def test_it_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
     assert trained == {name for name, weight in model.named_parameters() if weight.requires_grad}
 
 
-@pytest.mark.parametrize("fields", [
+@pytest.mark.parametrize("fields", quick_one_in(3, [
     {"exit_heads": "own"}, {"exit_heads": "mlp", "tie_word_embeddings": True}, {"exit_heads": "shared"},
-], ids=str)  # fmt: skip
+]), ids=str)  # fmt: skip
 @torch.no_grad()
 def test_a_resized_model_keeps_its_predictions_and_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
     model = small(**fields)
@@ -215,10 +221,10 @@ def test_chosen_states_and_tuples_follow_the_fields() -> None:
     assert [state is None for state in output[1]] == [False, True, True, True, False]
 
 
-@pytest.mark.parametrize("fields", [
+@pytest.mark.parametrize("fields", quick_one_in(4, [
     {"base": "bert", "exit_heads": "own"}, {"base": "albert", "exit_heads": "norm"}, {"base": "roberta"},
     {"base": "modernbert", "exit_heads": "mlp", "trains": "exits"},
-], ids=str)  # fmt: skip
+]), ids=str)  # fmt: skip
 @torch.no_grad()
 def test_a_model_of_masked_words_is_saved_and_loaded(fields: dict[str, Any], tmp_path: Path) -> None:
     model = small(MASKED, **fields)
@@ -259,7 +265,7 @@ def save_stock(kind: str, folder: Path, head: Any = LANGUAGE, **fields: Any) -> 
     return stock
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["llama", "qwen3", "gemma2"]))
 @torch.no_grad()
 def test_exits_of_a_pretrained_decoder_begin_as_its_last_one(kind: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path)
@@ -281,7 +287,7 @@ def test_exits_of_a_pretrained_decoder_begin_as_its_last_one(kind: str, tmp_path
         build_language_model(EarlyExitSettings(pretrained=str(tmp_path)), 60)
 
 
-@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("tied", quick_one_in(2, [True, False]))
 @torch.no_grad()
 def test_a_folder_as_layerskip_is_published(tied: bool, tmp_path: Path) -> None:
     """Plain Llama in bfloat16 with scaled rotary positions; Llama 3.2 also ties the matrices of words."""
@@ -304,7 +310,7 @@ def test_a_folder_as_layerskip_is_published(tied: bool, tmp_path: Path) -> None:
         add_exits(str(tmp_path), exit_layers=[5])
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "qwen2"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["bert", "roberta", "qwen2"]))
 @torch.no_grad()
 def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> None:
     stock = save_stock(kind, tmp_path, TOKENS if kind == "bert" else TEXTS, num_labels=2)
@@ -359,6 +365,7 @@ def test_weights_of_zero_are_refused() -> None:
         EarlyExitConfig(exit_weights="layerskip", num_hidden_layers=1)
 
 
+@pytest.mark.slow
 def test_words_are_exported_with_a_fixed_exit_only() -> None:
     model = small(exit_rule="margin:0.5")
     with pytest.raises(
@@ -367,7 +374,7 @@ def test_words_are_exported_with_a_fixed_exit_only() -> None:
         torch.export.export(model, (), {"input_ids": IDS})
 
 
-@pytest.mark.parametrize("base", ["bert", "modernbert", "distilbert", "llama"])
+@pytest.mark.parametrize("base", quick_one_in(3, ["bert", "modernbert", "distilbert", "llama"]))
 def test_dropout_is_that_of_the_setting_everywhere(base: str, tmp_path: Path) -> None:
     model_class = LANGUAGE if base == "llama" else TEXTS
     model = small(model_class, base, dropout=0.3)

@@ -9,6 +9,7 @@ import torch
 
 from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
 from adadepth.errors import ConfigError
+from tests.marks_support import quick_one_in
 from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, near, small
 
 LABELS = torch.tensor([0, 2, 1])
@@ -47,7 +48,7 @@ def collect(model: Any, head: str) -> tuple[list[torch.Tensor], list[torch.Tenso
     return [part[real] for part in logits], [part[real] for part in gates], labels[real]
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", quick_one_in(2, HEADS))
 def test_the_gate_learns_whether_early_predictions_are_right(head: str) -> None:
     model = build(head)
     logits, gates, targets = collect(model, head)
@@ -66,7 +67,7 @@ def test_the_gate_learns_whether_early_predictions_are_right(head: str) -> None:
     assert touched == {"gate.weight", "gate.bias"}
 
 
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("head", quick_one_in(2, HEADS))
 def test_units_exit_where_the_gate_says_right(head: str) -> None:
     model = build(head)
     _, gates, _ = collect(model, head)

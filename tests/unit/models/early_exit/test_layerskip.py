@@ -56,6 +56,7 @@ def test_exits_may_be_fewer_and_have_a_rule(published: Path) -> None:
         EarlyExitForCausalLM.from_pretrained(published, exit_layers=[6])
 
 
+@pytest.mark.slow
 def test_drafts_change_no_token(published: Path) -> None:
     model = EarlyExitForCausalLM.from_pretrained(published)
     assert model.generation_config.eos_token_id == model.config.eos_token_id
@@ -137,6 +138,7 @@ def test_settings_of_the_network_are_not_changed(published: Path, monkeypatch: A
             tasks.run(configured("exit_tiny", *command))
 
 
+@pytest.mark.slow
 def test_another_family_is_one_line(published: Path) -> None:
     with pytest.raises(CheckpointError, match="type llama, not looped; add model=early_exit_mini"):
         tasks.run(configured("loop_tiny", "mode=predict", f"checkpoint={published}", "text=a cat"))
@@ -159,6 +161,7 @@ def test_the_page_serves_it(published: Path) -> None:
     assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
 
 
+@pytest.mark.slow
 def test_the_command_that_trains_it_further_reads_it() -> None:
     commands = (Path(__file__).parents[4] / "docs" / "early_exit.md").read_text(encoding="utf-8").splitlines()
     (command,) = (line for line in commands if "model=published_layerskip" in line and line.startswith("python"))
@@ -168,6 +171,7 @@ def test_the_command_that_trains_it_further_reads_it() -> None:
     assert (model.exit_layers, model.exit_heads, model.trains) == (None, "shared", "all")
 
 
+@pytest.mark.slow
 def test_training_begins_with_it(published: Path) -> None:
     settings = configured("exit_tiny", "model=published_layerskip", f"model.pretrained={published}").model
     model = build_language_model(settings, len(tokenizer("roberta"))).eval()

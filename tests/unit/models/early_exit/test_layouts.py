@@ -21,7 +21,7 @@ SCALED = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_fac
           "original_max_position_embeddings": 16}  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "is_tied"), quick_one_in(3, product(DECODERS, (False, True))))
+@pytest.mark.parametrize(("kind", "is_tied"), quick_one_in(5, product(DECODERS, (False, True))))
 @torch.no_grad()
 def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp_path: Path) -> None:
     model = small(base=kind, tie_word_embeddings=is_tied, num_key_value_heads=2, exit_layers=[2])

@@ -18,6 +18,7 @@ from adadepth import (
 )
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
 from adadepth.models.shared import causal
+from tests.marks_support import quick_one_in
 from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -114,9 +115,9 @@ def compute_expected(model: Any, weights: list[float], temperature: float) -> tu
     return task, apart
 
 
-@pytest.mark.parametrize(("head", "base"), [
+@pytest.mark.parametrize(("head", "base"), quick_one_in(2, [
     (LANGUAGE, "llama"), (TEXTS, "llama"), (TOKENS, "llama"), (MASKED, "roberta"), (MASKED, "albert"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_loss_is_a_sum_over_exits(head: Any, base: str) -> None:
     fields = {"exit_weights": "layerskip", "exit_scale": 0.3, "distillation": 0.7, "distillation_temperature": 2.0}
     model = small(head, base, num_labels=3, exit_heads="own", **fields)

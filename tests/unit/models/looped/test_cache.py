@@ -62,7 +62,7 @@ def test_every_policy_is_what_its_definition_says(kind: str, policy: str) -> Non
         near(logits[0], expected, 2e-6)
 
 
-@pytest.mark.parametrize(("family", "policy"), quick_one_in(3, product(["llama", "qwen2"], POLICIES)))
+@pytest.mark.parametrize(("family", "policy"), quick_one_in(7, product(["llama", "qwen2"], POLICIES)))
 def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy: str) -> None:
     torch.manual_seed(5)
     config_class, model_class = {
@@ -91,7 +91,7 @@ def test_layers_of_other_decoders_keep_what_the_policy_says(family: str, policy:
 
 @pytest.mark.parametrize(
     ("policy", "attention"),
-    quick_one_in(2, [*((policy, "sdpa") for policy in POLICIES), ("frozen", "eager"), ("mean", "eager")]),
+    quick_one_in(4, [*((policy, "sdpa") for policy in POLICIES), ("frozen", "eager"), ("mean", "eager")]),
 )
 def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention: str) -> None:
     model = small(**KINDS["huginn"])
@@ -121,7 +121,7 @@ def test_a_batch_is_its_rows_and_padding_changes_nothing(policy: str, attention:
     assert both[1, 13:].equal(short[0, 7:])
 
 
-@pytest.mark.parametrize(("policy", "rule"), quick_one_in(2, product(EVERY_POLICY, RULES)))
+@pytest.mark.parametrize(("policy", "rule"), quick_one_in(5, product(EVERY_POLICY, RULES)))
 def test_greedy_generation_is_a_plain_loop(policy: str, rule: str) -> None:
     model = small(**KINDS["ouro"]).double()
     found = model.generate(IDS[:1], max_new_tokens=5, do_sample=False, exit_rule=rule, cache_policy=policy)
@@ -129,7 +129,7 @@ def test_greedy_generation_is_a_plain_loop(policy: str, rule: str) -> None:
     assert found[0, IDS.shape[1] :].tolist() == expected
 
 
-@pytest.mark.parametrize("policy", ["frozen", "mean", "ring:2"])
+@pytest.mark.parametrize("policy", quick_one_in(3, ["frozen", "mean", "ring:2"]))
 def test_draws_and_beams_are_those_of_their_definition(policy: str) -> None:
     """As without compaction and without views: the caches' rows are reordered, and every step begins with a copy."""
     model = small(**KINDS["huginn"])
@@ -156,7 +156,7 @@ def test_draws_and_beams_are_those_of_their_definition(policy: str) -> None:
         near(beams.sequences_scores[row], torch.tensor(total / (ids.shape[1] - IDS.shape[1])), 1e-4)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", quick_one_in(3, POLICIES))
 def test_tokens_can_be_taken_back(policy: str) -> None:
     model = small(**KINDS["half way, from zeros, input added"])
     with torch.no_grad():
@@ -177,6 +177,7 @@ def test_tokens_can_be_taken_back(policy: str) -> None:
         assert cache.get_seq_length() == 0
 
 
+@pytest.mark.slow
 def test_a_policy_says_nothing_where_nobody_exits() -> None:
     for kind in KINDS:
         model = small(**KINDS[kind])

@@ -21,6 +21,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import KINDS, small
 from tests.unit.models.looped.published_support import HRM_TEXT as SIZES
@@ -53,7 +54,7 @@ def assert_near(found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("cycles", [1, 2, 3])
+@pytest.mark.parametrize("cycles", quick_one_in(2, [1, 2, 3]))
 def test_logits_are_those_of_transformers(cycles: int, dtype: torch.dtype, tmp_path: Path) -> None:
     """Plain, padded on the left, and with a prefix that sees itself in both directions."""
     theirs = published(cycles)
@@ -82,7 +83,9 @@ def test_every_exit_is_the_model_with_fewer_cycles(ours: Any) -> None:
     assert every.trace.updates.unique().tolist() == [3]
 
 
-@pytest.mark.parametrize("inputs", [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
+@pytest.mark.parametrize(
+    "inputs", quick_one_in(3, [{}, {"token_type_ids": PREFIX}, {"attention_mask": (IDS[0, 0] != IDS).long()}])
+)
 def test_greedy_generation_is_that_of_transformers(ours: Any, inputs: dict[str, Any]) -> None:
     expected = published().generate(IDS, **inputs, **GREEDY)
     assert torch.equal(ours.generate(IDS, **inputs, **GREEDY), expected)
@@ -102,7 +105,9 @@ def test_the_cache_has_the_slots_of_transformers(ours: Any) -> None:
         assert_near(layer.values, reference.values)
 
 
-@pytest.mark.parametrize(("cycles", "trained"), [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
+@pytest.mark.parametrize(
+    ("cycles", "trained"), quick_one_in(3, [(1, [2]), (2, [2]), (3, [1, 3]), (2, [0, 1]), (1, [3, 1])])
+)
 def test_gradients_pass_through_the_cycles_that_the_published_model_trains(
     cycles: int, trained: list[int], tmp_path: Path
 ) -> None:
@@ -136,7 +141,7 @@ def test_all_cycles_have_gradients_unless_told_otherwise(ours: Any) -> None:
 # ---- Exits, caches and compute
 
 
-@pytest.mark.parametrize("policy", ["all", "frozen"])
+@pytest.mark.parametrize("policy", quick_one_in(2, ["frozen", "all"]))
 def test_an_exit_rule_decides_the_same_with_and_without_generate(ours: Any, policy: str) -> None:
     """Decoded in slots that texts share, one after the other, and by transformers' own loop."""
     rule, prompts = "margin:0.2", [IDS[0].tolist(), IDS[1, :4].tolist()]
@@ -315,11 +320,20 @@ def test_a_wrong_call_is_one_line(
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    [
-        (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
-        (["model.low_layers=1", "model.low_backprop=[-1]"], r"model.low_backprop=\[-1\]: must be one or more numbers"),
-        (["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"], "needs model.train_loops=fixed"),
-    ],
+    quick_one_in(
+        3,
+        [
+            (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
+            (
+                ["model.low_layers=1", "model.low_backprop=[-1]"],
+                r"model.low_backprop=\[-1\]: must be one or more numbers",
+            ),
+            (
+                ["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"],
+                "needs model.train_loops=fixed",
+            ),
+        ],
+    ),
 )
 def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -340,6 +354,7 @@ def with_tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_predictions_are_those_of_the_pipeline(with_tokenizer: Path, tmp_path: Path) -> None:
     config = configured(
         "loop_tiny", "mode=predict", f"checkpoint={with_tokenizer}", f"output_dir={tmp_path}", "new_tokens=3",
@@ -357,7 +372,9 @@ def test_predictions_are_those_of_the_pipeline(with_tokenizer: Path, tmp_path: P
     assert said["score"] == pytest.approx(expected.score)
 
 
-@pytest.mark.parametrize(("overrides", "mean"), [({"num_loops": 3}, 3), ({"exit_rule": "margin:0.02"}, None)])
+@pytest.mark.parametrize(
+    ("overrides", "mean"), quick_one_in(2, [({"exit_rule": "margin:0.02"}, None), ({"num_loops": 3}, 3)])
+)
 def test_an_evaluation_runs_other_loops_and_exit_rules(
     with_tokenizer: Path, tmp_path: Path, overrides: dict[str, Any], mean: int | None
 ) -> None:
@@ -374,6 +391,7 @@ def test_an_evaluation_runs_other_loops_and_exit_rules(
     assert 1 < found < 2 if mean is None else found == mean
 
 
+@pytest.mark.slow
 def test_the_page_serves_it(with_tokenizer: Path) -> None:
     served = load_served_checkpoint(configured("loop_tiny", "mode=serve", f"checkpoint={with_tokenizer}"))
     answer = compute_answer(served, "a cat", Setting())
@@ -381,6 +399,7 @@ def test_the_page_serves_it(with_tokenizer: Path) -> None:
     assert answer.result["texts"][0]["score"] == pytest.approx(expected.score)
 
 
+@pytest.mark.slow
 def test_training_begins_with_it(folder: Path) -> None:
     sizes = [f"model.{name}={SIZES[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
     layers = ["model.core=2", "model.low_layers=2", "model.head_dim=8", f"model.vocab_size={PIECES}"]

@@ -15,6 +15,7 @@ from transformers import LlamaForCausalLM
 from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, tasks
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_support
 from tests.unit.models.looped.looped_support import HUGINN, IDS, OURO, looped_llama, near, small
@@ -57,7 +58,7 @@ def test_a_published_huginn_comes_back(tmp_path: Path) -> None:
     check_return(folder, "huginn", {"mean_backprop_depth"})  # of training
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
 def test_a_published_retrofit_comes_back(kind: str, tmp_path: Path) -> None:
     check_return(write_retrofit(tmp_path / "a", kind), "huginn", UNREAD)
     assert weights_of(kind).keys() == load_file(tmp_path / "written" / "model.safetensors").keys()
@@ -68,13 +69,16 @@ def test_a_published_retrofit_comes_back(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "fields"),
-    [
-        ("ouro", OURO | {"exit_rule": "fixed:2", "num_key_value_heads": 2}),
-        ("ouro", OURO | {"exit_rule": "quantile:.7", "tie_word_embeddings": True, "objective": "gate"}),
-        ("ouro", OURO | {"head_dim": 10, "hidden_act": "relu", "rope_theta": 5e5, "rms_norm_eps": 1e-5}),
-        ("huginn", HUGINN),
-        ("huginn", HUGINN | {"qk_bias": False, "num_key_value_heads": 2, "tie_word_embeddings": True}),
-    ],
+    quick_one_in(
+        3,
+        [
+            ("ouro", OURO | {"exit_rule": "fixed:2", "num_key_value_heads": 2}),
+            ("ouro", OURO | {"exit_rule": "quantile:.7", "tie_word_embeddings": True, "objective": "gate"}),
+            ("ouro", OURO | {"head_dim": 10, "hidden_act": "relu", "rope_theta": 5e5, "rms_norm_eps": 1e-5}),
+            ("huginn", HUGINN),
+            ("huginn", HUGINN | {"qk_bias": False, "num_key_value_heads": 2, "tie_word_embeddings": True}),
+        ],
+    ),
 )
 def test_what_is_written_is_read_bit_for_bit(layout: str, fields: dict[str, Any], tmp_path: Path) -> None:
     model = small(**fields)
@@ -114,7 +118,7 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "fields", "message"),
-    [
+    quick_one_in(3, [
         ("llama", PLAIN | {"num_loops": 2}, "num_loops=2: layout=llama needs num_loops=1"),
         ("llama", PLAIN | {"norms": "branch"}, "norms=branch: layout=llama needs norms=pre"),
         ("llama", PLAIN | {"scale_embeddings": True}, "scale_embeddings=True: layout=llama needs scale_embeddings=Fal"),
@@ -133,7 +137,7 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
         ("huginn", HUGINN | {"head_dim": 10}, "head_dim=10: layout=huginn needs head_dim=8"),
         ("huginn", HUGINN | {"start_std": 0.5}, "start_std=0.5: layout=huginn needs start_std=0.632"),
         ("lama", PLAIN, "layout=lama: must be ouro, huginn, hrm_text, llama"),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_layout_that_cannot_express_a_model_is_one_line(
     layout: str, fields: dict[str, Any], message: str, tmp_path: Path

@@ -39,7 +39,7 @@ from tests.unit.models.looped.plain_looped import plain_looped
 # ---- The equations
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(2, KINDS))
 def test_every_loop_is_what_the_equations_say(kind: str) -> None:
     model = small(**KINDS[kind]).double()
     state = torch.randn(3, LENGTH, WIDTH, dtype=torch.float64) if kind == "huginn" else None
@@ -86,7 +86,7 @@ def test_a_cache_has_a_place_for_every_layer_that_a_token_passes() -> None:
     assert {layer.keys.shape for layer in cache.layers} == {(3, 4, LENGTH, 8)}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
 def test_padding_changes_nothing(kind: str) -> None:
     model = small(**KINDS[kind])
     for side in ("left", "right"):
@@ -120,7 +120,7 @@ def test_drawn_states_are_new_in_training() -> None:
 
 
 @pytest.mark.parametrize("kind", ["ouro", "huginn"])
-@pytest.mark.parametrize("options", [{"do_sample": False}, {"num_beams": 3}], ids=["greedy", "beams"])
+@pytest.mark.parametrize("options", quick_one_in(2, [{"do_sample": False}, {"num_beams": 3}]), ids=["greedy", "beams"])
 def test_generation_is_the_same_without_a_cache(kind: str, options: dict[str, Any]) -> None:
     model = small(**KINDS[kind])
     mask = torch.ones_like(IDS)
@@ -149,7 +149,7 @@ EXITS = ("fixed:2", "margin:0.05", "confidence:0.1", "patience:1", "quantile:0.5
          "distance:0.8", "acceleration:1:1")  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "rule"), quick_one_in(2, product(["ouro", "huginn"], EXITS)))
+@pytest.mark.parametrize(("kind", "rule"), quick_one_in(5, product(["ouro", "huginn"], EXITS)))
 def test_an_exit_is_what_all_loops_would_say(kind: str, rule: str) -> None:
     model = small(**{**KINDS[kind], "gate": True})
     with torch.no_grad():
@@ -348,7 +348,7 @@ def test_padding_and_left_tokens_cost_only_what_ran() -> None:
     assert work.adaptive < work.dense <= work.executed
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
 def test_what_is_saved_is_what_is_loaded(kind: str, tmp_path: Path) -> None:
     model = small(**KINDS[kind])
     model.save_pretrained(tmp_path)
@@ -369,12 +369,15 @@ def test_tied_pieces_are_one_matrix(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("option", "parameters"),
-    [
-        ("ouro_1_4b", 1_434_652_673),
-        pytest.param("ouro_2_6b", 2_667_974_657, marks=pytest.mark.slow),
-        ("huginn_3_5b", 3_564_976_800),
-        ("hrm_text_1b", 1_182_793_728),
-    ],
+    quick_one_in(
+        3,
+        [
+            ("ouro_1_4b", 1_434_652_673),
+            pytest.param("ouro_2_6b", 2_667_974_657, marks=pytest.mark.slow),
+            ("huginn_3_5b", 3_564_976_800),
+            ("hrm_text_1b", 1_182_793_728),
+        ],
+    ),
 )
 def test_published_sizes(option: str, parameters: int) -> None:
     """Ouro: 2 V D + L (4 D^2 + 3 D F + 4 D) + D + D + 1; Huginn: V D + 2 D^2 + 8 (4 D^2 + 3 D F + 6 D) + D.

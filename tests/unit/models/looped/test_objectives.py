@@ -13,6 +13,7 @@ from adadepth import LoopedForSequenceClassification, LoopedForTokenClassificati
 from adadepth.errors import DataError
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
 from adadepth.models.shared import causal
+from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, LENGTH, OURO, PIECES, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
@@ -174,6 +175,7 @@ def test_the_gates_targets_have_no_gradient() -> None:
 DRAWN = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 4, "injection": "linear", "train_loops": "drawn"}
 
 
+@pytest.mark.slow
 def test_drawn_loops_have_the_published_law() -> None:
     """Mean 1 + r; variance of a Poisson with a lognormal rate: r + r^2 (exp(sigma^2) - 1)."""
     uniform = torch.rand(20_000, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
@@ -313,7 +315,7 @@ def test_what_is_kept_grows_with_loops_and_not_with_layers() -> None:
     assert per_loop[4] < plain / 10
 
 
-@pytest.mark.parametrize("fields", [
+@pytest.mark.parametrize("fields", quick_one_in(4, [
     {**OURO, "prelude": 1, "objective": "mean"},
     {"prelude": 1, "core": 2, "coda": 1, "num_loops": 3, "objective": "mean"},
     {**HUGINN, "num_key_value_heads": 2},
@@ -322,7 +324,7 @@ def test_what_is_kept_grows_with_loops_and_not_with_layers() -> None:
     {"core": 2, "num_loops": 2, "head_dim": 4},
     KINDS["two states"],
     {**KINDS["two states"], "low_cycles": 3, "low_backprop": [2]},
-])  # fmt: skip
+]))  # fmt: skip
 def test_no_fewer_numbers_are_kept_than_is_said(fields: dict[str, Any]) -> None:
     """Of tensors in memory once, however many parts of them are kept, and without the weights."""
     model = small(**fields).train()

@@ -20,6 +20,7 @@ from adadepth.models.build import build_language_model
 from adadepth.models.folder import read_config
 from adadepth.prediction.models import resolve_model_class
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped import published_code
 from tests.unit.models.looped.plain_looped import plain_huginn, plain_ouro
@@ -90,7 +91,7 @@ def test_a_threshold_of_one_is_the_last_loop_even_where_gates_are_certain(ouro: 
         assert (model(IDS).exit_steps == STEPS).all()  # as the folder's own threshold says
 
 
-@pytest.mark.parametrize("loops", [1, 2, 4, 7])
+@pytest.mark.parametrize("loops", quick_one_in(3, [1, 2, 4, 7]))
 def test_huginn_is_what_its_equations_say(huginn: Path, loops: int) -> None:
     model = LoopedForCausalLM.from_pretrained(huginn).double()  # in float32 seven loops lose a digit
     with torch.no_grad():
@@ -220,7 +221,7 @@ PUBLISHED_CLASSES = {
 }
 
 
-@pytest.fixture(params=PUBLISHED_CLASSES)
+@pytest.fixture(params=quick_one_in(2, PUBLISHED_CLASSES))
 def published(request: pytest.FixtureRequest) -> Path:
     """A folder as it is published: with the names of its own classes, whose code is not there."""
     folder: Path = request.getfixturevalue(request.param)
@@ -278,6 +279,7 @@ def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: s
         LoopedForCausalLM.from_pretrained(folder)
 
 
+@pytest.mark.slow
 def test_training_begins_with_a_published_model(ouro: Path) -> None:
     sizes = [f"model.{name}={OURO[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
     there = ["model=ouro_1_4b", f"model.pretrained={ouro}", f"model.core={OURO['num_hidden_layers']}", *sizes]

@@ -21,7 +21,7 @@ from tests.marks_support import quick_one_in
 from tests.unit.models.looped.retrofit_support import DECODERS, IDS, LAYERS, PIECES, decoder, near
 
 
-@pytest.mark.parametrize(("kind", "parts"), quick_one_in(3, product(DECODERS, [(0, 6, 0), (2, 2, 2)])))
+@pytest.mark.parametrize(("kind", "parts"), quick_one_in(5, product(DECODERS, [(0, 6, 0), (2, 2, 2)])))
 def test_one_loop_of_all_layers_is_the_decoder(kind: str, parts: tuple[int, int, int]) -> None:
     source = decoder(kind)
     prelude, core, coda = parts
@@ -38,7 +38,7 @@ def test_one_loop_of_all_layers_is_the_decoder(kind: str, parts: tuple[int, int,
     assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "mistral"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["llama", "qwen2", "mistral"]))
 def test_loops_are_the_layers_once_more(kind: str) -> None:
     """Four loops of two layers between two and two: a decoder whose layers 2 and 3 stand there four times."""
     source = decoder(kind)
@@ -176,6 +176,7 @@ def test_a_tokenizer_with_more_pieces_is_one_line(tmp_path: Path) -> None:
         build_language_model(settings(tmp_path), 60)
 
 
+@pytest.mark.slow
 def test_no_rule_is_laid_over_a_saved_one(tmp_path: Path) -> None:
     model = retrofit(decoder(), prelude=1, core=2, coda=1, num_loops=3, exit_rule="margin:0.1")
     model.save_pretrained(tmp_path)

@@ -66,7 +66,7 @@ def check(name: str, logits: Tensor, ran: Tensor, start: int = 0) -> None:
 @settings(deadline=None, max_examples=3)
 @given(st.lists(st.integers(1, 6), min_size=LENGTH, max_size=LENGTH))
 @example([1] * LENGTH)
-@pytest.mark.parametrize("name", DECODED)
+@pytest.mark.parametrize("name", quick_one_in(4, DECODED))
 def test_choices_and_predictions_are_those_of_a_whole_pass(name: str, lengths: list[int]) -> None:
     parts: list[int] = []
     while sum(parts) < LENGTH:
@@ -76,7 +76,7 @@ def test_choices_and_predictions_are_those_of_a_whole_pass(name: str, lengths: l
     assert output.past_key_values.get_seq_length() == LENGTH
 
 
-@pytest.mark.parametrize("base", ["qwen2", "gemma2", "olmo2"])
+@pytest.mark.parametrize("base", quick_one_in(3, ["qwen2", "gemma2", "olmo2"]))
 @torch.no_grad()
 def test_other_decoders_have_a_cache(base: str) -> None:
     model = small(base=base, **ROUTERS["expert selected"])
@@ -104,7 +104,7 @@ def test_removed_tokens_leave_no_trace(name: str) -> None:
         past.crop(4)
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, DECODED))
+@pytest.mark.parametrize("name", quick_one_in(5, DECODED))
 def test_rows_of_a_cache_can_be_selected_and_repeated(name: str) -> None:
     model, order = get(name), torch.tensor([2, 0, 0, 1])
     expected, ran_expected = run_whole(name)
@@ -151,7 +151,7 @@ def generate_plainly(model: Any, ids: Tensor, number: int) -> Tensor:
     return ids
 
 
-@pytest.mark.parametrize("name", ["expert selected", "layers all", "token first"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "layers all", "token first"]))
 def test_texts_are_those_of_whole_passes(name: str) -> None:
     model = get(name)
     expected = generate_plainly(model, IDS, 5)
@@ -163,7 +163,7 @@ def test_texts_are_those_of_whole_passes(name: str) -> None:
         assert torch.equal(padded[row, LENGTH:], generate_plainly(model, IDS[row : row + 1, mask], 5)[0, mask.sum() :])
 
 
-@pytest.mark.parametrize("name", ["expert selected", "token selected", "layers all"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "token selected", "layers all"]))
 def test_beams_are_those_without_a_cache(name: str) -> None:
     options: dict[str, Any] = {"max_new_tokens": 4, "num_beams": 3, "attention_mask": LEFT}
     texts = [get(name).generate(IDS * LEFT, use_cache=use_cache, **options) for use_cache in (True, False)]
@@ -180,7 +180,7 @@ def test_drafts_of_another_model_change_no_text(name: str) -> None:
 # ---- Work
 
 
-@pytest.mark.parametrize("name", quick_one_in(2, DECODED))
+@pytest.mark.parametrize("name", quick_one_in(5, DECODED))
 @torch.no_grad()
 def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
     model = get(name)
@@ -200,7 +200,10 @@ def test_a_decoding_step_computes_the_chosen_tokens_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["expert selected", "expert first", "expert all", "layers selected", "layers all", "token selected"]
+    "name",
+    quick_one_in(
+        3, ["expert selected", "expert first", "expert all", "layers selected", "layers all", "token selected"]
+    ),
 )
 @torch.no_grad()
 def test_the_work_is_what_layers_compute(name: str) -> None:

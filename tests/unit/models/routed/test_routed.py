@@ -59,7 +59,7 @@ def run(model: Any, ids: Tensor, **call: Any) -> tuple[Tensor, Tensor]:
 # ---- Hidden states
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", quick_one_in(5, ROUTERS))
 def test_states_before_and_after_every_span_are_returned(name: str) -> None:
     """A token that skips a span keeps its state, and the last states are those that the head reads."""
     model = get(name)
@@ -87,7 +87,7 @@ def test_states_before_and_after_every_span_are_returned(name: str) -> None:
     st.lists(st.integers(3, PIECES - 1), min_size=2, max_size=12), st.lists(st.integers(3, PIECES - 1), min_size=12),
     st.data(),
 )  # fmt: skip
-@pytest.mark.parametrize("name", [*ROUTERS, "random"])
+@pytest.mark.parametrize("name", quick_one_in(5, [*ROUTERS, "random"]))
 def test_later_tokens_change_nothing(name: str, text: list[int], others: list[int], data: st.DataObject) -> None:
     known = data.draw(st.integers(1, len(text) - 1))
     logits, ran = run(get(name), torch.tensor([text, [*text[:known], *others[: len(text) - known]]]))
@@ -132,8 +132,9 @@ def test_a_random_router_has_the_capacity_on_average(fields: dict[str, Any]) -> 
     assert torch.equal(exact, (expected * LENGTH + 1e-9).long().expand_as(exact))
 
 
-@pytest.mark.parametrize("name", ["expert selected", "expert first", "layers all", "token selected", "threshold",
-                                  "adapters", "expert predictor"])  # fmt: skip
+@pytest.mark.parametrize("name", quick_one_in(3, [
+    "expert selected", "expert first", "layers all", "token selected", "threshold", "adapters", "expert predictor",
+]))  # fmt: skip
 def test_more_bias_gives_more_depth(name: str) -> None:
     model, depths = small(**ROUTERS[name]), []
     for level in (0.02, 0.3, 0.5, 0.7, 0.98):
@@ -147,7 +148,7 @@ def test_more_bias_gives_more_depth(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "routing"), quick_one_in(3, product(ROUTERS, ["right", "left"], ["causal", "topk"]))
+    ("name", "side", "routing"), quick_one_in(9, product(ROUTERS, ["right", "left"], ["causal", "topk"]))
 )
 def test_rows_of_a_batch_are_what_they_are_alone(name: str, side: str, routing: str) -> None:
     model, mask = get(name), {"right": RIGHT, "left": LEFT}[side]
@@ -160,7 +161,7 @@ def test_rows_of_a_batch_are_what_they_are_alone(name: str, side: str, routing: 
         near(logits[row, is_real], alone[0])
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", quick_one_in(5, ROUTERS))
 def test_documents_of_a_row_are_separate_rows(name: str) -> None:
     model, lengths = get(name), (4, 7, 9)
     texts = [IDS.flatten()[start : start + length] for start, length in zip((0, 4, 11), lengths, strict=True)]
@@ -173,7 +174,7 @@ def test_documents_of_a_row_are_separate_rows(name: str) -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-@pytest.mark.parametrize("name", ["expert first", "layers selected", "token selected"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["expert first", "layers selected", "token selected"]))
 def test_implementations_of_attention_agree(name: str, implementation: str) -> None:
     model = small(**ROUTERS[name]).float()  # in float64, eager attention to nothing is not a number in transformers
     model.set_attn_implementation(implementation)
@@ -198,7 +199,7 @@ def test_other_decoders_run_the_chosen_tokens(base: str, name: str) -> None:
 # ---- Training
 
 
-@pytest.mark.parametrize("name", ROUTERS)
+@pytest.mark.parametrize("name", quick_one_in(4, ROUTERS))
 def test_every_weight_learns(name: str) -> None:
     model = small(**ROUTERS[name]).train()
     model(IDS, labels=IDS).loss.backward()
@@ -244,7 +245,7 @@ def test_a_loss_divided_by_the_counts_of_a_batch_is_the_sum_of_its_parts() -> No
 # ---- Folders
 
 
-@pytest.mark.parametrize("name", ["expert predictor", "token bias", "adapters", "layers all"])
+@pytest.mark.parametrize("name", quick_one_in(4, ["expert predictor", "token bias", "adapters", "layers all"]))
 def test_a_saved_model_is_loaded_as_it_was(name: str, tmp_path: Path) -> None:
     model = small(**ROUTERS[name]).float()
     model.save_pretrained(tmp_path)
@@ -267,9 +268,9 @@ def save_stock(kind: str, folder: Path, auto: Any = AutoModelForCausalLM, **fiel
     return model
 
 
-@pytest.mark.parametrize(("kind", "fields"), [
+@pytest.mark.parametrize(("kind", "fields"), quick_one_in(3, [
     ("llama", {}), ("qwen2", {}), ("gemma2", {}), ("olmo2", {}), ("llama", {"adapter_size": 6}),
-])  # fmt: skip
+]))  # fmt: skip
 @torch.no_grad()
 def test_routers_that_choose_everything_change_nothing(kind: str, fields: dict[str, Any], tmp_path: Path) -> None:
     """A threshold router's gate is 1; adapters' gate of a chosen token is sigmoid(z), 1 in the limit."""
@@ -293,11 +294,11 @@ def test_routers_that_choose_everything_change_nothing(kind: str, fields: dict[s
          expected.flatten(0, 1))  # fmt: skip
 
 
-@pytest.mark.parametrize("fields", [
+@pytest.mark.parametrize("fields", quick_one_in(4, [
     {"router": "threshold", "keys_and_values": "all"}, {"router": "token", "recursions": 2},
     {"router": "threshold", "keys_and_values": "all", "adapter_size": 6},
     {"router": "expert", "router_network": "mlp", "causal_choice": "predictor", "initializer_range": 0.02},
-])  # fmt: skip
+]))  # fmt: skip
 @pytest.mark.parametrize("pretrained", [True, False])
 @torch.no_grad()
 def test_what_a_network_does_not_have_gets_initial_weights(
@@ -327,7 +328,7 @@ def test_what_a_network_does_not_have_gets_initial_weights(
         assert bool(model(IDS).trace.iterations_run.all())
 
 
-@pytest.mark.parametrize("router", ["expert", "token", "threshold"])
+@pytest.mark.parametrize("router", quick_one_in(3, ["expert", "token", "threshold"]))
 @pytest.mark.parametrize("kind", ["bert", "modernbert"])
 @torch.no_grad()
 def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> None:
@@ -348,10 +349,10 @@ def test_encoders_classify_tokens(kind: str, router: str, tmp_path: Path) -> Non
     near(select_real(output.logits, RIGHT), select_real(expected, RIGHT))
 
 
-@pytest.mark.parametrize(("kind", "name"), [
+@pytest.mark.parametrize(("kind", "name"), quick_one_in(4, [
     *(("bert", name) for name in ("expert selected", "token selected", "threshold", "layers all", "expert first")),
     ("modernbert", "expert selected"), ("modernbert", "layers selected"), ("modernbert", "token selected"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_rows_of_an_encoder_are_what_they_are_alone(kind: str, name: str) -> None:
     model = small(TOKENS, kind, **ROUTERS[name], **LABELS)
     logits, ran = run(model, IDS * RIGHT, attention_mask=RIGHT)
@@ -393,7 +394,7 @@ def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> No
         near(RoutedForCausalLM.from_pretrained(tmp_path).eval()(IDS).logits, model(IDS).logits)
 
 
-@pytest.mark.parametrize("name", ["expert selected", "token selected", "layers selected"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["expert selected", "token selected", "layers selected"]))
 def test_layers_that_are_computed_again_have_the_same_gradients(name: str) -> None:
     gradients = []
     for recomputes in (False, True):
