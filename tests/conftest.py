@@ -41,7 +41,7 @@ os.environ.update(
 )
 
 # How long an example takes depends on what else the machine does: that is no property of the code.
-settings.register_profile("quick", deadline=None, max_examples=20)
+settings.register_profile("quick", deadline=None, max_examples=10)
 settings.register_profile("thorough", deadline=None)  # `make test-slow` runs tests/property with it
 settings.load_profile("quick")
 

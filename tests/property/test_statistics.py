@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.halting.trace import DepthTrace, Halting
@@ -32,7 +32,6 @@ def make_architecture_trace(batch: list[Unit]) -> DepthTrace:
 
 
 @given(units)
-@settings(max_examples=60, deadline=None)
 def test_iterations_are_told_as_they_ran(batch: list[Unit]) -> None:
     statistics = HaltingStatistics(DEPTH, ("all",), "cpu")
     trace = make_architecture_trace(batch)

@@ -95,6 +95,7 @@ def test_held_out_sentences_are_in_no_training_document(data: LabelledData) -> N
     assert not both[0] & both[1]
 
 
+@pytest.mark.slow
 def test_fewer_examples_stay_balanced(cache: Path) -> None:
     found = load(cache, max_train_examples=100, max_evaluation_examples=31)
     assert (len(found.train), len(found.evaluation["validation"])) == (100, 30)
@@ -136,6 +137,7 @@ def test_sentences_without_a_use_are_left_out() -> None:
     assert select_sentences(documents) == ["This sentence is long enough now."]
 
 
+@pytest.mark.slow
 def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
     found = load(cache, sequence_length=40)
     assert 0 < len(found.train) < len(data.train)

@@ -15,6 +15,7 @@ from adadepth.data.stores.documents import LineDocuments, LineStore
 from adadepth.data.streams.blocks import BlockCollator, TextBlocks, load_text_blocks
 from adadepth.data.text.local_files import mark_lines
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 START = 1
 
@@ -40,7 +41,7 @@ def predictions(blocks: TextBlocks) -> list[tuple[int, list[int]]]:
     return found
 
 
-@pytest.mark.parametrize("length", [2, 3, 5, 8, 100])
+@pytest.mark.parametrize("length", quick_one_in(2, [2, 3, 5, 8, 100]))
 @pytest.mark.parametrize("sizes", [[7], [1, 1, 1], [3, 9, 1, 4], [5, 5, 5], [20, 2]], ids=str)
 def test_every_token_is_predicted_once_from_its_own_document(sizes: list[int], length: int) -> None:
     found = predictions(blocks_of(sizes, length))
@@ -127,6 +128,7 @@ def test_documents_without_a_token_are_none() -> None:
     assert LineDocuments(np.array([1, 2])).offsets(store, 2).tolist() == [0, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.data
 def test_wikitext2_has_its_published_articles(data_root: Path, tmp_path: Path) -> None:
     """As blocks of the articles that `test_text` counts, with the tokens that streams of the same file have."""

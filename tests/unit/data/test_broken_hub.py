@@ -71,7 +71,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[_Hub]:
 @pytest.mark.parametrize(
     ("kind", "behaviour"),
     quick_one_in(
-        4,
+        12,
         [
             *product(["tokenizer", "table", "digest"], ["breaks off", "says something else", "says nothing"]),
             ("table", "breaks off later"),

@@ -16,6 +16,7 @@ from adadepth.data import load_pretraining_data
 from adadepth.data.streams.line_text import open_texts
 from adadepth.data.text.corpora import Split, hash_document
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 from .support import CorpusConfig, Separator, Source, flat, local_config, small_tokenizer, write_corpus
 
@@ -54,7 +55,7 @@ def write_arrow(file: Path, texts: list[str], *, as_stream: bool = True) -> Path
 KINDS = ["text", "jsonl", "jsonl.gz", "parquet", "arrow", "arrow file", "folder", "glob", "list", "hub"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(3, KINDS))
 def test_every_source_gives_the_same_documents(tmp_path: Path, kind: str) -> None:
     rows = [{"body": text, "number": n} for n, text in enumerate(TEXTS)]
     changes: dict[str, Any] = {"text_column": "body"}
@@ -114,6 +115,7 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path, kind: str) 
     assert message(local_config(folder, tmp_path, text_column="boddy")).endswith(expected)
 
 
+@pytest.mark.slow
 def test_a_hub_set_that_is_streamed_is_prepared_like_one_that_was_downloaded(tmp_path: Path) -> None:
     """Shards on this disk stand in for the hub."""
     for number in range(3):

@@ -10,6 +10,7 @@ import pytest
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import ManoConfig
 from adadepth.data import LabelledData, load_labelled_data
+from tests.marks_support import quick_one_in
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 200, "train_examples": 400}
 
@@ -33,7 +34,7 @@ def value_of(symbols: list[str], modulus: int) -> int:
 
 
 @pytest.mark.parametrize("length_token", [True, False])
-@pytest.mark.parametrize(("modulus", "operations"), [(7, 3), (23, 10)])
+@pytest.mark.parametrize(("modulus", "operations"), quick_one_in(2, [(7, 3), (23, 10)]))
 def test_expressions_have_their_values(modulus: int, operations: int, length_token: bool) -> None:
     data, counts = load(modulus=modulus, operations=operations, length_token=length_token), Counter[int]()
     assert data.labels == tuple(str(number) for number in range(modulus))

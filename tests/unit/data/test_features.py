@@ -28,6 +28,7 @@ from adadepth.data.features import store as feature_store
 from adadepth.data.features.states import FeatureReader, FeatureStore, RowNumbers, ensure_features
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 WIDTH = 5
 STATES = (0, 2, 3)
@@ -149,7 +150,7 @@ def test_stored_states_are_the_computed_ones_without_padding(
         assert stored.nbytes == sum(LENGTHS) * WIDTH * dtype.itemsize
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_a_read_batch_is_the_padded_stack_of_its_rows(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -189,7 +190,7 @@ def test_the_same_states_are_computed_once(tmp_path: Path) -> None:
     assert not base.batches
 
 
-@pytest.mark.parametrize("change", ["base", "ids", "types", "cut", "states", "precision", "library"])
+@pytest.mark.parametrize("change", quick_one_in(3, ["base", "ids", "types", "cut", "states", "precision", "library"]))
 def test_whatever_changes_a_state_makes_a_cache_of_its_own(
     tmp_path: Path, change: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,16 +372,16 @@ def lengthen(folder: Path) -> None:
     np.save(folder / "lengths.npy", np.load(folder / "lengths.npy") + 1)
 
 
-@pytest.mark.parametrize("is_whole", [True, False])
+@pytest.mark.parametrize("is_whole", quick_one_in(2, [True, False]))
 @pytest.mark.parametrize(
     ("damage", "whole", "unfinished"),
-    [
+    quick_one_in(2, [
         (truncate("state_02.npy", 8), "state_02.npy is damaged (8 bytes of ", "state_02.npy is "
                                                                               "truncated or not an array"),
         (truncate("features.json", 1), "features.json is damaged (1 bytes of ", "features.json is unreadable"),
         (lambda folder: (folder / "lengths.npy").unlink(), "lengths.npy is missing", "lengths.npy is missing"),
         (lengthen, "lengths.npy has changed since it was written", "lengths.npy belongs to other texts"),
-    ],
+    ]),
 )  # fmt: skip
 def test_a_damaged_cache_is_named_and_made_anew(
     tmp_path: Path,

@@ -13,6 +13,7 @@ from adadepth.cli.keys import list_keys
 from adadepth.config.kinds import GROUP, kinds, list_dataset_schemas
 from adadepth.errors import ConfigError, DataError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.plugins_support import package_on_path
 
 from .labelled_support import load
@@ -82,10 +83,10 @@ def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
     assert "moods" not in list_dataset_schemas()
 
 
-@pytest.mark.parametrize(("override", "message"), [
+@pytest.mark.parametrize(("override", "message"), quick_one_in(2, [
     ("dataset.repeats=0", "dataset.repeats=0: must be at least 1"),
     ("dataset.source=hub", "dataset.source=hub: dataset=moods is read from local files; leave it at local"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         with pytest.raises(ConfigError) as raised:
@@ -93,7 +94,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
         assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("name", "place", "message"), [
+@pytest.mark.parametrize(("name", "place", "message"), quick_one_in(3, [
     ("moods", "moods:Moods", "must be an adadepth.config.kinds.Kind, not type"),
     ("moods", "moods:PLAIN", "it needs a loader and a problem, or a loader and evaluate, or settings"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
@@ -101,7 +102,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
     ("moods", "moods:NO_PROBLEM", "its problem 'guessing' must be one of classification, multi_label, "),
     ("feelings", "moods:MOODS", "its settings name it 'moods'"),
     ("labelled", "moods:MOODS", "a data set of that name already exists"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):
         with pytest.raises(ConfigError) as raised:

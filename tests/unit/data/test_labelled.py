@@ -20,6 +20,7 @@ from adadepth.data.labelled import sequence_classification as labelled
 from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.errors import DataError
 from tests.configs.support import GLUE, configured
+from tests.marks_support import quick_one_in
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
 from .support import same
@@ -46,7 +47,7 @@ def contents(data: LabelledData) -> list[tuple[str, int]]:
 # --- what is read
 
 
-@pytest.mark.parametrize("kind", ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"]))
 def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData, kind: str) -> None:
     suffix = {"parts": "parquet", "mapping": "csv", "hub": "jsonl"}.get(kind, kind)
     path: Any = write_splits(
@@ -68,7 +69,7 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData
     assert found.labels == data.labels == ("0", "1")
 
 
-@pytest.mark.parametrize("name", ["dev", "valid"])
+@pytest.mark.parametrize("name", quick_one_in(2, ["dev", "valid"]))
 @pytest.mark.parametrize("kind", ["folder", "parts", "mapping"])
 def test_validation_by_its_other_names(tmp_path: Path, data: LabelledData, name: str, kind: str) -> None:
     path: Any = write_splits(tmp_path / "in", "csv", **{"train": rows_of_pairs(40), name: rows_of_pairs(10, 40)})
@@ -140,6 +141,7 @@ def test_fewer_examples_are_spread_over_the_rows(folder: Path, tmp_path: Path) -
     assert found.summary["train"]["examples"] == 4
 
 
+@pytest.mark.slow
 def test_fewer_rows_of_a_test_split(folder: Path, tmp_path: Path) -> None:
     """A run of seconds predicts no more of them than it evaluates."""
     examples = load(config(folder, tmp_path, max_test_examples=3)).test["test"]
@@ -164,7 +166,7 @@ def test_the_first_of_several_evaluation_sets_selects(tmp_path: Path) -> None:
 # --- labels
 
 
-@pytest.mark.parametrize(("values", "names", "expected", "classes"), [
+@pytest.mark.parametrize(("values", "names", "expected", "classes"), quick_one_in(3, [
     ([0, 1, 1], ["no", "yes"], [0, 1, 1], ("no", "yes")),
     (["yes", "no", "no"], ["no", "yes"], [1, 0, 0], ("no", "yes")),
     (["1", "0", "0"], ["no", "yes"], [1, 0, 0], ("no", "yes")),
@@ -175,7 +177,7 @@ def test_the_first_of_several_evaluation_sets_selects(tmp_path: Path) -> None:
     (["1.0", "0.0", "0"], None, [1, 0, 0], ("0", "1")),
     ([True, False, False], None, [1, 0, 0], ("0", "1")),
     ([-1, 1, 1], None, [0, 1, 1], ("-1", "1")),
-])  # fmt: skip
+]))  # fmt: skip
 def test_labels_are_numbers_or_names(
     tmp_path: Path, values: list[Any], names: list[str] | None, expected: list[int], classes: tuple[str, ...]
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from adadepth.config import Source
 from adadepth.config.data import HubTable, SequenceProblem
 from adadepth.errors import UserError
+from tests.marks_support import quick_one_in
 
 from .labelled_support import config, load, rows_of_pairs, write_splits, write_table
 
@@ -29,7 +30,7 @@ def message(path: Any, cache: Path, **changes: Any) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(("changes", "expected"), [
+@pytest.mark.parametrize(("changes", "expected"), quick_one_in(3, [
     ({"label_column": "lable"}, "dataset.label_column=lable: dataset.path=FOLDER/train.tsv has the columns premise, "
                                 "hypothesis, label, number (did you mean 'label'?)"),
     ({"text_columns": ["premise", "hypotesis"]}, "dataset.text_columns=hypotesis: dataset.path=FOLDER/train.tsv has "
@@ -47,7 +48,7 @@ def message(path: Any, cache: Path, **changes: Any) -> str:
      "has the label 'The 0. cat says \"much\", doesn\\'t "
                                                                  "it?'; a finite number is needed"),
     ({"submission": ["CoLa"]}, "dataset.submission=CoLa: "),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_wrong_name_or_value(folder: Path, tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     assert expected.replace("FOLDER", str(folder)) in message(folder, tmp_path, **changes)
 

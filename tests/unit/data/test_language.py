@@ -19,6 +19,7 @@ from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.data.streams import load as language_module
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 from tests.unit.data.streams_support import LINES, ROWS, stream_config
 
 
@@ -74,7 +75,7 @@ def write_jsonl(file: Path, rows: list[str]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", ["jsonl", "hub", "folder", "documents"])
+@pytest.mark.parametrize("kind", quick_one_in(2, ["jsonl", "hub", "folder", "documents"]))
 def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
     rows = [f"{line}\n" if line else "" for line in LINES]  # as WikiText is on the hub
     if kind == "documents":
@@ -95,7 +96,7 @@ def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
     assert data.summary["train"]["characters"] == sum(len(line) + 1 for line in LINES[:32])
 
 
-@pytest.mark.parametrize("source", ["local", "hub"])
+@pytest.mark.parametrize("source", quick_one_in(2, ["local", "hub"]))
 def test_given_sets_are_taken_as_they_are(tmp_path: Path, source: str) -> None:
     changes: dict[str, Any] = {"source": Source(source), "text_column": "body"}
     for prefix, lines in (("", LINES), ("evaluation_", LINES[:9]), ("test_", LINES[5:20])):

@@ -99,7 +99,7 @@ def test_words_are_selected_whole() -> None:
     assert any((chosen.any(axis=1) != chosen.all(axis=1)).any() for chosen in broken)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 49), min_size=1, max_size=60),
     probability=st.floats(0.01, 0.99),

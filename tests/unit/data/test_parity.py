@@ -12,6 +12,7 @@ from adadepth.config import TokenizerConfig
 from adadepth.config.data import ParityConfig, Representation
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.errors import ConfigError
+from tests.marks_support import quick_one_in
 
 
 def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> LabelledData:
@@ -70,7 +71,7 @@ def test_batches_of_vectors() -> None:
     assert batch["index"].tolist() == [4, 9]
 
 
-@pytest.mark.parametrize("cls_tokens", [1, 2])
+@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [1, 2]))
 def test_tokens_say_what_the_vectors_say(cls_tokens: int, tmp_path: Any) -> None:
     tokens = load(cls_tokens=cls_tokens, representation=Representation.tokens, sequence_length=72)
     vectors = load()

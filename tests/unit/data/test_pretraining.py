@@ -119,6 +119,7 @@ def batches(data: PretrainingData, workers: int, epochs: tuple[int, ...]) -> lis
     return found
 
 
+@pytest.mark.slow
 def test_workers_do_not_change_a_batch(data: PretrainingData) -> None:
     alone, helped = batches(data, 0, (0, 1)), batches(data, 2, (0, 1))
     assert len(alone) == len(helped) == 2 * -(-len(data.train) // 4)
@@ -197,6 +198,7 @@ def _load_in_process(file: str, cache: str, queue: Any) -> None:
     queue.put((data.summary, data.train[(0, 0)]["input_ids"].tolist()))
 
 
+@pytest.mark.slow
 def test_processes_that_start_together_share_one_cache(tmp_path: Path) -> None:
     file, cache = write_corpus(tmp_path, documents=400), tmp_path / "cache"
     # Not forks of this process: SentencePiece may not survive a fork of one that has trained. A fresh one imports

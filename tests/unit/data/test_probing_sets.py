@@ -12,6 +12,7 @@ from adadepth.config.data import AgreementConfig, SentEvalConfig
 from adadepth.data import LabelledData
 from adadepth.errors import DataError
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 from .labelled_support import config, load, rows_of_pairs, write_splits
 
@@ -73,6 +74,7 @@ def message(dataset: LabelledConfig) -> str:
 # --- SentEval
 
 
+@pytest.mark.slow
 def test_a_probing_file_has_three_splits(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", TENSES)
     data = read(senteval(tmp_path))
@@ -174,21 +176,21 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
     assert [data.train[index]["difficulty"] for index in range(9)] == [row[column] for row in rows[:9]]
 
 
-@pytest.mark.parametrize(("change", "expected"), [
+@pytest.mark.parametrize(("change", "expected"), quick_one_in(5, [
     ({"verb_index": 9}, "agr.tsv has the verb_index '9'; it must be from 2 to 7, the number of "
                         "words of its orig_sentence"),
     ({"verb_index": 1}, "agr.tsv has the verb_index '1'; it must be from 2 to 7, the number of words"),
     ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; it must be from 2 to 7, the number of words"),
     ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),
     ({"n_diff_intervening": "na"}, "has the difficulty 'na'; an integer of at least 0 is needed"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
     rows = [sentence(number) for number in range(20)]
     rows[4] = rows[4] | {"orig_sentence": "the key of the box is here"} | {"verb_index": 6} | change
     assert expected in message(agreement(write_agreement(tmp_path / "agr.tsv", rows)))
 
 
-@pytest.mark.parametrize("missing", ["verb_index", "verb_pos", "orig_sentence", "n_diff_intervening"])
+@pytest.mark.parametrize("missing", quick_one_in(4, ["verb_index", "verb_pos", "orig_sentence", "n_diff_intervening"]))
 def test_a_column_that_is_missing_is_named(tmp_path: Path, missing: str) -> None:
     columns = [name for name in COLUMNS if name != missing]
     file = write_agreement(tmp_path / "agr.tsv", [sentence(number) for number in range(20)], columns)

@@ -16,6 +16,7 @@ from adadepth.config.data import ParityConfig
 from adadepth.data import load_labelled_data, load_pretraining_data
 from adadepth.data.batches import EpochSampler, ProcessBatches, get_lengths, order_for_evaluation, order_longest_first
 from adadepth.data.features.states import RowNumbers
+from tests.marks_support import quick_one_in
 from tests.unit.data.labelled_support import config, load, rows_of_pairs, write_splits
 from tests.unit.data.support import local_config, small_tokenizer, write_corpus
 
@@ -65,7 +66,7 @@ def shifted(folder: Path) -> Any:
     return load_labelled_data(dataset, TokenizerConfig(vocab_size=300, train_documents=20), 0).evaluation["validation"]
 
 
-@pytest.mark.parametrize("make", [pretraining, unpaired, pairs, double_pairs, tagged, shifted])
+@pytest.mark.parametrize("make", quick_one_in(3, [pretraining, unpaired, pairs, double_pairs, tagged, shifted]))
 def test_lengths_are_those_of_the_examples(make: Callable[[Path], Any], tmp_path: Path) -> None:
     examples = make(tmp_path)
     counted = [len(examples[index]["input_ids"]) for index in range(len(examples))]

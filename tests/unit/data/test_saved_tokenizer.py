@@ -15,6 +15,7 @@ from adadepth.config.experiment import TokenizerKind
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import for_model, with_data_layout
+from tests.marks_support import quick_one_in
 
 from .labelled_support import write_table
 from .streams_support import LINES, ROWS, stream_config
@@ -44,8 +45,8 @@ def written(words: Any, *texts: Any, **options: Any) -> dict[str, list[int]]:
     return {"input_ids": ids, "token_type_ids": found.get("token_type_ids", [0] * len(ids))}
 
 
-@pytest.mark.parametrize("double", ["first", "both"])
-@pytest.mark.parametrize("cls_tokens", [0, 1, 2])
+@pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
+@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [0, 1, 2]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_layout_survives_the_folder(kind: str, cls_tokens: int, double: Any, tmp_path: Path) -> None:
     words = made(kind)
@@ -131,8 +132,8 @@ def tokenizer_folder(kind: str, folder: Path) -> TokenizerConfig:
     return TokenizerConfig(path=str(folder / "words"))
 
 
-@pytest.mark.parametrize("cls_tokens", [0, 1, 2])
-@pytest.mark.parametrize("kind", ["bert", "own roberta", "albert"])
+@pytest.mark.parametrize("cls_tokens", quick_one_in(2, [0, 1, 2]))
+@pytest.mark.parametrize("kind", quick_one_in(2, ["bert", "own roberta", "albert"]))
 @pytest.mark.parametrize("columns", [["a"], ["a", "b"]], ids=["texts", "pairs"])
 def test_sentences_and_pairs(kind: str, cls_tokens: int, columns: list[str], tmp_path: Path) -> None:
     rows = [{"a": text, "b": other, "label": number % 2}

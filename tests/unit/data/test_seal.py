@@ -39,7 +39,7 @@ def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
     return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
 
 
-@pytest.mark.parametrize("kind", quick_one_in(3, DAMAGES))
+@pytest.mark.parametrize("kind", quick_one_in(9, DAMAGES))
 def test_damaged_files_are_noticed_and_made_anew(tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture) -> None:
     corpus, cache = write_corpus(tmp_path), tmp_path / "cache"
     whole = read(corpus, cache)

@@ -40,7 +40,8 @@ def test_known_packing() -> None:
     assert spans(store_in_memory([]), 8) == []
 
 
-@settings(max_examples=100, deadline=None)
+@pytest.mark.slow
+@settings(max_examples=50, deadline=None)
 @given(
     documents=st.lists(st.lists(st.integers(1, 30), min_size=1, max_size=12), max_size=6),
     length=st.integers(4, 20),
@@ -65,6 +66,7 @@ def test_blocks_of_documents_are_cut_as_all_together(monkeypatch: pytest.MonkeyP
     assert spans(store, 16) == together
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 500)
     config = CorpusConfig(name="x", sequence_length=16)

@@ -21,7 +21,7 @@ from adadepth.data.streams.load import load_language_data
 from adadepth.data.text import hub
 from adadepth.data.text.sources import SourceFile
 from adadepth.errors import DataError
-from tests.marks_support import mostly_slow
+from tests.marks_support import mostly_slow, quick_one_in
 
 from .labelled_support import config, write_table
 from .support import local_config, small_tokenizer, write_corpus
@@ -180,7 +180,7 @@ def refused(read: Callable[[], object], file: Path) -> None:
     assert str(file) in message
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
 @pytest.mark.parametrize("before", mostly_slow([True, False], lambda before: before))
 def test_of_a_file_that_changes_nothing_is_kept(
     kind: str, before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -221,7 +221,7 @@ def test_a_file_that_is_as_before_at_the_end_was_read_in_between(
     assert read(tmp_path, tmp_path / "cache") == read(tmp_path, tmp_path / "other")
 
 
-@pytest.mark.parametrize("kind", ["table", "corpus", "stream"])
+@pytest.mark.parametrize("kind", quick_one_in(3, ["table", "corpus", "stream"]))
 def test_a_folder_in_place_of_a_data_set_of_the_hub(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, root = tmp_path / "hub" / "train.jsonl", tmp_path / "cache"
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")

@@ -22,6 +22,7 @@ from adadepth.config.data import SequenceProblem
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.stores import questions, rows
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 from .labelled_support import rows_of_pairs, write_splits
 from .tokenizers_support import tokenizer
@@ -96,7 +97,7 @@ def tokenised(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[str]:
 
 
 @pytest.mark.parametrize("aside", [{}, HELD_OUT], ids=["splits", "held_out"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", quick_one_in(3, KINDS))
 def test_the_same_examples_from_fewer_texts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, aside: dict[str, Any]
 ) -> None:

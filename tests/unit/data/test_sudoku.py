@@ -22,6 +22,7 @@ from adadepth.data.puzzles.sudoku import (
     to_candidates,
 )
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 
 def drawn(size: int, rows: int, seed: int = 0) -> tuple[Shape, np.ndarray, np.ndarray]:
@@ -54,7 +55,7 @@ def test_grids_are_filled_by_the_rules(size: int) -> None:
     assert len(np.unique(grids, axis=0)) > 15
 
 
-@pytest.mark.parametrize(("size", "rows"), [(4, 30), (6, 4)])
+@pytest.mark.parametrize(("size", "rows"), quick_one_in(2, [(4, 30), (6, 4)]))
 def test_puzzles_have_one_solution_and_no_digit_to_spare(size: int, rows: int) -> None:
     shape, grids, puzzles = drawn(size, rows)
     for grid, puzzle in zip(grids, puzzles, strict=True):
@@ -108,7 +109,7 @@ def test_blanks_can_be_limited() -> None:
     assert ((puzzles == 0).sum(axis=1) == 12).all()
 
 
-@pytest.mark.parametrize("size", SHAPES)
+@pytest.mark.parametrize("size", quick_one_in(3, SHAPES))
 def test_symmetries_keep_rules_and_invariants(size: int) -> None:
     shape, grids, puzzles = drawn(size, 5)
     generator = np.random.default_rng(1)
@@ -152,6 +153,7 @@ def test_no_training_puzzle_is_an_evaluation_puzzle_under_a_symmetry() -> None:
         load_sudoku(SudokuConfig(name="sudoku", size=4, train_examples=20, max_evaluation_examples=500), seed=1)
 
 
+@pytest.mark.slow
 def test_the_data_of_a_run() -> None:
     data = load_sudoku(SudokuConfig(name="sudoku", train_examples=40, max_evaluation_examples=10), seed=3)
     assert data.labels == ("[PAD]", ".", "1", "2", "3", "4", "5", "6")
@@ -173,6 +175,7 @@ def test_the_data_of_a_run() -> None:
     assert data.tokenizer(text)["input_ids"] == batch["input_ids"][0].tolist()
 
 
+@pytest.mark.slow
 def test_the_evaluation_set_depends_on_no_seed() -> None:
     sets = [
         load_sudoku(SudokuConfig(name="sudoku", train_examples=n, max_evaluation_examples=10), seed=seed)

@@ -19,6 +19,7 @@ from adadepth.data.labelled.splits import open_file_splits, open_table
 from adadepth.data.text.table import DataTable
 from adadepth.data.text.table_files import read_file_rows
 from adadepth.errors import DataError
+from tests.marks_support import quick_one_in
 
 
 def read(table: DataTable) -> dict[str, list[Any]]:
@@ -186,7 +187,7 @@ def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path:
 # --- columns by their usual names
 
 
-@pytest.mark.parametrize(("columns", "texts", "label"), [
+@pytest.mark.parametrize(("columns", "texts", "label"), quick_one_in(3, [
     (["text", "label"], ["text"], "label"), (["Review", "Class"], ["Review"], "Class"),
     (["sentence1", "sentence2", "label", "idx"], ["sentence1", "sentence2"], "label"),
     (["hypothesis", "premise", "labels"], ["premise", "hypothesis"], "labels"),
@@ -194,7 +195,7 @@ def test_the_only_table_of_a_folder_keeps_the_split_it_is_called_after(tmp_path:
     (["id", "title", "text", "label"], ["text"], "label"), (["sms", "label"], ["sms"], "label"),
     (["text", "mood"], ["text"], "mood"), (["text", "sentence", "label"], ["sentence"], "label"),
     (["label", "class", "text"], ["text"], "label"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_plain_columns_are_taken_and_said(
     tmp_path: Path, columns: list[str], texts: list[str], label: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,6 +15,7 @@ from adadepth.config import Source, TaggingConfig, TokenizerConfig
 from adadepth.data import LabelledData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
+from tests.marks_support import quick_one_in
 from tests.treebank_support import write_treebank
 
 from .labelled_support import write_splits
@@ -295,10 +296,10 @@ def some_sentences(source: Path, target: Path) -> None:
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("folder", "changes"), [
+@pytest.mark.parametrize(("folder", "changes"), quick_one_in(2, [
     ("wikiann/en", {"labels": ["O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC"]}),
     ("ud_english_ewt", {"tag_column": "upos", "metrics": ["token_accuracy"]}),
-])  # fmt: skip
+]))  # fmt: skip
 def test_real_sentences_are_aligned(data_root: Path, tmp_path: Path, folder: str, changes: dict[str, Any]) -> None:
     path = tmp_path / "in"
     path.mkdir()

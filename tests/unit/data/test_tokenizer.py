@@ -122,6 +122,7 @@ def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.Mon
         load_tokenizer(str(tmp_path / "maskless"))
 
 
+@pytest.mark.slow
 def test_a_word_of_megabytes_is_learned_from_in_parts(sentences: list[str]) -> None:
     """SentencePiece fails at a whole one, with a score that is not finite; of millions it needs minutes."""
     long = "".join(random.Random(0).choices("abcdefghij", k=20_000)) + "a" * 200_000

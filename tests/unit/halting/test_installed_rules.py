@@ -14,6 +14,7 @@ from adadepth.halting import exit_rules, rules
 from adadepth.metrics.exit_study import list_standard_rules
 from adadepth.models import AlbertActModel
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_config
 from tests.plugins_support import package_on_path
 
@@ -74,7 +75,7 @@ def depth(rule: str, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
     return outputs.updates[valid], outputs.halting_probabilities[valid]
 
 
-@pytest.mark.parametrize("execution", ["dense", "ragged"])
+@pytest.mark.parametrize("execution", quick_one_in(2, ["dense", "ragged"]))
 def test_a_halting_rule_spends_what_it_says(folder: Path, execution: str) -> None:
     """Halves of what is left: 1 - 2^-n exceeds 0.99 at n = 7, where 1/2 + 1/2 does at n = 2."""
     with package_on_path(folder, "own-rules", HALTING):
@@ -89,11 +90,11 @@ def test_no_rule_halts_anybody_at_a_fixed_depth(folder: Path) -> None:
         assert depth("shares", fixed_depth=8)[0].unique().tolist() == [8]
 
 
-@pytest.mark.parametrize(("rule", "message"), [
+@pytest.mark.parametrize(("rule", "message"), quick_one_in(3, [
     ("share", "model.halting_rule=share: halting rule 'share': must be one of act, shares (did you mean 'shares'?)"),
     ("shares:0", "model.halting_rule=shares:0: halting rule 'shares:0': power=0.0: must be above 0"),
     ("act:1", "model.halting_rule=act:1: halting rule 'act:1': too many parameters, the form is act"),
-])  # fmt: skip
+]))  # fmt: skip
 def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str) -> None:
     with package_on_path(folder, "own-rules", HALTING):
         assert configured("act_tiny", "model.halting_rule=shares:2").model.halting_rule == "shares:2"  # type: ignore[attr-defined]

@@ -58,6 +58,7 @@ def test_even_gates_choose_the_first_operation_and_a_fixed_network_is_sure() -> 
     assert "search/temperature" not in flatten_architecture(fixed)
 
 
+@pytest.mark.slow
 @given(st.text("sf-", min_size=1, max_size=40))
 def test_thirds_count_every_block_once_in_nearly_equal_parts(architecture: str) -> None:
     thirds = operations_by_third(architecture)

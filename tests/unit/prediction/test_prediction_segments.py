@@ -15,6 +15,7 @@ from adadepth import AlbertActForSequenceClassification, Pipeline
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream
 from adadepth.errors import ConfigError
 from adadepth.evaluation.language_model import LanguageScorer
+from tests.marks_support import quick_one_in
 from tests.models_support import small_config
 from tests.unit.data.tokenizers_support import streaming, tokenizer
 from tests.unit.models.par_xl_support import small_network
@@ -53,7 +54,7 @@ def evaluated(model: Any, ids: list[int], segment: int) -> tuple[float, list[flo
 
 @pytest.mark.parametrize(
     ("words", "segment", "memory"),
-    [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)],
+    quick_one_in(3, [(90, None, REMEMBERED), (64, 16, REMEMBERED), (50, 7, 3), (30, 1000, 3), (30, 9, 0)]),
 )
 def test_every_word_is_as_likely_as_in_an_evaluation(words: int, segment: int | None, memory: int) -> None:
     model, text = network(memory), text_of(words)
@@ -66,6 +67,7 @@ def test_every_word_is_as_likely_as_in_an_evaluation(words: int, segment: int | 
     assert math.fsum(own) / len(own) == pytest.approx(loss, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_long_text_is_read_in_segments() -> None:
     model, text = network(), text_of(3000)
     widths: list[int] = []

@@ -117,6 +117,7 @@ def test_a_comparison_alone_is_a_page(tmp_path: Path) -> None:
     assert draw_figures(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_long_searches_of_deep_networks_stay_small(tmp_path: Path) -> None:
     make_comparison(make_search_run(tmp_path, blocks=32, evaluations=60))
     assert write_report(tmp_path).stat().st_size < 500_000

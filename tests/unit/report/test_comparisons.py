@@ -33,6 +33,7 @@ from adadepth.report.run_groups import (
 )
 from adadepth.report.section import Section
 from adadepth.report.style import LINES, get_dash
+from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
 
 BEFORE = Path(__file__).parents[2] / "before"
@@ -213,13 +214,13 @@ def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "content", "said"),
-    [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
+    quick_one_in(3, [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
      ("run.json", '{"final_metrics": [1]}', "run.json is damaged"),
      ("run.json", '{"final_metrics": {"eval/loss": "x"}}', "run.json is damaged"),
      ("run.json", '{"verdict": {"adapts": 3}}', "run.json is damaged"),
      ("config.yaml", "{model: 3, dataset: []}", "config.yaml is damaged"),
      ("config.yaml", "{model: , dataset: }", "config.yaml is damaged"),
-     ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")],
+     ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")]),
 )  # fmt: skip
 def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: str | None, said: str) -> None:
     record(tmp_path / "a")
@@ -234,7 +235,7 @@ def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: st
 
 
 @pytest.mark.parametrize(
-    "content", ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"]
+    "content", quick_one_in(5, ['{"unit": 3}', '{"max_depth": -1}', '{"n": "x"}', '{"classes": {"all": 3}}', "[1]"])
 )
 def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content: str) -> None:
     record(tmp_path / "a")

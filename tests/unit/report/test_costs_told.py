@@ -12,6 +12,7 @@ import pytest
 from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import compare
+from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs, sections_of_page, told
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
@@ -60,7 +61,7 @@ WHY = {  # an evaluation ran something else than the depths need
 }
 
 
-@pytest.mark.parametrize("kind", FAMILIES)
+@pytest.mark.parametrize("kind", quick_one_in(5, FAMILIES))
 def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))

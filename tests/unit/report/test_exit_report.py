@@ -16,7 +16,6 @@ from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
 from adadepth.report.style import get_shape_style
 from adadepth.report.svg import render_chart
 from tests.figures_support import inked
-from tests.marks_support import mostly_slow
 from tests.pages_support import Page, check_accessible, check_stands_alone
 from tests.unit.report.synthetic_exits import (
     add_exit_files,
@@ -143,6 +142,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     assert page.text.count(evil) >= 6
 
 
+@pytest.mark.slow
 def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
     records = make_records(steps=24)
     study, summary = make_study(records), make_summary(records)
@@ -155,8 +155,9 @@ def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
 # ---- drawings
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("sets", mostly_slow([1, 2], lambda sets: sets == 1))
+@pytest.mark.parametrize("sets", [1, 2])
 def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     names = ("matched", "mismatched")[:sets]
     write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)

@@ -12,6 +12,7 @@ from tests.unit.report.synthetic import make_run
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
     drawn = draw_figures(make_run(tmp_path, max_updates=6, evaluations=3))

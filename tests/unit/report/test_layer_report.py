@@ -96,6 +96,7 @@ def test_a_missing_history_or_distribution_becomes_a_sentence(tmp_path: Path) ->
     assert "distribution over layers not available: not finite" in Page(write_report(tmp_path)).text
 
 
+@pytest.mark.slow
 def test_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
     assert write_report(make_layer_run(tmp_path, blocks=48, evaluations=60)).stat().st_size < 500_000
 

@@ -18,6 +18,7 @@ from adadepth.report.page_writer import list_downloads
 from adadepth.report.pages import build_sections, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
+from tests.marks_support import quick_one_in
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
 from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
@@ -32,7 +33,7 @@ MAKERS: dict[str, Callable[[Path], object]] = {
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module", params=MAKERS)
+@pytest.fixture(scope="module", params=quick_one_in(4, MAKERS))
 def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     directory = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param](directory)

@@ -79,6 +79,7 @@ ROOTS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_settings_of_the_file_exist() -> None:
     """A key that was renamed would be told as a difference."""
     for entry in load_published_figures():

@@ -132,7 +132,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     assert any(evil in str(svg.get("aria-label")) for svg in page.of("svg"))
 
 
-@pytest.mark.parametrize(("name", "damage"), quick_one_in(2, product(FILES, [None, "{ not json: [", ""])))
+@pytest.mark.parametrize(("name", "damage"), quick_one_in(5, product(FILES, [None, "{ not json: [", ""])))
 def test_a_missing_or_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str, damage: str | None) -> None:
     page = Page(write_report(copy_of(run, tmp_path, **{name.split(".")[0]: damage})))
     if damage is None:

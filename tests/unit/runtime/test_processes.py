@@ -34,6 +34,7 @@ subprocess.run([sys.executable, "-c", {WORKER!r}, sys.argv[1]])
 """
 
 
+@pytest.mark.slow
 def test_a_process_ends_when_its_launcher_is_killed(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "WORLD_SIZE": "2"}
     told = tmp_path / "signal"
