@@ -398,7 +398,7 @@ def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> No
 def test_layers_that_are_computed_again_have_the_same_gradients(name: str) -> None:
     gradients = []
     for recomputes in (False, True):
-        model = get(name).train()
+        model = small(**ROUTERS[name]).train()
         if recomputes:
             model.gradient_checkpointing_enable({"use_reentrant": False})
             assert all(layer.gradient_checkpointing for layer in model.layers)
