@@ -18,7 +18,7 @@ from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import ConfigRepository
 from hydra.core.config_store import ConfigStore
 from hydra.core.object_type import ObjectType
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 
 def read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
@@ -42,6 +42,23 @@ def read_yaml_fast(patch: pytest.MonkeyPatch) -> None:
                 return usual(self.stream).get_single_data()
 
     patch.setattr(omegaconf_utils, "get_yaml_loader", lambda: Loader)
+
+
+def copy_fast(patch: pytest.MonkeyPatch) -> None:
+    """Let `copy.deepcopy` pickle a whole configuration: the same nodes, in half of the time."""
+    usual = DictConfig.__deepcopy__
+
+    def deepcopy(config: DictConfig, memo: dict[int, Any]) -> DictConfig:
+        parent = config._get_parent()
+        if memo or parent is not None:  # a part of what is copied, or of a larger configuration
+            return usual(config, memo)
+        try:
+            copied: DictConfig = pickle.loads(pickle.dumps(config))
+        except (pickle.PicklingError, TypeError, AttributeError):
+            return usual(config, memo)
+        return copied
+
+    patch.setattr(DictConfig, "__deepcopy__", deepcopy)
 
 
 def compose_once(patch: pytest.MonkeyPatch) -> None:

@@ -73,6 +73,7 @@ def test_a_key_of_several_kinds_tells_them_apart(command: Command) -> None:
     assert "number of tokens of a window: the question and a part of its context" in out
 
 
+@pytest.mark.slow
 def test_every_key_can_be_asked_for() -> None:
     assert [key for key in list_keys() if len(describe_topic(key, [CONFIGS])) <= len(key)] == []
 

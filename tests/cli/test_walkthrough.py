@@ -6,16 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
 
 from adadepth.run import main
+from tests.sources_support import PACKAGE, ROOT, read_source
 
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGE = ROOT / "adadepth"
 PAGE = (ROOT / "docs" / "walkthrough.md").read_text(encoding="utf-8")
 TRAIN = ["--config-name", "act_hops", "debug=default"]
 EXIT = [*TRAIN, "mode=evaluate", "checkpoint=latest", "exit_rules=[confidence:0.9]"]
@@ -83,6 +81,14 @@ def test_order_is_noticed() -> None:
     assert in_order(["b", "a"], ["a", "c", "b"]) == ["a"]
 
 
+def test_every_function_of_the_page_exists() -> None:
+    """The slow test below says whether they run in the order of the page."""
+    for file, name in (row.split(":") for walk in WALKS for row in rows(walk)):
+        words = re.findall(r"^\s*(?:def|class) (\w+)", read_source(PACKAGE / file), re.MULTILINE)
+        assert set(name.split(".")) <= set(words), f"{file}: {name}"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("walk", WALKS)
 def test_a_walk_leads_through_functions_that_run_in_its_order(walk: str, calls: dict[str, list[str]]) -> None:
     arguments, most = WALKS[walk]

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from adadepth.cli.checks.model import get_max_updates
-from adadepth.config import Source
 from adadepth.errors import ConfigError
 from adadepth.models.registry import families, family
 from adadepth.report.run_files import RunFiles
@@ -220,16 +219,6 @@ def test_the_option_that_a_family_names_is_of_it(name: str) -> None:
     assert composed("act_cola", f"model={option}").model.name == name
 
 
-@pytest.mark.parametrize("root", mostly_slow(
-    [root for root in ROOTS if root not in NEEDS_DATA],
-    lambda root: root in ("par_wikitext2", "act_squad")
-))  # fmt: skip
-def test_data_of_the_hub_may_lie_in_files_instead(root: str) -> None:
-    """What is said where the hub cannot be reached: read local files with dataset.path=..."""
-    if getattr(configured(root).dataset, "source", None) == Source.hub:
-        assert configured(root, "dataset.path=mine").dataset.source == Source.local  # type: ignore[attr-defined]
-
-
 @pytest.mark.parametrize(("command", "unit", "wanted"), quick_one_in(2, [
     ("act_tiny model=albert_act_mini budget.target=3", "updates", 3.0),
     ("act_wikitext2 model.num_hidden_layers=12 budget.target=7.1", "updates", 7.1),
@@ -295,7 +284,7 @@ EXEMPT = {
     "only used with mode=train, but mode={}": "as that of seeds",
     "or choose another folder with dataset.cache_dir=...": "a folder of the user's",
     "choose one with 'dataset.path={{}}'": "files of the user's; tests/unit/data/test_labelled_errors.py",
-    "read local files with dataset.path=...": "files of the user's; every root of the hub takes them, below",
+    "read local files with dataset.path=...": "files of the user's: tests/configs/test_shipped.py",
     "give one with tokenizer.path=...": "a folder of the user's",
     "give dataset.evaluation_path=...": "files of the user's",
     "dataset.labels={}": "the user's own labels",

@@ -19,15 +19,15 @@ from adadepth.config import (
 )
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import describe_inheritance
-
-from .support import composed, configured, write_run
+from tests.configs.support import composed, configured, write_run
+from tests.marks_support import quick_one_in
 
 
 def evaluated(root: str, checkpoint: Path | str, *overrides: str) -> ExperimentConfig:
     return configured(root, "mode=evaluate", f"checkpoint={checkpoint}", *overrides)
 
 
-@pytest.mark.parametrize("place", ["", "model", "checkpoints/checkpoint-2"])
+@pytest.mark.parametrize("place", quick_one_in(2, ["", "model", "checkpoints/checkpoint-2"]))
 def test_data_and_tokenizer_are_those_of_the_run(tmp_path: Path, place: str) -> None:
     trained = configured(
         "act_tiny", "dataset=text", "dataset.path=a.txt", "dataset.masking.max_ngram=2", "tokenizer=albert"
@@ -95,7 +95,7 @@ def test_a_run_whose_tokenizer_is_not_beside_its_model_names_it(tmp_path: Path) 
     assert evaluated("act_tiny", run).tokenizer.path == "albert/albert-base-v2"
 
 
-@pytest.mark.parametrize("checkpoint", ["some/set", "elsewhere/model", "latest"])
+@pytest.mark.parametrize("checkpoint", quick_one_in(2, ["some/set", "elsewhere/model", "latest"]))
 def test_what_is_no_run_leaves_the_configuration_as_it_is(tmp_path: Path, checkpoint: str) -> None:
     write_run(tmp_path, configured("act_tiny", "dataset.sequence_length=16"))
     (tmp_path / "elsewhere" / "model").mkdir(parents=True)
