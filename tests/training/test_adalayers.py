@@ -208,9 +208,7 @@ def test_runs_share_the_states_whose_size_is_told_before(tmp_path, base, monkeyp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "budget", [pytest.param((), marks=pytest.mark.slow), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")]
-)
+@pytest.mark.parametrize("budget", [(), ("budget=blocks", "budget.target=1", "budget.ramp=0.5")])
 def test_a_resumed_run_is_the_run_that_was_never_stopped(budget, tmp_path, base):
     given = (
         *TABLE, "trainer.max_steps=6", "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null",

@@ -255,7 +255,6 @@ def test_a_budget_goes_on_with_the_costs_that_the_search_has_seen(tmp_path, know
     assert record_of(whole)["latency"] == record_of(stopped)["latency"]
 
 
-@pytest.mark.slow
 def test_times_estimated_by_macs_add_up_to_the_measured_ones(tmp_path, known_times):
     given = ("search.latency_costs=macs", "trainer.max_steps=2", "search.stages=[search]", "trainer.eval_steps=2")
     tasks.run(stream_config(tmp_path, *LATENCY, *given, "trainer.save_steps=2"))

@@ -86,7 +86,6 @@ def test_a_copied_model_that_lacks_weights_is_not_evaluated_at_random(run: Path,
     assert folders(tmp_path) == before
 
 
-@pytest.mark.slow
 def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,7 +35,7 @@ def mean_depth(trainer: Any) -> float:
     return total / units
 
 
-@pytest.mark.parametrize(("bias", "target"), quick_one_in(3, [(4.0, 3.8), (0.0, 5.0), (-6.0, 2.0)]))
+@pytest.mark.parametrize(("bias", "target"), quick_one_in(3, [(-6.0, 2.0), (4.0, 3.8), (0.0, 5.0)]))
 def test_a_target_that_was_missed_is_held(bias: float, target: float, tmp_path: Path) -> None:
     trainer = tiny_trainer(tmp_path, *HELD)
     unit = trainer.model.albert.encoder.albert_layer.act.dense

@@ -42,7 +42,6 @@ def test_a_language_model_is_trained_on_text_and_its_exits_are_studied(tmp_path:
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
 
 
-@pytest.mark.slow
 def test_masked_words_are_compared_with_a_fixed_depth(tmp_path: Path) -> None:
     root = ("--config-name", "exit_mlm", "debug=default", "model.hidden_size=16", "model.num_hidden_layers=2")
     options = ("matched_baseline=true", "trainer.per_device_train_batch_size=16", "trainer.max_steps=2")

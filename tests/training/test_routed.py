@@ -38,10 +38,7 @@ def test_a_language_model_is_trained_reported_and_fitted(tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("router", [
-    (),
-    pytest.param(("model.router=token", "model.balance=bias", "model.bias_step=0.1"), marks=pytest.mark.slow),
-])  # fmt: skip
+@pytest.mark.parametrize("router", [(), ("model.router=token", "model.balance=bias", "model.bias_step=0.1")])
 def test_a_run_goes_on_bit_for_bit(router: tuple[str, ...], tmp_path: Path) -> None:
     steps = ("trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.eval_strategy=no",
              "trainer.load_best_model_at_end=false", "trainer.save_total_limit=null")  # fmt: skip

@@ -78,7 +78,7 @@ METHODS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["joint", pytest.param("two_phase", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
     """Where, the evaluations of a search without the rule tell."""
     settings = METHODS[method]

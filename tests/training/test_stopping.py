@@ -236,10 +236,7 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "number",
-    [signal.SIGINT, *(pytest.param(each, marks=pytest.mark.slow) for each in (signal.SIGTERM, signal.SIGHUP))],
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_save_exit_cleanly_and_resume_exactly(tmp_path, number, reference):
     """A killed command, resumed by another process, leaves the weights of one that was left alone."""
     given = (*SIXTY_STEPS, f"output_dir={tmp_path}")

@@ -75,7 +75,7 @@ def write_jsonl(file: Path, rows: list[str]) -> Path:
     return file
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, ["jsonl", "hub", "folder", "documents"]))
+@pytest.mark.parametrize("kind", quick_one_in(2, ["hub", "jsonl", "folder", "documents"]))
 def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
     rows = [f"{line}\n" if line else "" for line in LINES]  # as WikiText is on the hub
     if kind == "documents":

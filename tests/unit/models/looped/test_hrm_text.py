@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM, GenerationConfig, HrmTextForCausalLM
 
-from adadepth import LoopedConfig, LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, decode_texts, tasks
+from adadepth import LoopedConfig, LoopedForCausalLM, Pipeline, decode_texts, tasks
 from adadepth.contrib.serve.answers import compute_answer
 from adadepth.contrib.serve.knobs import Setting
 from adadepth.contrib.serve.serve import load_served_checkpoint
@@ -292,13 +292,6 @@ def test_an_hrm_text_that_computes_otherwise_is_refused(changes: dict[str, Any],
     with pytest.raises(CheckpointError, match=f"{next(iter(changes))}=") as raised:
         LoopedForCausalLM.from_pretrained(tmp_path)
     assert "\n" not in str(raised.value)
-
-
-def test_another_head_is_new_and_nothing_else(folder: Path, caplog: Any) -> None:
-    model = LoopedForSequenceClassification.from_pretrained(folder, num_labels=3)
-    assert "randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
-    weights = LoopedForCausalLM.from_pretrained(folder).model.state_dict()
-    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,6 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, Genera
 from adadepth import (
     LoopedConfig,
     LoopedForCausalLM,
-    LoopedForSequenceClassification,
     decode_texts,
     self_speculation,
     tasks,
@@ -91,25 +90,6 @@ def test_auto_classes_read_a_retrofit_without_its_code(kind: str, tmp_path: Path
         assert torch.equal(model(IDS, initial_state=STATE).logits, expected)
     described = read_config("checkpoint", str(tmp_path))
     assert resolve_model_class("checkpoint", str(tmp_path), described) is LoopedForCausalLM
-
-
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-def test_a_cache_changes_nothing(kind: str, tmp_path: Path) -> None:
-    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path, kind))
-    with torch.no_grad():
-        cached = model(IDS[:, :5], use_cache=True)
-        found = model(IDS[:, 5:], past_key_values=cached.past_key_values).logits
-        assert_near(found, model(IDS).logits[:, 5:])
-
-
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS))
-def test_what_is_saved_is_ours(kind: str, tmp_path: Path) -> None:
-    model = LoopedForCausalLM.from_pretrained(write_retrofit(tmp_path / "published", kind))
-    model.save_pretrained(tmp_path / "ours")
-    assert json.loads((tmp_path / "ours" / "config.json").read_text())["model_type"] == "looped"
-    again = LoopedForCausalLM.from_pretrained(tmp_path / "ours")
-    with torch.no_grad():
-        assert torch.equal(again(IDS).logits, model(IDS).logits)
 
 
 def test_first_states_have_the_published_standard_deviation(tmp_path: Path) -> None:
@@ -203,15 +183,6 @@ def test_pickles_show_the_decoder_too(tmp_path: Path) -> None:
     expected = plain_retrofit("olmo2", fields_of("olmo2"), weights_of("olmo2"), IDS[0], STATE[0], 4)
     with torch.no_grad():
         assert_near(model(IDS[:1], initial_state=STATE[:1]).logits[0], expected)
-
-
-def test_another_head_is_new_and_nothing_else(tmp_path: Path, caplog: Any) -> None:
-    write_retrofit(tmp_path, "llama")
-    source = LoopedForCausalLM.from_pretrained(tmp_path)
-    model = LoopedForSequenceClassification.from_pretrained(tmp_path, num_labels=3)
-    assert "randomly initialised, because the checkpoint lacks them: score.weight" in caplog.text
-    weights = source.model.state_dict()
-    assert all(torch.equal(weight, weights[name]) for name, weight in model.model.state_dict().items())
 
 
 @pytest.mark.parametrize("kind", mostly_slow(KINDS, "llama".__eq__))
