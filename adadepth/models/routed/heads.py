@@ -97,7 +97,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         if documents is not None:
             inputs |= mask_by_documents(documents, position_ids, cache is not None)
         states, choices, output = self.run(
-            inputs, has_losses=targets is not None, routing=routing,
+            inputs, attention_mask, has_losses=targets is not None, routing=routing,
             output_hidden_states=output_hidden_states, generator=generator,
         )  # fmt: skip
         if targets is not None:
@@ -181,7 +181,7 @@ class RoutedForTokenClassification(RoutedModel):
             "position_ids": position_ids, "inputs_embeds": inputs_embeds,
         }  # fmt: skip
         states, choices, output = self.run(
-            inputs, has_losses=labels is not None, routing=routing,
+            inputs, attention_mask, has_losses=labels is not None, routing=routing,
             output_hidden_states=output_hidden_states, generator=generator,
         )  # fmt: skip
         if labels is None:

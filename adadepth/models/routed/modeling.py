@@ -170,6 +170,7 @@ class RoutedModel(DepthKnob, NetworkModel):
     def run(
         self,
         inputs: Mapping[str, Any],
+        attention_mask: Tensor | None,
         *,
         has_losses: bool,
         routing: str | None,
@@ -179,7 +180,8 @@ class RoutedModel(DepthKnob, NetworkModel):
         """Run the network, and return its last states, (B, T, D), the routing, and an output without predictions.
 
         Args:
-            inputs: Arguments of the network.
+            inputs: Arguments of the network. For rows of several documents, they have no attention mask.
+            attention_mask: 1 at real tokens, those in the cache included, (B, M + T); None: there is no padding.
             has_losses: Whether the losses of routers are computed.
             routing: `topk`: spans choose the tokens with the largest scores of a whole row; `causal`: choices depend
                 on no later token. None: `topk` in training, else `causal`.
@@ -192,7 +194,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         if routing not in (None, *ROUTINGS):
             raise ConfigError(f"routing={routing}: must be one of {', '.join(ROUTINGS)}")
         words = self.check_words(inputs)
-        real = find_real_tokens(inputs.get("attention_mask"), words.shape[:2], words.device)
+        real = find_real_tokens(attention_mask, words.shape[:2], words.device)
         cache = inputs.get("past_key_values")
         if cache is not None:
             cache.check_rows(words.shape[0])
@@ -330,7 +332,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             measures["routing/agreement"] = LossTerm(agreed, candidates)
         if self.config.measure_leak and self.config.router == "expert" and inputs.get("past_key_values") is None:
             with torch.no_grad():
-                states = self.run(inputs, has_losses=False, routing="topk")[0]
+                states = self.run(inputs, real, has_losses=False, routing="topk")[0]
                 measures["routing/topk_loss"] = self.compute_task_loss(states, targets)[0]
         return measures
 

@@ -173,6 +173,22 @@ def test_documents_of_a_row_are_separate_rows(name: str) -> None:
         near(some, alone[0])
 
 
+@pytest.mark.parametrize("routing", ["causal", "topk"])
+@pytest.mark.parametrize("name", ROUTERS)
+def test_no_router_chooses_the_padding_of_a_row_of_documents(name: str, routing: str) -> None:
+    """Padding is a document of its own; it has no updates and takes no capacity from the real tokens."""
+    model, mask = get(name), RIGHT[:1]
+    length = int(mask.sum())
+    logits, ran = run(model, IDS[:1] * mask, attention_mask=mask, documents=mask - 1, routing=routing)
+    assert not bool(ran[mask == 0].any())
+    alone, ran_alone = run(model, IDS[:1, :length], routing=routing)
+    assert torch.equal(ran[:, :length], ran_alone)
+    near(logits[:, :length], alone)
+    with torch.no_grad():
+        trace = model(IDS[:1] * mask, attention_mask=mask, documents=mask - 1, routing=routing).trace
+    assert torch.equal(trace.valid, mask.bool())
+
+
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 @pytest.mark.parametrize("name", quick_one_in(3, ["expert first", "layers selected", "token selected"]))
 def test_implementations_of_attention_agree(name: str, implementation: str) -> None:
@@ -290,7 +306,7 @@ def test_routers_that_choose_everything_change_nothing(kind: str, fields: dict[s
     mask = {"attention_mask": LEFT}
     near(select_real(model(IDS, **mask).logits, LEFT), select_real(stock(IDS, **mask).logits, LEFT))
     model.train()
-    near(model.read(model.run({"input_ids": IDS}, has_losses=False, routing=None)[0].flatten(0, 1)),
+    near(model.read(model.run({"input_ids": IDS}, None, has_losses=False, routing=None)[0].flatten(0, 1)),
          expected.flatten(0, 1))  # fmt: skip
 
 
