@@ -131,7 +131,7 @@ def _saved(directory):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("root", "baseline"),
-    itertools.product(["adalayers", "adalayers_conll"], BASELINES),
+    [*itertools.product(["adalayers", "adalayers_conll"], BASELINES)],
 )
 def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base):
     options = TABLE if root == "adalayers" else ()
