@@ -94,6 +94,7 @@ def test_the_continuation_that_a_stopped_run_names(
     assert json.loads((run / "run.json").read_text(encoding="utf-8"))["status"] == "finished"
 
 
+@pytest.mark.slow
 def test_the_command_that_a_report_shows_repeats_the_run(here: Path, command: Command) -> None:
     (page,) = here.glob("*/ponder_tiny/*/report.html")
     text = html.unescape(re.sub(r"<[^>]+>", "", page.read_text(encoding="utf-8")))

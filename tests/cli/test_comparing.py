@@ -127,6 +127,7 @@ def test_a_mistake_is_one_line(command: Command, arguments: list[str], message: 
     assert re.fullmatch(rf"error: [^\n]*{re.escape(message)}[^\n]*\n", result.err), result.err
 
 
+@pytest.mark.slow
 def test_a_sweep_s_page_begins_with_the_best_jobs(command: Command, trainings: set[float]) -> None:
     """In the order of what `optimise` names, each with its folder and a command that repeats it alone."""
     result = command(

@@ -127,6 +127,7 @@ def test_a_run_says_its_configuration_whatever_its_folder_is_called(
     assert [(job.name, job.run) for job in jobs] == [("act_small", "a (ü)")]
 
 
+@pytest.mark.slow
 def test_a_published_run_is_one_word(command: Command, jobs: Jobs) -> None:
     command(*TINY, "-m", "preset=none,paper", "seed=3").checked()
     assert [(job.name, job.seed) for job in jobs] == [("act_tiny", 3), ("act_tiny", 3)]

@@ -145,8 +145,8 @@ KINDS = {
 }  # fmt: skip
 
 
-# Quick: of each family of published checkpoints one.
-QUICK = ("ouro", "retrofit_olmo2", "layerskip", "albert_act_pretraining", "hrm")
+# Quick: one that continues texts, one that fills masks, one that solves puzzles.
+QUICK = ("ouro", "albert_act_pretraining", "hrm")
 
 
 @pytest.fixture(scope="module", params=mostly_slow(KINDS, QUICK.__contains__))
@@ -222,7 +222,7 @@ def test_evaluate(kind: Kind, folder: Path, command: Command, tmp_path: Path, fi
     assert 0 < metrics["halting/all/mean"] <= kind.depth
 
 
-@pytest.mark.parametrize("kind", quick_one_in(4, KINDS), indirect=True, scope="module")
+@pytest.mark.parametrize("kind", quick_one_in(8, KINDS), indirect=True, scope="module")
 def test_serve(kind: Kind, folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page is built but not opened; a visitor asks a question at three depths."""
     pytest.importorskip("gradio")

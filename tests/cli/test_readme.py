@@ -80,6 +80,8 @@ def test_the_readme_has_commands():
 IN_README = [words[2:] for words in commands("python adadepth/run.py", ["README.md"])]
 LONGEST = (
     "par_tiny",
+    "dataset.path=my_table/",
+    "checkpoint=demo:hops",
     "budget.target=5",
     "seed=0,1",
     "exit_rules=[all]",

@@ -96,6 +96,7 @@ def test_a_group_that_is_not_at_its_defaults_is_always_written(config: Experimen
     assert "context" not in written
 
 
+@pytest.mark.slow
 def test_a_run_whose_file_has_every_group_is_resumed(config: ExperimentConfig, tmp_path: Path) -> None:
     """As runs were written before."""
     directory = interrupted(config)
@@ -273,6 +274,7 @@ def test_an_evaluation_lies_in_its_run_and_is_not_the_latest_to_continue(tmp_pat
         configured(*root, f"resume={evaluation}")
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_path: Path) -> None:
     root = ("act_tiny", f"output_dir={tmp_path}")
     directory = interrupted(configured(*root))
@@ -283,6 +285,7 @@ def test_an_evaluation_of_an_older_version_beside_its_run_is_not_the_latest(tmp_
     assert run_directory(configured(*root, "resume=latest")) == directory
 
 
+@pytest.mark.slow
 def test_an_evaluation_of_somebody_elses_run_leaves_it_alone(tmp_path: Path) -> None:
     directory = interrupted(configured("act_tiny", f"output_dir={tmp_path}/theirs"))
     (directory / "model").mkdir()

@@ -49,9 +49,7 @@ def nameless(root: str, *overrides: str) -> dict[str, Any]:
     return settings
 
 
-@pytest.mark.parametrize(
-    "name", mostly_slow(WRITTEN_OUT, ("act_tiny", "ponder_rte", "adalayers_tiny", "par_network").__contains__)
-)
+@pytest.mark.parametrize("name", mostly_slow(WRITTEN_OUT, ("act_tiny", "ponder_rte", "par_network").__contains__))
 def test_the_word_is_the_run_written_out(name: str) -> None:
     assert published(name) == nameless(*WRITTEN_OUT[name])
 

@@ -12,15 +12,16 @@ from adadepth.training.arguments import training_arguments
 from adadepth.training.optimization import build_schedule
 from adadepth.training.trackers.wandb import choose_summary
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 
 PLATEAU = ("trainer.schedule=plateau", "trainer.plateau_patience=1", "trainer.warmup_steps=0")
 
 
-@pytest.mark.parametrize(("root", "metric", "greater"), [
+@pytest.mark.parametrize(("root", "metric", "greater"), quick_one_in(2, [
     ("act_sst2", "eval_score", True), ("act_sst2", "eval_loss", False), ("act_hops", "token_accuracy", True),
     ("act_hops", "eval_loss", False), ("act_stsb", "eval_pearson", True), ("act_tiny", "eval_mlm_accuracy", True),
     ("loop_tiny", "eval_perplexity", False),
-])  # fmt: skip
+]))  # fmt: skip
 def test_everybody_takes_the_same_direction(root: str, metric: str, greater: bool) -> None:
     """huggingface/transformers#31142 and facebookresearch/fairseq#2205: of whoever compares, all compare alike."""
     config = configured(root, f"trainer.metric_for_best_model={metric}", *PLATEAU)

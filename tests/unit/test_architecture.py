@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from adadepth.config.kinds import KINDS
+from tests.marks_support import quick_one_in
 from tests.sources_support import (
     PACKAGE,
     PLUGINS,
@@ -175,12 +176,15 @@ def loaded_by(statement: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "statement",
-    [
-        "import adadepth",
-        "import adadepth.config, adadepth.errors",
-        "import adadepth.config.kinds, adadepth.halting.rules",
-        "from adadepth.tasks import report",
-    ],
+    quick_one_in(
+        3,
+        [
+            "import adadepth",
+            "import adadepth.config, adadepth.errors",
+            "import adadepth.config.kinds, adadepth.halting.rules",
+            "from adadepth.tasks import report",
+        ],
+    ),
     ids=["package", "config", "plugins", "mode=report"],
 )
 def test_importing_costs_no_heavy_library(statement: str) -> None:

@@ -62,6 +62,7 @@ def test_methods_that_are_compared_at_equal_parameters_have_them(
     assert count_weights(first) == count_weights(second)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", quick_one_in(2, ["hops_causal", "text_causal"]))
 def test_early_exits_have_the_full_depth_and_the_compute_of_the_loops(task: str) -> None:
     exits, loops = (build_model(configure(task, method)) for method in ("early_exit", "mean"))

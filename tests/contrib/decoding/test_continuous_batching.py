@@ -20,7 +20,7 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 @pytest.mark.parametrize(
     ("kind", "rule", "policy"),
-    quick_one_in(6, [
+    quick_one_in(12, [
         (*case, policy)
         for case in (
             ("ouro", "quantile:0.6"),
@@ -45,7 +45,7 @@ def test_a_text_gets_what_a_plain_loop_gives_it(kind: str, rule: str, policy: st
 
 @pytest.mark.parametrize(
     ("kind", "policy", "step"),
-    quick_one_in(6, [
+    quick_one_in(12, [
         (kind, *case)
         for kind in ("plain", "huginn", "damped", "two states", "llama")
         for case in (("all", 1), ("frozen", 2))

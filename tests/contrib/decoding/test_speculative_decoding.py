@@ -96,6 +96,7 @@ def test_processors_see_the_drafts() -> None:
     assert torch.equal(model.generate(**text, custom_generate=self_speculation), model.generate(**text))
 
 
+@pytest.mark.slow
 def test_a_cache_may_know_the_beginning() -> None:
     model = small(**OURO)
     cache = DynamicCache()
@@ -107,6 +108,7 @@ def test_a_cache_may_know_the_beginning() -> None:
     )
 
 
+@pytest.mark.slow
 def test_more_loops_are_drafted_and_verified_with() -> None:
     model = small(**OURO)
     expected = model.generate(**prompt(padded=False), num_loops=6)

@@ -49,7 +49,7 @@ PUBLISHED = {
 FEW_UPDATES = ("model.num_hidden_layers=3", "budget.target=2")
 KEYS = ("pretrained", "base_model")
 TRAINED = [root for root in ROOTS if root != "conll_tagger"]  # which is an evaluation
-QUICK = {"act_tiny", "ponder_parity"}
+QUICK = {"ponder_parity"}
 
 
 @cache

@@ -139,6 +139,7 @@ def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: 
     assert [square.steps[-1] for square in squares] == [square.predicted for square in squares]
 
 
+@pytest.mark.slow
 def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
     masked = small_act(AlbertActForMaskedLM, state_rule="single")
     looped = small(**OURO | {"vocab_size": len(PIECES)})
