@@ -80,10 +80,14 @@ def _read_files_once(patch: pytest.MonkeyPatch) -> None:
 
     def load_config(repo: ConfigRepository, config_path: str) -> Any:
         source = repo._find_object_source(config_path, ObjectType.CONFIG)
-        if source is None or source.scheme() != "file":
+        if source is None or source.scheme() not in ("file", "structured"):
             return read(repo, config_path)
-        path = Path(source.path.removeprefix("file://"), f"{config_path.removesuffix('.yaml')}.yaml")
-        key = (config_path, source.provider, source.path, path.resolve(), *_of_file(path.stat()))
+        key: tuple[Any, ...] = (config_path, source.provider, source.path)
+        if source.scheme() == "file":
+            path = Path(source.path.removeprefix("file://"), f"{config_path.removesuffix('.yaml')}.yaml")
+            key += (path.resolve(), *_of_file(path.stat()))
+        else:
+            key += (OmegaConf.get_type(ConfigStore.instance()._load(f"{config_path.removesuffix('.yaml')}.yaml").node),)
         if key not in _FILES:
             _FILES[key] = pickle.dumps(read(repo, config_path))
         return pickle.loads(_FILES[key])  # merging changes what was read
