@@ -72,7 +72,8 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     return said
 
 
-@pytest.mark.parametrize(("member", "words"), quick_one_in(11, [
+@pytest.mark.slow
+@pytest.mark.parametrize(("member", "words"), [
     ("depth_unit", "it must be one of token, sequence, task, architecture"),
     ("max_updates", "it must be a whole number of at least 1"),
     ("longest_sequence", "it must be a whole number of at least 1, or None"),
@@ -84,7 +85,7 @@ def refused(folder: Path, source: str, patch: pytest.MonkeyPatch, capfd: pytest.
     ("soft_depth", "it must be a method: Return a differentiable approximation of the depth"),
     ("set_depth_level", "it must be a method: Set the depth threshold to a level"),
     ("depth_knob", "it must be a string: Name of the parameter that adjusts the depth"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_a_member_is_missing(
     member: str, words: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

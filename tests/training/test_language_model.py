@@ -74,10 +74,8 @@ def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
 
 
 # A warm temperature keeps the gradient of the gates away from Adam's epsilon, where rounding decides.
-@pytest.mark.parametrize(
-    "search",
-    [JOINT, pytest.param((*TWO_PHASE, "search.weights_only=1", "search.tau_end=1"), marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("search", [JOINT, (*TWO_PHASE, "search.weights_only=1", "search.tau_end=1")])
 def test_micro_batches_are_rows_of_one_batch(tmp_path, search):
     trained = []
     for batch, accumulation in ((8, 1), (4, 2)):

@@ -112,6 +112,7 @@ def test_a_model_pushes_itself(pushed: tuple[Path, Hub], hub: Hub) -> None:
     assert {"config.json", "model.safetensors", "modeling_adadepth.py"} <= set(hub.files["us/by_hand"])
 
 
+@pytest.mark.slow
 def test_a_name_is_that_of_the_experiment(hub: Hub) -> None:
     assert open_repository(configured("ponder_tiny", "trainer.push_to_hub=true")) == "someone/ponder_tiny"
     assert open_repository(configured("ponder_tiny")) is None

@@ -11,7 +11,6 @@ import pytest
 
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
 from tests.training.predictions_support import SMALL, run
 from tests.training.questions_support import SMALL as SMALL_QUESTIONS
 from tests.training.questions_support import settings as question_settings
@@ -46,7 +45,8 @@ def test_accuracy_and_depth_follow_from_the_file(model: str, rule: str | None, t
         assert [row["updates"] for row in rows] == [row["exit_step"] for row in rows]
 
 
-@pytest.mark.parametrize("labels", quick_one_in(2, [None, ""]), ids=["no column", "empty labels"])
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [None, ""], ids=["no column", "empty labels"])
 def test_an_unlabelled_test_set_is_predicted_too(labels: str | None, tmp_path: Path, capsys: Any) -> None:
     data = tmp_path / "data"
     rows = [{**row, "label": str(row["label"])} for row in rows_of_pairs(20)]

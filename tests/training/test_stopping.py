@@ -143,7 +143,8 @@ def test_losses_that_pass_are_no_explosion():
     assert explosion.updates() == 9 < UPDATES
 
 
-@pytest.mark.parametrize("what", quick_one_in(2, ["weights", "evaluation"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["weights", "evaluation"])
 def test_a_run_that_ends_without_numbers_has_failed(tmp_path, what, monkeypatch):
     """Its last update, or its last evaluation; nothing is saved as its model."""
     given = ("debug=default", f"output_dir={tmp_path}", "trainer.max_steps=2", "trainer.save_strategy=no",

@@ -65,6 +65,7 @@ def moods(tmp_path: Path) -> Iterator[Path]:
     sys.modules.pop("moods", None)
 
 
+@pytest.mark.slow
 def test_its_rows_are_read_like_those_of_any_table(moods: Path) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {"moods": "moods:MOODS"}}):
         assert "moods" in list_dataset_schemas()

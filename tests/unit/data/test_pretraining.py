@@ -280,6 +280,7 @@ def test_ranks_and_workers_of_a_stream_share_the_documents(
     assert sorted(parts[0] + parts[1]) == everything
 
 
+@pytest.mark.slow
 def test_a_worker_that_lives_on_sees_the_epoch(streamed: PretrainingData) -> None:
     loader = DataLoader(streamed.train, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=lambda e: e)
     first = list(loader)

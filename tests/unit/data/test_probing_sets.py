@@ -149,6 +149,7 @@ def write_agreement(file: Path, rows: list[dict[str, Any]], columns: list[str] =
     return write_lines(file, ["\t".join(columns), *("\t".join(str(row[name]) for name in columns) for row in rows)])
 
 
+@pytest.mark.slow
 def test_the_words_before_the_verb_are_read(tmp_path: Path) -> None:
     rows = [sentence(number) for number in range(200)]
     data = read(agreement(write_agreement(tmp_path / "agr.tsv", rows)))

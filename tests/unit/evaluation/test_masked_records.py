@@ -34,6 +34,7 @@ def inputs(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: values for name, values in batch.items() if name != "index"}
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_rules_are_compared_as_a_plain_loop_over_masked_words_does() -> None:
     model = small(EarlyExitForMaskedLM, "bert")

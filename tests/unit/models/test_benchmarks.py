@@ -227,6 +227,7 @@ def test_every_cell_names_its_machine_and_what_the_work_allows(
 # ---- trm_inference.py
 
 
+@pytest.mark.slow
 def test_trm_measures_a_row_and_notices_other_answers(script: Any) -> None:
     benchmark, model, (cells, _) = script("trm_inference"), small(mixing="positions").eval(), puzzles(10)
     row = benchmark.measure(model, cells, 4, "patience:1", repeats=1)

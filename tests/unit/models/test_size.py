@@ -35,6 +35,7 @@ def test_what_no_memory_holds_is_refused_in_one_line(width: int) -> None:
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_what_just_fits_is_built_as_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = configured("act_tiny").model
     torch.manual_seed(3)

@@ -207,7 +207,8 @@ def test_the_number_of_cells(tmp_path: Path) -> None:
     assert TrmConfig.from_pretrained(write_published(tmp_path / "positions", **changes)).cells == CELLS
 
 
-@pytest.mark.parametrize("kind", quick_one_in(2, ["trm", "hrm"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["trm", "hrm"])
 def test_settings_on_the_command_line(tmp_path: Path, kind: str) -> None:
     """`model.pretrained=FOLDER` in training: shapes must agree, and what changes no shape comes from the settings."""
     sizes = ["hidden_size=32", "num_attention_heads=4", "intermediate_size=256"]

@@ -31,6 +31,7 @@ def written(model: Any, own: Any, text: str, **options: Any) -> torch.Tensor:
     return model.generate(ids, attention_mask=torch.ones_like(ids), pad_token_id=own.eos_token_id, **options)
 
 
+@pytest.mark.slow
 def test_a_text_goes_on_as_generate_writes_it_and_tokens_have_the_loops_that_predicted_them(parts: Any) -> None:
     model, own = parts
     pipeline = Pipeline(model, own, exit_rule=RULE, new_tokens=5)
