@@ -2,11 +2,19 @@
 
 import re
 from pathlib import Path
+from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 
-from adadepth.cli.config_files import list_config_folders, list_configs, list_published_configs, parse_config_name
+from adadepth.cli.config_files import (
+    list_config_folders,
+    list_configs,
+    list_published_configs,
+    parse_config_name,
+    raise_option_error,
+)
 from adadepth.cli.python_values import from_python
 from adadepth.config.overrides import escape_references, quote_text
 from adadepth.errors import ConfigError, nearest
@@ -50,7 +58,28 @@ def arguments(words: list[str]) -> list[str]:
                 "latest: means the newest run of a configuration; give the configuration with --config-name"
             )
         raise ConfigError(_format_missing_config(options))
-    return options + [expand_preset(override, parse_config_name(options)) for override in overrides]
+    words = options + [expand_preset(override, parse_config_name(options)) for override in overrides]
+    _check_options(words)
+    return words
+
+
+def _check_options(words: list[str]) -> None:
+    """Raise a one-line error where Hydra's parser would print its usage and exit.
+
+    Raises:
+        ConfigError: If an option is unknown, has no value, or has one that is not allowed.
+    """
+    parser = get_args_parser()
+    parser.error = _raise_option_error  # type: ignore[method-assign]
+    parser.parse_args(words)
+
+
+def _raise_option_error(message: str) -> NoReturn:
+    _, is_unknown, unknown = message.partition("unrecognized arguments: ")
+    if not is_unknown:
+        raise_option_error(message)
+    word = unknown.split()[0]
+    raise ConfigError(f"{word}: unknown option{nearest(word, sorted(_FLAGS))}")
 
 
 def expand_preset(override: str, config_name: str | None) -> str:

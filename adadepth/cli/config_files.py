@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from adadepth.errors import ConfigError
 from adadepth.models.registry import config_folders
@@ -47,13 +48,23 @@ def _find_user_folder() -> Path | None:
 
 
 def parse_options(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Split the command line into options that are handled before Hydra starts, and the rest."""
+    """Split the command line into options that are handled before Hydra starts, and the rest.
+
+    Raises:
+        ConfigError: If an option has no value.
+    """
     options = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    options.error = raise_option_error  # type: ignore[method-assign]
     options.add_argument("--help", "-h", nargs="?", const="")
     options.add_argument("--version", action="store_true")
     options.add_argument("--config-dir", "-cd")
     options.add_argument("--config-name", "-cn")
     return options.parse_known_args(words)
+
+
+def raise_option_error(message: str) -> NoReturn:
+    """Raise an error of a parser of options in one line, where argparse would print the usage and exit."""
+    raise ConfigError(message.removeprefix("argument "))
 
 
 def parse_config_name(words: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from adadepth.models.memory_check import free_memory
 from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import Run
 from adadepth.tasks.checks import estimate_least_memory
-from adadepth.training.callbacks import StopCallback, rename_metrics
+from adadepth.training.callbacks import StopCallback, describe_interruption, rename_metrics
 
 _GIB = 2**30
 
@@ -59,9 +59,18 @@ def _format_memory(device: torch.device, needed: int | None) -> str | None:
     return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
 
 
-def describe_interruption(stop: StopCallback, state: TrainerState, run: Path) -> str:
-    """Format why and where training was interrupted, with the command that resumes it."""
-    return f"{stop.why()} at step {state.global_step}\ncontinue: {format_resume_command(run)}"
+def format_interruption(number: int, state: TrainerState, run: Path | None) -> str:
+    """Format the signal and the step at which a run was interrupted, with the command that resumes it.
+
+    Args:
+        number: Signal.
+        state: State of training.
+        run: Directory of the run to resume; None: no checkpoint is complete.
+    """
+    line = f"{describe_interruption(number)} at step {state.global_step}"
+    if run is None:
+        return f"{line}, without a checkpoint: this run cannot be resumed"
+    return f"{line}\ncontinue: {format_resume_command(run)}"
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:

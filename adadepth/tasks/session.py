@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.evaluation.evaluation import Evaluation
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import say
@@ -22,7 +24,7 @@ from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions, prepare_model
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
-from adadepth.tasks.log_messages import describe_end, describe_interruption, describe_start
+from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption
 from adadepth.tasks.stored_models import (
     check_weights,
     describe_changed_depth,
@@ -187,7 +189,10 @@ class Session:
                 self._build_trainer()
                 if is_main_process():
                     say(describe_start(config, args, self.run, self.model, self.data))
-                with self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)):
+                with (
+                    self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)),
+                    self._report_interruption(),
+                ):
                     yield
             if is_main_process():
                 results.track_artifacts(config, directory, tracker)
@@ -255,6 +260,20 @@ class Session:
         self.tracking.trainer = epochs.trainer = console.trainer = self.trainer
 
     @contextmanager
+    def _report_interruption(self) -> Iterator[None]:
+        """Say how to resume a training run that a signal ends within the `with` block, unless that is said already."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit) as error:
+            number = _get_signal(error)
+            if number and self.config.mode is Mode.train and is_main_process() and not self.stop.is_reported:
+                with suppress(OSError):
+                    directory = self.run.directory
+                    is_saved = bool(list_complete_checkpoints(directory / CHECKPOINTS))
+                    say(format_interruption(number, self.trainer.state, directory if is_saved else None))
+            raise
+
+    @contextmanager
     def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
         """Run an action on the main process at the end of the `with` block; after an error, ignore its OSError."""
         try:
@@ -266,6 +285,15 @@ class Session:
             raise
         if is_main_process():
             action()
+
+
+def _get_signal(error: BaseException) -> int | None:
+    """Return the signal that ends the program with an error, or None if no signal does."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    code = getattr(error, "code", None)
+    number = code - 128 if isinstance(code, int) else None
+    return number if number in {int(known) for known in signal.Signals} else None
 
 
 def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
@@ -288,6 +316,7 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
-            say(describe_interruption(stop, trainer.state, owner))
+            say(format_interruption(stop.signal, trainer.state, owner))
+            stop.is_reported = True
         stop.exit()
     trainer.refuse_weights()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn, cast
@@ -28,6 +30,7 @@ from adadepth.report.depth_by_class import build_class_table, write_halting_file
 from adadepth.report.run_files import write_exits, write_grids, write_prediction_rows, write_predictions
 from adadepth.report.table import to_records
 from adadepth.runtime.console import discard_terminal_output
+from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.signals import HANGUP, forward_signal, list_stop_signals, may_repeat
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
@@ -36,6 +39,7 @@ from adadepth.training.trainer import DepthTrainer
 
 # Log entries of transformers that do not measure the progress of a run.
 UNLOGGED = ("train_loss", "eval_samples_per_second", "eval_steps_per_second", "eval_model_preparation_time")
+_LAST_STEP = "stopping after this optimiser step with a checkpoint; Ctrl-C again stops at once without one"
 Logs = Mapping[str, float] | None  # what transformers tells a callback
 
 
@@ -99,6 +103,7 @@ class StopCallback(TrainerCallback):
         self.signal: int | None = None
         self.reason: str | None = None
         self._has_deferred_save = False
+        self.is_reported = False  # whether the user was told that training is interrupted
         self._has_own_signal = False  # another process may have reported its signal first
 
     @contextmanager
@@ -116,12 +121,14 @@ class StopCallback(TrainerCallback):
             raise SystemExit(128 + number)
         if number == HANGUP:
             discard_terminal_output()
+        if number == signal.SIGINT and is_main_process():
+            _write_to_stderr(f"{_LAST_STEP}\n")
         self.signal = number
         self._has_own_signal |= not may_repeat(number)
 
     def why(self) -> str | None:
         """Return the reason for which training stops early, or None. A signal during the last step counts, too."""
-        return self.reason or (None if self.signal is None else _describe_interruption(self.signal))
+        return self.reason or (None if self.signal is None else describe_interruption(self.signal))
 
     def exit(self) -> NoReturn:
         """Exit the process with the status of the signal that stopped training; see `forward_signal`."""
@@ -154,7 +161,7 @@ class StopCallback(TrainerCallback):
             dist.all_reduce(votes, op=dist.ReduceOp.MAX)
             stop, interrupted = bool(votes[0]), int(votes[1])
         if interrupted:
-            self.signal, self.reason = interrupted, _describe_interruption(interrupted)
+            self.signal, self.reason = interrupted, describe_interruption(interrupted)
         elif stop:
             self.reason = "time budget spent"
             control.should_evaluate = True
@@ -174,7 +181,14 @@ class StopCallback(TrainerCallback):
         control.should_save, self._has_deferred_save = control.should_save or self._has_deferred_save, False
 
 
-def _describe_interruption(number: int) -> str:
+def _write_to_stderr(text: str) -> None:
+    """Write to standard error past its buffer, which the interrupted code may hold."""
+    with suppress(OSError, ValueError, AttributeError):
+        os.write(sys.__stderr__.fileno(), text.encode())
+
+
+def describe_interruption(number: int) -> str:
+    """Name the signal that interrupted a run."""
     return f"interrupted by {signal.Signals(number).name}"
 
 

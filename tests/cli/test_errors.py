@@ -21,6 +21,9 @@ MISTAKES = [
     ([*TINY, "mode=evaluate", "checkpoint=lates"], "checkpoint=lates: run or folder not "
                                                    "found (did you mean 'latest'?)"),
     (["--config-name", "finetune", "mode=evaluate", "checkpoint=lates"], "(did you mean 'latest'?)"),
+    ([*TINY, "--multirn"], "--multirn: unknown option (did you mean '--multirun'?)"),
+    ([*TINY, "--cfg", "jb"], "--cfg/-c: invalid choice: 'jb' (choose from 'job', 'hydra', 'all')"),
+    ([*TINY, "--config-dir"], "--config-dir/-cd: expected one argument"),
     (["--help", "learning_rat"], "--help learning_rat: no such group, experiment or key"),
     (["--help", "trainer.learning_rat"], "experiment or key (did you mean 'trainer.learning_rate'?)"),
     (["--config-dir", "mine", "--config-name", "mine"], "--config-dir mine: no such folder"),

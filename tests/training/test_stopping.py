@@ -208,6 +208,39 @@ def test_a_signal_that_another_process_told_of_first_does_not_end_the_saving():
             signal.raise_signal(signal.SIGTERM)
 
 
+def test_the_first_ctrl_c_says_what_a_second_one_does(capfd):
+    stop = StopCallback()
+    with stop.listening():
+        signal.raise_signal(signal.SIGINT)
+        assert "with a checkpoint; Ctrl-C again stops at once without one" in capfd.readouterr().err
+        with pytest.raises(SystemExit):
+            signal.raise_signal(signal.SIGINT)
+    assert not capfd.readouterr().err
+
+
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_run_that_ends_at_once_says_whether_it_can_be_resumed(tmp_path, saves, capsys, monkeypatch):
+    """A second signal in training, or one after training: the newest complete checkpoint is that of an earlier save."""
+
+    def interrupted(trainer, *args, **kwargs):
+        if trainer.state.global_step == 2:
+            raise SystemExit(128 + signal.SIGTERM)
+        return step(trainer, *args, **kwargs)
+
+    step = DepthTrainer.training_step
+    monkeypatch.setattr(DepthTrainer, "training_step", interrupted)
+    saving = ("trainer.load_best_model_at_end=false", f"trainer.save_steps={1 if saves else 4}")
+    with pytest.raises(SystemExit):
+        tasks.run(configured("act_tiny", "debug=default", f"output_dir={tmp_path}", "trainer.max_steps=4", *saving))
+    (directory,) = tmp_path.glob("act_tiny/*")
+    lines = capsys.readouterr().out.splitlines()
+    if saves:
+        number = lines.index("interrupted by SIGTERM at step 2")
+        assert lines[number + 1].endswith(f" resume={directory}")
+    else:
+        assert "interrupted by SIGTERM at step 2, without a checkpoint: this run cannot be resumed" in lines
+
+
 @pytest.mark.slow
 def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
