@@ -5,6 +5,7 @@ import torch
 
 from tests.ecosystem.families_under_test import CASES, targets
 from tests.models_support import MOVING
+from tests.unit.models.looped.looped_support import small
 
 pytestmark = pytest.mark.slow
 _ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
@@ -32,6 +33,20 @@ def adapted(case, head):
     kind, _, matrices = ADAPTED[head.__name__]
     lora = peft.LoraConfig(task_type=kind, r=4, target_modules=matrices, lora_dropout=0.0)
     return base, peft.get_peft_model(base, lora), case.inputs(config)
+
+
+def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models():
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = small(gate=True, vocab_size=53).float()
+    ids = torch.randint(3, 53, (2, 5))
+    expected = base(ids, exit_rule="quantile:0.5")
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear")
+    model = peft.get_peft_model(base, lora)
+    output = model(input_ids=ids, exit_rule="quantile:0.5")
+    assert torch.equal(output.logits, expected.logits)
+    assert torch.equal(output.exit_steps, expected.exit_steps)
+    assert any("model.gate.lora_A" in name for name, _ in model.named_parameters())
 
 
 @pytest.mark.parametrize(("case", "head"), HEADS)

@@ -395,7 +395,7 @@ class _ContinuousBatcher:
         if self._fixed is not None:
             return [step == self._fixed for step in steps], None
         logits = self._model.lm_head(read).float() if self._reads_logits else None
-        halting = self._inner.gate(normed)[:, 0] if self._reads_gate else None
+        halting = self._inner.compute_halting_logits(normed)[:, 0] if self._reads_gate else None
         if logits is not None:
             self.work.heads += sum(len(text.running) for text in texts if text.exit_steps)
         distinct = sorted(set(steps)) if self._rule.counts_steps else [min(steps)]

@@ -177,7 +177,7 @@ class LoopDrafter:
             if run.done == self._loops:
                 return None
             read = self._read_draft(run) if reads_logits else None
-            halting = self._inner.gate(run.normed)[:, 0] if self._model.config.gate else None
+            halting = self._inner.compute_halting_logits(run.normed)[:, 0] if self._model.config.gate else None
             if reading.exits(run.done, self._loops, running, read, halting):
                 break
         logits: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)

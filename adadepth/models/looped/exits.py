@@ -135,7 +135,7 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
         step, state = run.done, model.split_state(run.state)[0]
         states += [state] if reading.states else []
         if model.config.gate:
-            halting.append(model.gate(reading.units(normed)))
+            halting.append(model.compute_halting_logits(reading.units(normed)))
         if reads_moves:
             recent = [*recent[-2:], reading.units(state.detach())]
             moves.append(state_moves(recent[-1], recent[-2], recent[-3] if len(recent) > 2 else None))

@@ -153,11 +153,14 @@ def build_norm(config: LoopedConfig) -> nn.RMSNorm:
 
 
 class LoopedHaltingUnit(nn.Linear):
-    """Halting unit shared by all loops, z = w u + b, computed in float32 whatever the dtype of the model."""
+    """Halting unit shared by all loops, z = w u + b, computed in float32 whatever the dtype of the model.
+
+    Its output has the shape of a linear layer's, so that PEFT can add an adapter to it.
+    """
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the halting logits of states, (..., D) to (...)."""
-        return linear_in_float32(self, states).squeeze(-1)
+        """Return the halting logits of states, (..., D) to (..., 1)."""
+        return linear_in_float32(self, states)
 
 
 class LanguageModelHead(Product):

@@ -337,6 +337,11 @@ class LoopedModel(LoopedPreTrainedModel):
             return rotation_tables(self.config, positions, embedded.dtype)
         return self.rotary_emb(embedded, positions)
 
+    def compute_halting_logits(self, states: Tensor) -> Tensor:
+        """Return the logits of the halting unit for normed states, (..., D) to (...)."""
+        logits: Tensor = self.gate(states)
+        return logits.squeeze(-1)
+
     def loop(self, run: Looping) -> Tensor:
         """Run one more loop of the core, and return the new hidden state after the final norm, (B, T, D).
 
