@@ -101,7 +101,7 @@ def run(model: Any, case: dict[str, Any]) -> Any:
 
 def compute_logits(model: Any, case: dict[str, Any]) -> Tensor:
     """Logits, which a model leaves out in training; the choices are those of training."""
-    states, _, _ = model.run({"input_ids": case["input_ids"]}, has_losses=False, routing="topk")
+    states, _, _ = model.run({"input_ids": case["input_ids"]}, None, has_losses=False, routing="topk")
     logits: Tensor = model.read(states.flatten(0, 1)).unflatten(0, states.shape[:2])
     return logits
 
@@ -144,7 +144,7 @@ def test_expert_choice_is_the_published_one(name: str) -> None:
     near(output.loss_parts["routing"] / EXPERT_WEIGHT, case["sampling_loss"])
     near(output.loss_parts["z"] / Z_WEIGHT, case["router_z_loss"])
     if case["options"].get("sampling") != "aux_router":
-        _, routing, _ = model.run({"input_ids": case["input_ids"]}, has_losses=True, routing="topk")
+        _, routing, _ = model.run({"input_ids": case["input_ids"]}, None, has_losses=True, routing="topk")
         shares = torch.stack([agreed / candidates for agreed, candidates in routing.agreed])
         shares[0] = (case["router_logits"][0] > 0).double().mean()  # here a recursion of capacity 1 takes all tokens
         near(shares.mean(), case["sampling_accuracy"])

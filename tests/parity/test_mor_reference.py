@@ -96,7 +96,7 @@ def test_a_routed_model_is_the_plain_loop(name: str, training: bool) -> None:
     with torch.no_grad():
         rows = run_rows(model, training)
         ids, mask, labels = ROWS * MASK, MASK, LABELS
-        states, _, _ = model.run({"input_ids": ids, "attention_mask": mask}, has_losses=False, routing=None)
+        states, _, _ = model.run({"input_ids": ids, "attention_mask": mask}, mask, has_losses=False, routing=None)
         output = model(ids, attention_mask=mask, labels=labels)
     for number, row in enumerate(rows):
         near(states[number, : len(row.states)], torch.stack(row.states))
