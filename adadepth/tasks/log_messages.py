@@ -1,18 +1,24 @@
-"""Log messages at the start and at the end of a run."""
+"""Log messages at the start, at an interruption and at the end of a run."""
 
 from __future__ import annotations
 
 import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerState, TrainingArguments
+from transformers import Trainer, TrainerState, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.models.memory_check import free_memory
+from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.commands import format_resume_command
-from adadepth.runs.directory import Run
+from adadepth.runs.directory import CHECKPOINTS, Run
+from adadepth.runtime.console import say
+from adadepth.runtime.distributed import is_main_process
 from adadepth.tasks.checks import estimate_least_memory
 from adadepth.training.callbacks import StopCallback, describe_interruption, rename_metrics
 
@@ -71,6 +77,29 @@ def format_interruption(number: int, state: TrainerState, run: Path | None) -> s
     if run is None:
         return f"{line}, without a checkpoint: this run cannot be resumed"
     return f"{line}\ncontinue: {format_resume_command(run)}"
+
+
+@contextmanager
+def report_interruption(config: ExperimentConfig, trainer: Trainer, stop: StopCallback, run: Path) -> Iterator[None]:
+    """Say how to resume a training run that a signal ends within the `with` block, unless that is said already."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as error:
+        number = _get_signal(error)
+        if number and config.mode is Mode.train and is_main_process() and not stop.is_reported:
+            with suppress(OSError):
+                is_saved = bool(list_complete_checkpoints(run / CHECKPOINTS))
+                say(format_interruption(number, trainer.state, run if is_saved else None))
+        raise
+
+
+def _get_signal(error: BaseException) -> int | None:
+    """Return the signal that ends the program with an error, or None if no signal does."""
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    code = getattr(error, "code", None)
+    number = code - 128 if isinstance(code, int) else None
+    return number if number in {int(known) for known in signal.Signals} else None
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:

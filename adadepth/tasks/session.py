@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +13,6 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import say
@@ -24,7 +22,7 @@ from adadepth.tasks import results
 from adadepth.tasks.checks import check_batches, check_memory
 from adadepth.tasks.extensions import build_extensions, prepare_model
 from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, store_identity
-from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption
+from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption, report_interruption
 from adadepth.tasks.stored_models import (
     check_weights,
     describe_changed_depth,
@@ -191,7 +189,7 @@ class Session:
                     say(describe_start(config, args, self.run, self.model, self.data))
                 with (
                     self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)),
-                    self._report_interruption(),
+                    report_interruption(config, self.trainer, self.stop, directory),
                 ):
                     yield
             if is_main_process():
@@ -260,20 +258,6 @@ class Session:
         self.tracking.trainer = epochs.trainer = console.trainer = self.trainer
 
     @contextmanager
-    def _report_interruption(self) -> Iterator[None]:
-        """Say how to resume a training run that a signal ends within the `with` block, unless that is said already."""
-        try:
-            yield
-        except (KeyboardInterrupt, SystemExit) as error:
-            number = _get_signal(error)
-            if number and self.config.mode is Mode.train and is_main_process() and not self.stop.is_reported:
-                with suppress(OSError):
-                    directory = self.run.directory
-                    is_saved = bool(list_complete_checkpoints(directory / CHECKPOINTS))
-                    say(format_interruption(number, self.trainer.state, directory if is_saved else None))
-            raise
-
-    @contextmanager
     def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
         """Run an action on the main process at the end of the `with` block; after an error, ignore its OSError."""
         try:
@@ -285,15 +269,6 @@ class Session:
             raise
         if is_main_process():
             action()
-
-
-def _get_signal(error: BaseException) -> int | None:
-    """Return the signal that ends the program with an error, or None if no signal does."""
-    if isinstance(error, KeyboardInterrupt):
-        return signal.SIGINT
-    code = getattr(error, "code", None)
-    number = code - 128 if isinstance(code, int) else None
-    return number if number in {int(known) for known in signal.Signals} else None
 
 
 def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
