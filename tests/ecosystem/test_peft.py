@@ -6,6 +6,7 @@ import torch
 from tests.ecosystem.families_under_test import CASES, targets
 from tests.models_support import MOVING
 from tests.unit.models.looped.looped_support import small
+from tests.unit.models.routed.routed_support import small as routed
 
 pytestmark = pytest.mark.slow
 _ALBERT, _LLAMA = ("albert_layer", ["query", "value"]), ("layers", ["q_proj", "v_proj"])
@@ -47,6 +48,20 @@ def test_adapters_of_all_linear_layers_include_the_halting_unit_of_looped_models
     assert torch.equal(output.logits, expected.logits)
     assert torch.equal(output.exit_steps, expected.exit_steps)
     assert any("model.gate.lora_A" in name for name, _ in model.named_parameters())
+
+
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_adapters_of_all_linear_layers_include_the_routers(network):
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(0)
+    base = routed(vocab_size=53, router_network=network)
+    lora = peft.LoraConfig(task_type="CAUSAL_LM", r=2, target_modules="all-linear", init_lora_weights=False)
+    model = peft.get_peft_model(base, lora).train()
+    ids = torch.randint(3, 53, (2, 9))
+    model(input_ids=ids, labels=ids).loss.backward()
+    adapters = {name: weight for name, weight in model.named_parameters() if "router" in name and ".lora_" in name}
+    assert adapters
+    assert [name for name, weight in adapters.items() if weight.grad is None or not weight.grad.any()] == []
 
 
 @pytest.mark.parametrize(("case", "head"), HEADS)

@@ -138,9 +138,7 @@ def test_one_example_is_too_few_for_a_fit() -> None:
 
 @pytest.mark.parametrize(
     ("name", "is_folder"),
-    quick_one_in(
-        3, [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)]
-    ),
+    [(".lock", False), ("checkpoints/checkpoint-2", False), ("metrics.jsonl", False), ("metrics.jsonl", True)],
 )
 def test_a_link_or_a_folder_where_a_file_was_is_named(run: Path, tmp_path: Path, name: str, is_folder: bool) -> None:
     """Nothing is written where a link points."""

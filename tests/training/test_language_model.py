@@ -54,7 +54,6 @@ def test_resume_is_bit_exact_with_its_memory(tmp_path, workers, accumulation, se
         assert losses(whole) == losses(resumed)
 
 
-@pytest.mark.slow
 def test_cutoffs_are_the_cheapest_for_the_training_text(tmp_path):
     """Of all that the vocabulary allows, by the tokens that a prediction is computed for."""
     config = stream_config(tmp_path, "model.cutoffs=[]", "model.cutoff_clusters=4", root=NETWORK)

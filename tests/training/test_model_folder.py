@@ -127,7 +127,6 @@ def test_a_hub_that_refuses_ends_a_run_before_it_begins(hub: Hub, monkeypatch: p
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_an_upload_that_fails_is_told_and_no_more(hub: Hub, tmp_path: Path, caplog) -> None:
     (tmp_path / "config.json").write_text("{}")
     hub.refuses = True

@@ -121,7 +121,6 @@ def tagged(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_tagger_has_lists_over_words_of_which_some_were_cut_off(tmp_path: Path) -> None:
     small = [override for override in SMALL if "sequence_length" not in override]
     _, metrics, sets = run(

@@ -77,7 +77,6 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
     """Where, the evaluations of a search without the rule tell."""

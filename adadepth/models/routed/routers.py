@@ -25,7 +25,15 @@ _FIRST_LOGIT = 2.0
 
 
 class RouterLayer(nn.Linear):
-    """Linear layer of a router, which quantizers leave as it is: they replace layers of the class `nn.Linear`."""
+    """Linear layer of a router, computed in the dtype of its input whatever its own.
+
+    Quantizers leave it as it is, because they replace layers of the class `nn.Linear`. PEFT can add an adapter to it.
+    """
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return W x + b, (..., outputs), in the dtype of the states x."""
+        bias = None if self.bias is None else self.bias.to(states)
+        return nn.functional.linear(states, self.weight.to(states), bias)
 
 
 class Router(nn.Module):
@@ -47,9 +55,9 @@ class Router(nn.Module):
             if self.normed:
                 states = states * (states.square().mean(dim=-1, keepdim=True) + 1e-6).rsqrt()
             if self.hidden is not None:
-                states = nn.functional.gelu(nn.functional.linear(states, self.hidden.weight.to(states)))
-            bias = None if self.output.bias is None else self.output.bias.to(states)
-            return nn.functional.linear(states, self.output.weight.to(states), bias)
+                states = nn.functional.gelu(self.hidden(states))
+            logits: Tensor = self.output(states)
+            return logits
 
     def init_layer(self, layer: nn.Module, std: float) -> None:
         """Draw new weights of one of its layers; a bias begins at a logit with which nearly all tokens are chosen."""

@@ -75,7 +75,6 @@ def test_one_event_answers_what_the_controls_say_last(name: str, controls: set[s
             assert each["id"] <= changing["id"], "what one control does to others is done before they are read"
 
 
-@pytest.mark.slow
 def test_every_knob_has_its_own_ends(tmp_path: Path) -> None:
     """The browser moves the ends of the slider, and the server is told of values only."""
     hops = served(tmp_path, "act_hops", "budget=none", "model.num_hidden_layers=3")

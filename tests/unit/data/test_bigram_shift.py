@@ -137,7 +137,6 @@ def test_sentences_without_a_use_are_left_out() -> None:
     assert select_sentences(documents) == ["This sentence is long enough now."]
 
 
-@pytest.mark.slow
 def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
     found = load(cache, sequence_length=40)
     assert 0 < len(found.train) < len(data.train)

@@ -20,7 +20,6 @@ from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import ConfigError, DataError
 from adadepth.tasks.predict import read_texts
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
 
 
 def test_a_device_is_no_text() -> None:
@@ -41,7 +40,6 @@ def test_a_huge_file_of_texts_is_refused(tmp_path: Path) -> None:
         read_texts(f"@{tmp_path}/texts")
 
 
-@pytest.mark.slow
 def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "a.jsonl.gz", "wb") as file:
         for _ in range(100):
@@ -50,10 +48,10 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
         open_file_table("dataset.path", tmp_path / "a.jsonl.gz")
 
 
-@pytest.mark.parametrize(("ids", "context", "message"), quick_one_in(2, [
+@pytest.mark.parametrize(("ids", "context", "message"), [
     ([None, "a"], "a dog", "dataset.id_column=id: row 0 of there has no id; null uses row numbers as ids"),
     (["a", "b"], "a dog" * 200_001, "row 0 of there has 1,000,005 characters, more than 1,000,000; shorten it"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None], context: str, message: str) -> None:
     dataset = configured("act_squad").dataset
     answers = {"text": ["dog"], "answer_start": [2]}

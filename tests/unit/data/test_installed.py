@@ -95,7 +95,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
         assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(("name", "place", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("name", "place", "message"), [
     ("moods", "moods:Moods", "must be an adadepth.config.kinds.Kind, not type"),
     ("moods", "moods:PLAIN", "it needs a loader and a problem, or a loader and evaluate, or settings"),
     ("moods", "moods:OF_THE_HUB", "must have source=local, not hub"),
@@ -103,7 +103,7 @@ def test_a_wrong_setting_is_one_line(moods: Path, override: str, message: str) -
     ("moods", "moods:NO_PROBLEM", "its problem 'guessing' must be one of classification, multi_label, "),
     ("feelings", "moods:MOODS", "its settings name it 'moods'"),
     ("labelled", "moods:MOODS", "a data set of that name already exists"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_a_broken_one_is_one_line(moods: Path, name: str, place: str, message: str) -> None:
     with package_on_path(moods, "adadepth-moods", {GROUP: {name: place}}):
         with pytest.raises(ConfigError) as raised:

@@ -15,7 +15,6 @@ from adadepth.config.data import Symmetries
 from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.sudoku import SHAPES, draw_grids, draw_symmetry, reduce_to_minimal
 from adadepth.errors import UserError
-from tests.marks_support import quick_one_in
 from tests.puzzles_support import MAZE, SUDOKU, Group, sudoku_table, written_arrays, written_table
 
 TRAIN, COPIES = 6, 3
@@ -162,7 +161,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, DAMAGES))
+@pytest.mark.parametrize("name", DAMAGES)
 def test_what_is_missing_or_damaged_is_told_in_one_line(name: str, arrays: Path, tmp_path: Path) -> None:
     damage, message = DAMAGES[name]
     folder = Path(shutil.copytree(arrays, tmp_path / "data"))

@@ -66,7 +66,6 @@ def test_blocks_of_documents_are_cut_as_all_together(monkeypatch: pytest.MonkeyP
     assert spans(store, 16) == together
 
 
-@pytest.mark.slow
 def test_memory_does_not_grow_with_a_long_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 500)
     config = CorpusConfig(name="x", sequence_length=16)

@@ -100,7 +100,7 @@ def test_a_model_is_what_it_declares(name):
     assert 0 < model.price(trace).adaptive <= model.price(trace).full
 
 
-@pytest.mark.parametrize("name", quick_one_in(3, OWN))
+@pytest.mark.parametrize("name", OWN)
 def test_a_model_has_the_capabilities_of_its_family_and_no_other(name):
     make, expected = BUILD[name], OWN[name]
     model = make()

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from adadepth.errors import ConfigError, DataError
-from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import small as small_looped
 from tests.unit.models.par_xl_support import small_network
 
@@ -25,7 +24,7 @@ PROMPTS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize("prompt", quick_one_in(7, PROMPTS))
+@pytest.mark.parametrize("prompt", PROMPTS)
 @pytest.mark.parametrize("name", MODELS)
 def test_what_is_no_prompt_is_one_line(name: str, prompt: str) -> None:
     model, (ids, message) = MODELS[name]().eval(), PROMPTS[prompt]

@@ -17,7 +17,6 @@ from adadepth.errors import ConfigError
 from adadepth.models import registry
 from adadepth.models.registry import families, family, load
 from adadepth.report.section import SectionEntry
-from tests.marks_support import quick_one_in
 from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -103,7 +102,7 @@ def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..
     assert "model.wheels" in set(list_keys())
 
 
-@pytest.mark.parametrize(("places", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("places", "message"), [
     ({"toy": "toy_family:NOTHING"}, "family 'toy' of package toy-family (toy_family:NOTHING): cannot be imported"),
     ({"toy": "toy_famly:FAMILY"}, "cannot be imported (ModuleNotFoundError: No module named 'toy_famly')"),
     ({"albert": "toy_family:FAMILY"}, "a family of that name already exists"),
@@ -112,7 +111,7 @@ def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..
     ({"toy": "toy_family:NO_SETTINGS"}, "its settings must be a ModelConfig, not dict"),
     ({"toy": "toy_family:NO_PLACE"}, "'toy_family.ToyConfig' must be 'module:Class'"),
     ({"toy": "toy_family:FAMILY", "roy": "toy_family:FAMILY"}, "its settings name it 'toy'"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_a_broken_one_is_one_line(install: Callable[..., None], places: dict[str, str], message: str) -> None:
     install(**places)
     with pytest.raises(ConfigError) as raised:

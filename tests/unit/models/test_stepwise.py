@@ -86,7 +86,6 @@ def test_every_step_computes_the_rows_that_still_run():
     assert outputs.trace.execution.computed.pairs.equal(running.sum(dim=1) * longest**2)
 
 
-@pytest.mark.slow
 def test_attention_that_cannot_be_packed_pads_its_rows():
     """FlexAttention has a mask of its own kind; the rows are then narrowed to a multiple of eight."""
     model, batch = (

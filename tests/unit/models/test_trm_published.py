@@ -19,7 +19,6 @@ from adadepth.models.build import build_classifier
 from adadepth.models.folder import read_config
 from adadepth.models.trm.convert import find_published_folder
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
 from tests.unit.models.trm_published_support import (
     CELLS,
     MAZE,
@@ -42,16 +41,13 @@ def is_equal(first: TrmForPuzzles, second: TrmForPuzzles) -> bool:
 
 @pytest.mark.parametrize(
     ("kind", "changes"),
-    quick_one_in(
-        3,
-        [
-            ("trm", {}),
-            ("trm", {"mlp_t": True, "pos_encodings": "none", **CONTRACTED}),
-            ("trm", {"pos_encodings": "learned", "puzzle_emb_len": 0, "halt_max_steps": 1}),
-            ("hrm", {}),
-            ("hrm", {"H_layers": 1, "L_layers": 3, "H_cycles": 3, "L_cycles": 1, "halt_max_steps": 2}),
-        ],
-    ),
+    [
+        ("trm", {}),
+        ("trm", {"mlp_t": True, "pos_encodings": "none", **CONTRACTED}),
+        ("trm", {"pos_encodings": "learned", "puzzle_emb_len": 0, "halt_max_steps": 1}),
+        ("hrm", {}),
+        ("hrm", {"H_layers": 1, "L_layers": 3, "H_cycles": 3, "L_cycles": 1, "halt_max_steps": 2}),
+    ],
 )
 def test_it_computes_what_a_plain_loop_computes(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
     arch = published_arch(kind, **changes)
@@ -134,25 +130,22 @@ class _Code:
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    quick_one_in(
-        3,
-        [
-            (
-                {"content": {"state_dict": {}, "hook": _Code()}},
-                "step_100 cannot be read: it holds other objects than tens",
-            ),
-            ({"content": b"no weights"}, r"step_100 has no weights, nor an entry state_dict, model_state_dict, model"),
-            (
-                {"name": "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1"},
-                "must be a model of the mod",
-            ),
-            ({"puzzle_emb_ndim": 16}, r"all_config\.yaml: arch\.puzzle_emb_ndim=16: must be 32"),
-            ({"rms_norm_eps": 1e-6}, r"arch\.rms_norm_eps=1e-06: must be 1e-05"),
-            ({"data": "data/kakuro"}, r"does not give the number of cells of a puzzle; copy dataset\.json of the data"),
-            ({"H_cycles": "three"}, "its configuration: .*cycles"),
-            ({"H_cycles": 0}, "its configuration: cycles=0 must be at least 1"),
-        ],
-    ),
+    [
+        (
+            {"content": {"state_dict": {}, "hook": _Code()}},
+            "step_100 cannot be read: it holds other objects than tens",
+        ),
+        ({"content": b"no weights"}, r"step_100 has no weights, nor an entry state_dict, model_state_dict, model"),
+        (
+            {"name": "recursive_reasoning.trm_singlez@TinyRecursiveReasoningModel_ACTV1"},
+            "must be a model of the mod",
+        ),
+        ({"puzzle_emb_ndim": 16}, r"all_config\.yaml: arch\.puzzle_emb_ndim=16: must be 32"),
+        ({"rms_norm_eps": 1e-6}, r"arch\.rms_norm_eps=1e-06: must be 1e-05"),
+        ({"data": "data/kakuro"}, r"does not give the number of cells of a puzzle; copy dataset\.json of the data"),
+        ({"H_cycles": "three"}, "its configuration: .*cycles"),
+        ({"H_cycles": 0}, "its configuration: cycles=0 must be at least 1"),
+    ],
 )
 def test_mistakes_are_lines(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     folder = write_published(tmp_path / "published", **changes)

@@ -214,13 +214,13 @@ def test_neutral_settings_make_no_groups(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("file", "content", "said"),
-    quick_one_in(3, [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
+    [("run.json", None, "there is no run.json"), ("run.json", "{", "run.json is damaged"),
      ("run.json", '{"final_metrics": [1]}', "run.json is damaged"),
      ("run.json", '{"final_metrics": {"eval/loss": "x"}}', "run.json is damaged"),
      ("run.json", '{"verdict": {"adapts": 3}}', "run.json is damaged"),
      ("config.yaml", "{model: 3, dataset: []}", "config.yaml is damaged"),
      ("config.yaml", "{model: , dataset: }", "config.yaml is damaged"),
-     ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")]),
+     ("config.yaml", "[1, 2", "config.yaml is damaged"), ("config.yaml", None, "there is no config.yaml")],
 )  # fmt: skip
 def test_a_damaged_run_is_named_in_a_line(tmp_path: Path, file: str, content: str | None, said: str) -> None:
     record(tmp_path / "a")

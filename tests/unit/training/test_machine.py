@@ -11,12 +11,11 @@ from adadepth.errors import ConfigError
 from adadepth.training import arguments
 from adadepth.training.arguments import training_arguments
 from tests.configs.support import configured
-from tests.marks_support import quick_one_in
 
 SHARDED = ["trainer.fsdp=true"]
 
 
-@pytest.mark.parametrize(("overrides", "message"), quick_one_in(3, [
+@pytest.mark.parametrize(("overrides", "message"), [
     (SHARDED, r"^trainer.fsdp=true: shards over .* there is only one; start it with torchrun, or set it to false$"),
     (["trainer.deepspeed={stage: 1}"], r"^trainer.deepspeed: the package deepspeed is missing; install it with"),
     (["trainer.fsdp_config=gone.json"], r"^trainer.fsdp_config=gone.json: cannot be read \(No such file"),
@@ -27,7 +26,7 @@ SHARDED = ["trainer.fsdp=true"]
     (["runtime.compile=true", "trainer.torch_compile_mode=fast"], r"^trainer.torch_compile_mode=fast: must be one of"),
     (["runtime.compile=true", "trainer.torch_compile_backend=inducto"],
      r"^trainer.torch_compile_backend=inducto: must be one of .*inductor.* \(did you mean 'inductor'\?\)$"),
-]))  # fmt: skip
+])  # fmt: skip
 def test_what_is_not_here_is_said(
     overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -365,7 +365,6 @@ def test_weights_of_zero_are_refused() -> None:
         EarlyExitConfig(exit_weights="layerskip", num_hidden_layers=1)
 
 
-@pytest.mark.slow
 def test_words_are_exported_with_a_fixed_exit_only() -> None:
     model = small(exit_rule="margin:0.5")
     with pytest.raises(

@@ -313,20 +313,17 @@ def test_a_wrong_call_is_one_line(
 
 @pytest.mark.parametrize(
     ("overrides", "message"),
-    quick_one_in(
-        3,
-        [
-            (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
-            (
-                ["model.low_layers=1", "model.low_backprop=[-1]"],
-                r"model.low_backprop=\[-1\]: must be one or more numbers",
-            ),
-            (
-                ["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"],
-                "needs model.train_loops=fixed",
-            ),
-        ],
-    ),
+    [
+        (["model.low_cycles=2"], "model.low_cycles=2: only used with model.low_layers"),
+        (
+            ["model.low_layers=1", "model.low_backprop=[-1]"],
+            r"model.low_backprop=\[-1\]: must be one or more numbers",
+        ),
+        (
+            ["model.low_layers=1", "model.low_backprop=[1]", "model.train_loops=drawn"],
+            "needs model.train_loops=fixed",
+        ),
+    ],
 )
 def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -118,7 +118,7 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("layout", "fields", "message"),
-    quick_one_in(3, [
+    [
         ("llama", PLAIN | {"num_loops": 2}, "num_loops=2: layout=llama needs num_loops=1"),
         ("llama", PLAIN | {"norms": "branch"}, "norms=branch: layout=llama needs norms=pre"),
         ("llama", PLAIN | {"scale_embeddings": True}, "scale_embeddings=True: layout=llama needs scale_embeddings=Fal"),
@@ -137,7 +137,7 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
         ("huginn", HUGINN | {"head_dim": 10}, "head_dim=10: layout=huginn needs head_dim=8"),
         ("huginn", HUGINN | {"start_std": 0.5}, "start_std=0.5: layout=huginn needs start_std=0.632"),
         ("lama", PLAIN, "layout=lama: must be ouro, huginn, hrm_text, llama"),
-    ]),
+    ],
 )  # fmt: skip
 def test_a_layout_that_cannot_express_a_model_is_one_line(
     layout: str, fields: dict[str, Any], message: str, tmp_path: Path

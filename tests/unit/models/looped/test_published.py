@@ -279,7 +279,6 @@ def test_a_published_weight_that_is_missing_is_refused_unless_it_follows(name: s
         LoopedForCausalLM.from_pretrained(folder)
 
 
-@pytest.mark.slow
 def test_training_begins_with_a_published_model(ouro: Path) -> None:
     sizes = [f"model.{name}={OURO[name]}" for name in ("hidden_size", "num_attention_heads", "intermediate_size")]
     there = ["model=ouro_1_4b", f"model.pretrained={ouro}", f"model.core={OURO['num_hidden_layers']}", *sizes]

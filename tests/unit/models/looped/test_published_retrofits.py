@@ -242,7 +242,6 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return folder
 
 
-@pytest.mark.slow
 def test_an_evaluation_runs_the_published_loops_and_more(published: Path, tmp_path: Path) -> None:
     place = f"dataset.path={published.parent}/text.txt"
     for loops in (4, 7):
