@@ -56,7 +56,7 @@ MISTAKES = [
     ("act_tiny trainer.lora.rank=8", "model.pretrained: required by trainer.lora.rank=8"),
     ("act_tiny trainer.lora.rank=8 model.pretrained=x trainer.fsdp=true",
      "trainer.lora.rank=8: cannot be combined with trainer.fsdp"),
-    ("act_tiny trainer.lora.rank=8 model.pretrained=x mode=estimate",
+    ("par_tiny trainer.lora.rank=8 model.pretrained=x",
      "trainer.lora.rank=8: only with mode=train and another task than architecture_search"),
     ("router_tuning trainer.lora.rank=8",
      "trainer.lora.rank=8: model.trains=routers freezes the network; set model.trains=all"),

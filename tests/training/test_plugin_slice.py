@@ -68,7 +68,7 @@ def test_its_scorer_and_its_regime_take_part(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path) -> None:
+def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path, tmp_path: Path) -> None:
     check_costs(trained)
     assert 0 < read(trained / "halting.json")["cost"]["adaptive_over_full"] < 1
     page = (trained / "report.html").read_text(encoding="utf-8")
@@ -76,9 +76,10 @@ def test_it_is_priced_and_its_section_stands_in_the_page(trained: Path) -> None:
     assert "brackets.json" in page.partition("Written by adadepth from")[2], "the file is named among those read"
     assert "Tokens left alone" in page, "the family's section is there, too"
     assert (trained / "tables" / "brackets.csv").is_file()
-    (trained / "brackets.json").write_text('{"reached": 7}', encoding="utf-8")
-    assert execute("mode=report", f"run={trained}") == 0
-    assert "Depths of brackets" not in (trained / "report.html").read_text(encoding="utf-8")
+    damaged = shutil.copytree(trained, tmp_path / "damaged")
+    (damaged / "brackets.json").write_text('{"reached": 7}', encoding="utf-8")
+    assert execute("mode=report", f"run={damaged}") == 0
+    assert "Depths of brackets" not in (damaged / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
