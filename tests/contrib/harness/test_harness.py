@@ -300,3 +300,9 @@ def test_what_cannot_be_scored_is_one_line(checkpoints: dict[str, Path], task_fo
     (task_folder / "broken.yaml").write_text("task: broken\ndataset_path: nowhere\noutput_type: loglikelihood\n")
     with pytest.raises(DataError, match=r"dataset\.tasks=broken: cannot be loaded \("):
         evaluate("loop_tiny", checkpoints["loop_tiny"], task_folder, tmp_path / "b", broken)
+
+
+def test_its_keys_are_frozen() -> None:
+    """The list of the core's keys (tests/configs/public_keys.txt) has none of a folder that can be deleted."""
+    own = list(HarnessConfig.__annotations__)
+    assert own == ["name", "tasks", "include_path", "limit", "num_fewshot", "max_length"]
