@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.composition_support import compose_once, copy_fast, read_yaml_fast
+from tests.composition_support import compose_once, read_yaml_fast
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA_ROOT = ROOT.parent / "shared" / "data"
@@ -102,7 +102,6 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     _block_network(patch)
     read_yaml_fast(patch)
-    copy_fast(patch)
     compose_once(patch)
     _hear_signals()
     patch.setattr(os, "fsync", lambda descriptor: None)  # no scratch file has to survive a power cut

@@ -78,8 +78,11 @@ def _raise_option_error(message: str) -> NoReturn:
     _, is_unknown, unknown = message.partition("unrecognized arguments: ")
     if not is_unknown:
         raise_option_error(message)
-    word = unknown.split()[0]
-    raise ConfigError(f"{word}: unknown option{nearest(word, sorted(_FLAGS))}")
+    raise ConfigError(_format_unknown_option(unknown.split()[0]))
+
+
+def _format_unknown_option(option: str) -> str:
+    return f"{option}: unknown option{nearest(option, _FLAGS)}"
 
 
 def expand_preset(override: str, config_name: str | None) -> str:
@@ -118,7 +121,7 @@ def _format_missing_config(options: list[str]) -> str:
         if option in configs:
             return f"{option}: to choose a configuration, write --config-name {option}"
         if option.startswith("--") and option not in _FLAGS and not "--config-name".startswith(option):
-            return f"{option}: unknown option{nearest(option, _FLAGS)}"
+            return _format_unknown_option(option)
     return f"--config-name is missing; known configurations: {', '.join(configs)}"
 
 

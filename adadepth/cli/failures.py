@@ -25,7 +25,7 @@ _FILE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG,
     errno.ELOOP, errno.EIO, errno.ESTALE, errno.EEXIST, errno.ENOTEMPTY,
 )  # fmt: skip
-_JOB = ("run_job", "adadepth.cli.job")  # Hydra has a function of that name, too
+_JOB = ("adadepth.cli.job", "run_job")  # Hydra has a function of that name, too
 _OPEN_FILE_ERRORS, _OPEN_FILES_MESSAGE = (errno.EMFILE, errno.ENFILE), "Too many open files"
 
 
@@ -78,15 +78,11 @@ def _is_composition_error(error: BaseException) -> TypeGuard[Exception]:
     if not isinstance(error, Exception):
         return False
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    modules = [str(frame.f_globals.get("__name__")) for frame in frames]
-    is_in_job = any((frame.f_code.co_name, name) == _JOB for frame, name in zip(frames, modules, strict=True))
-    ours = [
-        name
-        for name in modules
-        if name.startswith(("adadepth.", "hydra_plugins.")) and name not in ("adadepth.run", _JOB[1])
-    ]
+    calls = [(str(frame.f_globals.get("__name__")), frame.f_code.co_name) for frame in frames]
+    modules = [module for module, _ in calls]
+    ours = [name for name in modules if name.startswith(("adadepth.", "hydra_plugins.")) and name != "adadepth.run"]
     is_told_by_hydra = all(name.startswith("adadepth.cli.") for name in ours) and modules[-1] not in ours
-    return "hydra.main" in modules and is_told_by_hydra and not is_in_job
+    return "hydra.main" in modules and is_told_by_hydra and _JOB not in calls
 
 
 def _end_with_failure(error: BaseException, *, show: bool) -> NoReturn:

@@ -16,7 +16,7 @@ from adadepth.models.registry import budget_mode, family
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension
-from adadepth.training.lora import AdapterScale, add_adapters
+from adadepth.training.lora import AdapterScale, add_adapters, trains_adapters
 from adadepth.training.muon import require_hidden_matrices
 
 
@@ -26,7 +26,7 @@ def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
     Raises:
         ConfigError: If the model has no matrices to adapt, or none that Muon updates.
     """
-    if config.mode is Mode.train and config.trainer.lora.rank is not None:
+    if trains_adapters(config):
         add_adapters(model, config.trainer.lora)
     if config.trainer.optimizer is Optimizer.muon:
         require_hidden_matrices(model)
@@ -51,7 +51,7 @@ def _build_settings_extensions(
     if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
-    if config.mode is Mode.train and config.trainer.lora.rank is not None:
+    if trains_adapters(config):
         yield AdapterScale(config.trainer.lora)
     if config.trainer.ema_decay is not None:
         yield WeightAverageExtension(model, config.trainer.ema_decay)

@@ -14,11 +14,12 @@ import torch
 from accelerate.utils import DynamoBackend
 from transformers import TrainingArguments
 
-from adadepth.config import ExperimentConfig, Mode, TrainerConfig
+from adadepth.config import ExperimentConfig, TrainerConfig
 from adadepth.config.experiment import BorrowedConfig, Precision
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.directions import prefers_greater
 from adadepth.runtime.distributed import is_distributed, reinit_process_group
+from adadepth.training.lora import trains_adapters
 
 
 def check_machine(config: ExperimentConfig) -> None:
@@ -35,7 +36,7 @@ def _check_sharding(config: ExperimentConfig) -> Iterator[str]:
     trainer = config.trainer
     if trainer.deepspeed is not None and importlib.util.find_spec("deepspeed") is None:
         yield f"trainer.deepspeed: {missing_package('deepspeed', 'deepspeed')}"
-    if config.mode is Mode.train and trainer.lora.rank is not None and importlib.util.find_spec("peft") is None:
+    if trains_adapters(config) and importlib.util.find_spec("peft") is None:
         yield f"trainer.lora.rank={trainer.lora.rank}: {missing_package('peft', 'adadepth[lora]')}"
     if trainer.fsdp and not is_distributed():
         alone = "trainer.fsdp=true: shards over several processes, but there is only one"

@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import LoraConfig
 from adadepth.errors import ConfigError, nearest
 from adadepth.models.adapter_weights import write_scale
@@ -25,6 +26,11 @@ from adadepth.training.muon import find_hidden_matrices
 
 ADAPTER = "adapter"  # folder of a run
 _PREFIX = "base_model.model."  # of the names in PEFT's files
+
+
+def trains_adapters(config: ExperimentConfig) -> bool:
+    """Return whether the command trains low-rank adapters. Other modes read weights that have them already."""
+    return config.mode is Mode.train and config.trainer.lora.rank is not None
 
 
 def add_adapters(model: Any, settings: LoraConfig) -> None:
