@@ -28,19 +28,19 @@ from adadepth.runtime.hub_access import allow_remote_code
 from adadepth.runtime.signals import restore_signal_handlers
 
 
-def run_command(given: list[str]) -> None:
+def run_command(words: list[str]) -> None:
     """Pass the words of a command line on to Hydra, which calls `run_job` for every job."""
     register_schema()
     register_key_help()
     guard_hydra_keys()
-    sys.argv[1:] = arguments(given)
+    sys.argv[1:] = arguments(words)
     note_choices([])
-    if any(word.startswith("dataset.path=") for word in given):
+    if any(word.startswith("dataset.path=") for word in words):
         with activity("reading the table"):
             from adadepth.cli.table_settings import add_table_settings  # reads rows and tokenizers, so it needs torch
 
             sys.argv[1:] = add_table_settings(sys.argv[1:])
-    with activity("running the sweep" if {"-m", "--multirun"} & set(given) else "composing the configuration"):
+    with activity("running the sweep" if {"-m", "--multirun"} & set(words) else "composing the configuration"):
         run_job()
 
 
@@ -50,8 +50,8 @@ def run_job(composed: DictConfig) -> float | None:
     try:
         with activity("checking the configuration"):
             config = build_config(composed)
-        given = frozenset(list_overridden_keys(composed))
-        line = describe_inheritance(composed, given) or describe_resumption(config, composed, given)
+        overridden = frozenset(list_overridden_keys(composed))
+        line = describe_inheritance(composed, overridden) or describe_resumption(config, composed, overridden)
         if is_main_process():
             for message in filter(None, [line, *get_choices()]):
                 say(message)
