@@ -21,7 +21,7 @@ from omegaconf.errors import (
 )
 
 from adadepth.cli.config_files import list_configs
-from adadepth.cli.keys import list_keys
+from adadepth.cli.keys import list_group_schemas, list_keys
 from adadepth.config.declaration import format_value, get_field_specs
 from adadepth.errors import UserError, nearest
 
@@ -106,7 +106,9 @@ def _format_missing_config(error: MissingConfigException, folders: Sequence[Path
         names = list_configs(folders)
         return f"unknown configuration {missing!r}{nearest(missing, names)}; known: {', '.join(names)}"
     group, _, option = missing.rpartition("/")
-    names = sorted({*(error.options or ()), *(["paper"] if group == "preset" else [])} - {"schema"})
+    files = {path.stem for folder in folders for path in (folder / group).glob("*.yaml")}
+    schemas = {"schema", *list_group_schemas().get(group, ())} - files  # what files extend, without values of their own
+    names = sorted({*(error.options or ()), *(["paper"] if group == "preset" else [])} - schemas)
     return f"{group}={option}: unknown option{nearest(option, names)}; known: {', '.join(names)}"
 
 
@@ -140,6 +142,8 @@ def _format_unknown_key(key: str, schema: Any = None) -> str:
     leaves = [name for name in keys if name.rpartition(".")[2] == leaf]
     matches = get_close_matches(key, siblings, 2, 0.75) or leaves[:2] or get_close_matches(key, keys, 1)
     hint = f" (did you mean {' or '.join(map(repr, matches))}?)" if matches else ""
+    if parent == "hydra.launcher":
+        return f"{key}: the selected launcher has no such key; select another one, e.g. hydra/launcher=joblib"
     if not siblings:
         return f"{key}: unknown key{hint}"
     allowed = ", ".join(name.rpartition(".")[2] for name in siblings)

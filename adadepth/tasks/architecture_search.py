@@ -333,8 +333,9 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
     session = build_language_session(config, args, search.data, model).with_extensions()
+    session.owner = search.directory
     with session.open(folder, checkpoint):
-        session.fit(checkpoint, owner=search.directory)
+        session.fit(checkpoint)
 
 
 def _build_fixed_config(search: SearchRun, architecture: str) -> ExperimentConfig:

@@ -80,16 +80,26 @@ def format_interruption(number: int, state: TrainerState, run: Path | None) -> s
 
 
 @contextmanager
-def report_interruption(config: ExperimentConfig, trainer: Trainer, stop: StopCallback, run: Path) -> Iterator[None]:
-    """Say how to resume a training run that a signal ends within the `with` block, unless that is said already."""
+def report_interruption(
+    config: ExperimentConfig, trainer: Trainer, stop: StopCallback, run: Path, owner: Path | None
+) -> Iterator[None]:
+    """Say how to resume a training run that a signal ends within the `with` block, unless that is said already.
+
+    Args:
+        config: Experiment.
+        trainer: Trainer of the run.
+        stop: Callback that knows whether it has been said.
+        run: Directory of the run.
+        owner: Directory of the run that it is a part of, which can be resumed without a checkpoint of this part.
+    """
     try:
         yield
     except (KeyboardInterrupt, SystemExit) as error:
         number = _get_signal(error)
         if number and config.mode is Mode.train and is_main_process() and not stop.is_reported:
             with suppress(OSError):
-                is_saved = bool(list_complete_checkpoints(run / CHECKPOINTS))
-                say(format_interruption(number, trainer.state, run if is_saved else None))
+                resumable = owner or (run if list_complete_checkpoints(run / CHECKPOINTS) else None)
+                say(format_interruption(number, trainer.state, resumable))
         raise
 
 

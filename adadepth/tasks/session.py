@@ -66,6 +66,7 @@ class Session:
         start_evaluation: Function that takes the name of a set and starts its evaluation.
         extensions: Extensions of the training loop.
         baselines: Scores of simple baselines on the evaluation sets.
+        owner: Directory of the run to resume after an interruption, if this run is a part of another run.
         run: Open run with its directory and record.
         trainer: Trainer of the run.
         tracking: Callback that collects the metrics.
@@ -80,6 +81,7 @@ class Session:
     start_evaluation: Callable[[str], Evaluation]
     extensions: tuple[Extension, ...] = ()
     baselines: Mapping[str, Any] = field(default_factory=dict)
+    owner: Path | None = None
     run: Run = field(init=False)
     trainer: DepthTrainer = field(init=False)
     tracking: TrackingCallback = field(init=False)
@@ -189,7 +191,7 @@ class Session:
                     say(describe_start(config, args, self.run, self.model, self.data))
                 with (
                     self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)),
-                    report_interruption(config, self.trainer, self.stop, directory),
+                    report_interruption(config, self.trainer, self.stop, directory, self.owner),
                 ):
                     yield
             if is_main_process():
@@ -200,7 +202,6 @@ class Session:
         checkpoint: Path | None,
         *,
         folder: str = MODEL,
-        owner: Path | None = None,
         adjust: Callable[[Self], Any] | None = None,
     ) -> dict[str, float]:
         """Train the model, evaluate the best checkpoint, and save the model.
@@ -208,7 +209,6 @@ class Session:
         Args:
             checkpoint: Checkpoint to resume from.
             folder: Folder of the saved model in the run directory.
-            owner: Directory of the run to resume after an interruption, if this run is a part of another run.
             adjust: See `train`.
 
         Returns:
@@ -219,7 +219,7 @@ class Session:
             DivergedError: If the weights or losses are not finite.
         """
         trainer, tracking, stop = self.trainer, self.tracking, self.stop
-        _run_training(self, checkpoint, owner or self.run.directory)
+        _run_training(self, checkpoint)
         if is_main_process():
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
         is_merged = results.finish_adapters(self.config, self.run, trainer)
@@ -271,13 +271,12 @@ class Session:
             action()
 
 
-def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> None:
+def _run_training(session: Session, checkpoint: Path | None) -> None:
     """Run the training loop of the session.
 
     Args:
         session: Open session.
         checkpoint: Checkpoint to resume from.
-        owner: Directory of the run to resume after an interruption: that of the session, or one that it is a part of.
 
     Raises:
         SystemExit: After Ctrl-C or SIGTERM, once a checkpoint is written.
@@ -291,7 +290,7 @@ def _run_training(session: Session, checkpoint: Path | None, owner: Path) -> Non
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
-            say(format_interruption(stop.signal, trainer.state, owner))
+            say(format_interruption(stop.signal, trainer.state, session.owner or session.run.directory))
             stop.is_reported = True
         stop.exit()
     trainer.refuse_weights()

@@ -242,6 +242,22 @@ def test_a_run_that_ends_at_once_says_whether_it_can_be_resumed(tmp_path, saves,
 
 
 @pytest.mark.slow
+def test_a_search_that_ends_at_once_in_a_retraining_is_resumed_as_a_whole(tmp_path, capsys, monkeypatch):
+    def interrupted(trainer, *args, **kwargs):
+        if "retrained" in trainer.args.output_dir:
+            raise SystemExit(128 + signal.SIGTERM)
+        return step(trainer, *args, **kwargs)
+
+    step = DepthTrainer.training_step
+    monkeypatch.setattr(DepthTrainer, "training_step", interrupted)
+    with pytest.raises(SystemExit):
+        tasks.run(configured("par_tiny", "debug=default", f"output_dir={tmp_path}"))
+    (directory,) = tmp_path.glob("par_tiny/*")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[lines.index("interrupted by SIGTERM at step 0") + 1].endswith(f" resume={directory}")
+
+
+@pytest.mark.slow
 def test_early_stopping(tmp_path):
     """With a learning rate that moves nothing, the second evaluation without improvement is the last."""
     overrides = ("trainer.max_steps=40", "trainer.eval_steps=1", "trainer.save_steps=1", "trainer.learning_rate=1e-12")
