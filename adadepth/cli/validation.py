@@ -53,7 +53,7 @@ def build_config(composed: DictConfig) -> ExperimentConfig:
         raise ConfigError(f"model.name={config.model.name}: only names a family; {hint}")
     if config.small:
         config = apply_debug_sizes(config, overridden)
-    if config.resume is not None and config.mode is Mode.train and config.seeds == 1:  # else `_check_seeds` refuses it
+    if config.resume is not None and config.mode is Mode.train:
         config = load_resumed_config(config, whole, overridden)
         _refuse(find_type_errors(config))
     validate(config)
@@ -195,8 +195,8 @@ def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
 def _check_seeds(config: ExperimentConfig) -> Iterator[str]:
     if config.seed + config.seeds > 2**32:
         yield f"seeds={config.seeds}: there are fewer seeds from seed={config.seed} on"
-    if config.seeds > 1 and (config.mode is not Mode.train or config.resume is not None):
-        yield f"seeds={config.seeds}: only used with mode=train and without resume"
+    if config.seeds > 1 and config.mode is not Mode.train:
+        yield f"seeds={config.seeds}: only used with mode=train"
 
 
 def _check_several_checkpoints(config: ExperimentConfig) -> Iterator[str]:

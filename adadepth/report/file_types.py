@@ -74,6 +74,8 @@ class RunRecordFields(TypedDict, total=False):
     config_name: str
     mode: str
     seed: int
+    seeds: int
+    owner: str | None
     result_hash: str
     dataset_schema: str
     settings: dict[str, dict[str, Any]]

@@ -13,6 +13,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -122,6 +123,28 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
         close("finished")
 
 
+_OWNER: ContextVar[Path | None] = ContextVar("owner", default=None)
+
+
+@contextmanager
+def own_runs(directory: Path) -> Iterator[None]:
+    """Record every run that starts within the `with` block as a part of another run, which is resumed as a whole.
+
+    Args:
+        directory: Directory of the other run. If this run is itself a part, the outer run stays the owner.
+    """
+    token = _OWNER.set(_OWNER.get() or directory)
+    try:
+        yield
+    finally:
+        _OWNER.reset(token)
+
+
+def get_owner() -> Path | None:
+    """Return the directory of the run that current runs are a part of, or None; see `own_runs`."""
+    return _OWNER.get()
+
+
 @contextmanager
 def _remove_without_record(directory: Path) -> Iterator[None]:
     """Delete a new run directory if the disk is too full to write its record."""
@@ -163,7 +186,8 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     """Find the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names, e.g. `latest`.
 
     Args:
-        value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``.
+        value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``. A run of
+            several seeds has no checkpoints of its own, but can be resumed.
         config: Configuration of the command.
         needs: File or folder that the run must contain. Only training runs have `CHECKPOINTS` and `MODEL`; evaluations
             also have records.
@@ -177,15 +201,27 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
         trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
         if (newest := next(trained, None)) is None:
             raise CheckpointError(f"latest: no run with {needs} found in {parent}")
-        return newest
+        return _find_owner(newest) or newest if needs == CHECKPOINTS else newest
     directory = Path(value)
     if not os.path.isfile(directory / RECORD):
         names = [str(path) for path in candidates]
         newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
         raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
-    if not (directory / needs).exists():
+    if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_several_seeds(directory)):
         raise CheckpointError(f"{value}: this run has no {needs}")
     return directory
+
+
+def has_several_seeds(run: Path) -> bool:
+    """Return whether a run directory summarises runs with several seeds, which are next to it."""
+    return read_record(run).get("seeds", 1) > 1
+
+
+def _find_owner(run: Path) -> Path | None:
+    """Return the run that a run is a part of, or None."""
+    name = read_record(run).get("owner")
+    owner = None if name is None else run.parent / name
+    return owner if owner is not None and os.path.isfile(owner / RECORD) else None
 
 
 def _list_runs(parent: Path, needs: str) -> list[Path]:
@@ -362,8 +398,11 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
     schedule, processes = _find_length_dependence(config), read_run_world_size(directory)
-    free = _SHARDING | (_CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH))
-    free |= {_BATCH, _MICRO} if processes != get_world_size() else set()
+    free = _SHARDING | ({_BATCH, _MICRO} if processes != get_world_size() else set())
+    if (seeds := earlier.get("seeds", 1)) > 1:  # its finished runs have the other settings
+        free |= {"seeds"} if now["seeds"] >= seeds else set()
+    else:
+        free |= _CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH)
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]
     reasons = dict.fromkeys(_LENGTH, f" ({schedule} depends on the number of optimiser steps)")
     lines = [f"{key} was {earlier.get(key)} and now is {now[key]}{reasons.get(key, '')}" for key in changed]
@@ -426,6 +465,8 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
         "config_name": config.name,
         "mode": str(config.mode),
         "seed": config.seed,
+        "seeds": config.seeds,
+        "owner": owner.name if (owner := get_owner()) is not None else earlier.get("owner"),
         "result_hash": hash_result_settings(config),
         "dataset_schema": next(
             name for name, schema in list_dataset_schemas().items() if schema is type(config.dataset)

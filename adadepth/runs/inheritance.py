@@ -24,6 +24,7 @@ from adadepth.runs.directory import (
     CONTINUE,
     MODEL,
     flat,
+    has_several_seeds,
     model_path,
     read_record,
     read_settings,
@@ -250,6 +251,11 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
     """
     record = read_record(run)
     if record.get("status") != "finished" or record.get("stopped_because") is not None:
+        return
+    if has_several_seeds(run):
+        if earlier.seeds == merged.seeds:
+            more = f"resume={run} seeds={earlier.seeds + 1}"
+            raise CheckpointError(f"resume={run}: its {earlier.seeds} seeds are finished; to train one more: {more}")
         return
     if all(OmegaConf.select(earlier, key) == OmegaConf.select(merged, key) for key in CONTINUE):
         pretrained = shlex.quote(format_override("model.pretrained", run / MODEL))

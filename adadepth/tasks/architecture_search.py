@@ -24,7 +24,7 @@ from adadepth.models.registry import Family, Searching, family, load
 from adadepth.report.architectures import format_architecture_comparison
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.run_files import ARCHITECTURES, write_json
-from adadepth.runs.directory import MODEL, Run, open_run, read_record, run_directory
+from adadepth.runs.directory import MODEL, Run, open_run, own_runs, read_record, run_directory
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process, wait_for_processes
 from adadepth.runtime.files import find_damaged_file
@@ -333,8 +333,7 @@ def _retrain(search: SearchRun, name: str, architecture: str) -> None:
     if name == "derived" and search.config.search.retrain_from is RetrainFrom.supernet:
         model = search.family.head("language_model").from_pretrained(search.directory / DERIVED / MODEL)
     session = build_language_session(config, args, search.data, model).with_extensions()
-    session.owner = search.directory
-    with session.open(folder, checkpoint):
+    with own_runs(search.directory), session.open(folder, checkpoint):
         session.fit(checkpoint)
 
 

@@ -16,7 +16,7 @@ from adadepth.config import ExperimentConfig, Mode
 from adadepth.models.memory_check import free_memory
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.commands import format_resume_command
-from adadepth.runs.directory import CHECKPOINTS, Run
+from adadepth.runs.directory import CHECKPOINTS, Run, get_owner
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.tasks.checks import estimate_least_memory
@@ -80,17 +80,10 @@ def format_interruption(number: int, state: TrainerState, run: Path | None) -> s
 
 
 @contextmanager
-def report_interruption(
-    config: ExperimentConfig, trainer: Trainer, stop: StopCallback, run: Path, owner: Path | None
-) -> Iterator[None]:
+def report_interruption(config: ExperimentConfig, trainer: Trainer, stop: StopCallback, run: Path) -> Iterator[None]:
     """Say how to resume a training run that a signal ends within the `with` block, unless that is said already.
 
-    Args:
-        config: Experiment.
-        trainer: Trainer of the run.
-        stop: Callback that knows whether it has been said.
-        run: Directory of the run.
-        owner: Directory of the run that it is a part of, which can be resumed without a checkpoint of this part.
+    If the run is a part of another run, that run is resumed, which needs no checkpoint of the part.
     """
     try:
         yield
@@ -98,7 +91,7 @@ def report_interruption(
         number = _get_signal(error)
         if number and config.mode is Mode.train and is_main_process() and not stop.is_reported:
             with suppress(OSError):
-                resumable = owner or (run if list_complete_checkpoints(run / CHECKPOINTS) else None)
+                resumable = get_owner() or (run if list_complete_checkpoints(run / CHECKPOINTS) else None)
                 say(format_interruption(number, trainer.state, resumable))
         raise
 

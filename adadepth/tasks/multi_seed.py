@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from adadepth.config import ExperimentConfig
 from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
-from adadepth.runs.directory import open_run, run_directory
+from adadepth.runs.checkpoints import list_complete_checkpoints
+from adadepth.runs.directory import CHECKPOINTS, RECORD, open_run, own_runs, read_record, run_directory
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process
+from adadepth.tasks.grid_search import read_sound_record
 from adadepth.tasks.report import draw_run_figures, write_run_report
+from adadepth.tasks.stored_models import is_finished
 from adadepth.training.arguments import training_arguments
 
 Train = Callable[[ExperimentConfig], tuple[dict[str, float], Path]]  # returns final metrics and run directory
@@ -22,7 +27,8 @@ Train = Callable[[ExperimentConfig], tuple[dict[str, float], Path]]  # returns f
 def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]:
     """Train with the seeds `seed`, `seed + 1`, ..., and summarise the runs.
 
-    Each run has its own run directory; the summary is written to another one.
+    Each run has its own run directory; the summary is written to another one. A resumed summary keeps its finished
+    runs, and resumes the interrupted one.
 
     Returns:
         Means of the final metrics that are present in all runs.
@@ -32,9 +38,16 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     is_main = is_main_process()
     runs: list[tuple[int, dict[str, float]]] = []
     directories: dict[str, str] = {}
-    with open_run(config, directory, is_main) as run:
+    with open_run(config, directory, is_main) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):
-            final_metrics, folder = train(dataclasses.replace(config, seed=seed, seeds=1))
+            part = decide(args, partial(_find_part, directory, seed))
+            if part is not None and is_finished(part):
+                final_metrics, folder = read_record(part)["final_metrics"], part
+                if is_main:
+                    say(f"seed {seed}: already finished in {part}")
+            else:
+                resumed = None if part is None else str(part)
+                final_metrics, folder = train(dataclasses.replace(config, seed=seed, seeds=1, resume=resumed))
             runs.append((seed, dict(final_metrics)))
             directories[str(seed)] = os.path.relpath(folder, directory)
             summary = {**summarise_seeds(runs), "runs": directories}
@@ -46,3 +59,16 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
         say(f"{format_seeds(summary)}\nreport: {write_run_report(directory)}")
         draw_run_figures(directory)
     return metrics
+
+
+def _find_part(summary: Path, seed: int) -> Path | None:
+    """Return the finished run of a summary with a seed, else its newest run with a complete checkpoint, or None."""
+
+    def is_part(record: Mapping[str, Any]) -> bool:
+        return (record.get("owner"), record.get("seed")) == (summary.name, seed)
+
+    runs = [path.parent for path in sorted(summary.parent.glob(f"*/{RECORD}"))]
+    parts = [run for run in runs if is_part(read_sound_record(run))]
+    finished = [run for run in parts if is_finished(run)]
+    resumable = [run for run in parts if list_complete_checkpoints(run / CHECKPOINTS)]
+    return next(reversed(finished or resumable), None)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.evaluation.evaluation import Evaluation
-from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, open_run, read_record, run_directory
+from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, get_owner, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process
@@ -66,7 +66,6 @@ class Session:
         start_evaluation: Function that takes the name of a set and starts its evaluation.
         extensions: Extensions of the training loop.
         baselines: Scores of simple baselines on the evaluation sets.
-        owner: Directory of the run to resume after an interruption, if this run is a part of another run.
         run: Open run with its directory and record.
         trainer: Trainer of the run.
         tracking: Callback that collects the metrics.
@@ -81,7 +80,6 @@ class Session:
     start_evaluation: Callable[[str], Evaluation]
     extensions: tuple[Extension, ...] = ()
     baselines: Mapping[str, Any] = field(default_factory=dict)
-    owner: Path | None = None
     run: Run = field(init=False)
     trainer: DepthTrainer = field(init=False)
     tracking: TrackingCallback = field(init=False)
@@ -191,7 +189,7 @@ class Session:
                     say(describe_start(config, args, self.run, self.model, self.data))
                 with (
                     self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)),
-                    report_interruption(config, self.trainer, self.stop, directory, self.owner),
+                    report_interruption(config, self.trainer, self.stop, directory),
                 ):
                     yield
             if is_main_process():
@@ -290,7 +288,7 @@ def _run_training(session: Session, checkpoint: Path | None) -> None:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
-            say(format_interruption(stop.signal, trainer.state, session.owner or session.run.directory))
+            say(format_interruption(stop.signal, trainer.state, get_owner() or session.run.directory))
             stop.is_reported = True
         stop.exit()
     trainer.refuse_weights()

@@ -136,7 +136,7 @@ MISTAKES = [
     ("ponder_tiny model=parity_rnn", "model=ponder_rnn: dataset=bigram_shift needs a model of tokens"),
     ("ponder_tiny exit_rules=[all]", "exit_rules=['all']: only used with mode=evaluate checkpoint=latest"),
     ("ponder_tiny seeds=0", "seeds=0: "),
-    ("ponder_tiny seeds=2 resume=latest", "seeds=2: only used with mode=train and without resume"),
+    ("ponder_tiny seeds=2 mode=evaluate checkpoint=x", "seeds=2: only used with mode=train"),
     ("ponder_tiny optimise=eval/scor", "optimise=eval/scor: "),
     ("ponder_cola optimise=eval/accuracy", "optimise=eval/accuracy: "),
     ("ponder_cola dataset.source=local", "dataset.path: "),
