@@ -36,9 +36,10 @@ def test_an_interrupted_summary_ends_as_one_that_was_left_alone(tmp_path, capsys
         return step(trainer, *args, **kwargs)
 
     step = DepthTrainer.training_step
-    with monkeypatch.context() as patch, pytest.raises(SystemExit):
-        patch.setattr(DepthTrainer, "training_step", interrupted)
+    monkeypatch.setattr(DepthTrainer, "training_step", interrupted)
+    with pytest.raises(SystemExit):
         run(tmp_path / "cut", "ponder_tiny", *SEEDS)
+    monkeypatch.undo()
     summary = summary_of(tmp_path / "cut")
     said = capsys.readouterr().out.splitlines()
     assert said[said.index("interrupted by SIGTERM at step 2") + 1].endswith(f" resume={summary}")
@@ -57,7 +58,7 @@ def test_an_interrupted_summary_ends_as_one_that_was_left_alone(tmp_path, capsys
     resume = ("ponder_tiny", "debug=default", f"resume={summary}")
     with pytest.raises(CheckpointError, match=re.escape(f"to train one more: resume={summary} seeds=3")):
         configured(*resume)
-    with pytest.raises(CheckpointError, match="trainer.max_steps was 4 and now is 6"):
+    with pytest.raises(CheckpointError, match=r"trainer\.max_steps was 4 and now is 6"):
         tasks.run(configured(*resume, "seeds=3", "trainer.max_steps=6"))
     tasks.run(configured(*resume, "seeds=3"))
     assert runs_by_seed(tmp_path / "cut").keys() == {5, 6, 7}
