@@ -26,7 +26,6 @@ from adadepth.runs.directory import (
     write_jsonable,
 )
 from adadepth.runs.lock import lock_directory
-from adadepth.runtime.files import write_atomic
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 
@@ -314,22 +313,6 @@ def test_an_impossible_output_directory_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CheckpointError, match=r"output_dir=.*file: cannot make"):
         run_directory(configured("act_tiny", f"output_dir={tmp_path / 'file'}"))
-
-
-def test_a_failing_write_leaves_the_earlier_file_and_no_rubbish(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "file.json"
-    write_atomic(path, "first")
-
-    def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_atomic(path, "second")
-    assert path.read_text() == "first"
-    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_json_is_strict() -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from adadepth.models.early_exit import modeling
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, near, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, describe, near, small
 
 _FOLDER = os.environ.get("ADADEPTH_TORCHTUNE")
 _needs_torchtune = pytest.mark.skipif(_FOLDER is None, reason="ADADEPTH_TORCHTUNE names no checkout of torchtune")
@@ -40,15 +40,6 @@ ROTATION = [[1, 4, 7, 8], [2, 5, 8], [1, 3, 6, 8], [2, 4, 7, 8], [3, 5, 8], [1, 
 GROWTH = [[4]] * 4 + [[3, 4]] * 2 + [[2, 3, 4]] + [[1, 2, 3, 4]] * 5
 # Probabilities of 6 layers, at most 0.2.
 DROPOUT = [0.0, 0.0297397, 0.0639016, 0.1031433, 0.1482202, 0.2]
-
-
-def describe(layers: int, **fields: Any) -> Any:
-    """A configuration with an exit after every layer."""
-    defaults = {
-        "exits": list(range(1, layers + 1)), "num_hidden_layers": layers, "exit_weights": "uniform", "exit_scale": 1.0,
-        "exit_curriculum": "none", "rotation": 4, "trains": "all", "layer_dropout": 0.0, "dropout_growth": "none",
-    }  # fmt: skip
-    return SimpleNamespace(**{**defaults, **fields})
 
 
 def list_trained(config: Any, step: int, total: int) -> list[int]:

@@ -19,7 +19,7 @@ from transformers import (
 
 from adadepth import tasks
 from adadepth.errors import CheckpointError, ConfigError, DataError, UserError
-from tests.configs.support import BASELINES, GLUE, ROOTS, configured
+from tests.configs.support import BASELINES, ROOTS, configured
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.pages_support import check_costs
 from tests.training.support import assert_same_end, interrupted_after, lines
@@ -148,8 +148,8 @@ def test_every_baseline_trains_every_kind_of_task(root, baseline, tmp_path, base
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", GLUE)
-def test_every_glue_task_trains(task, tmp_path, base):
+@pytest.mark.parametrize("task", ["cola", "mnli", "stsb"])  # one text, pairs of three classes, scores
+def test_glue_tasks_train(task, tmp_path, base):
     directory, metric = run(tmp_path, base, "adalayers", f"dataset={task}", "trainer=head")
     record = json.loads((directory / "run.json").read_text())
     assert record["final_metrics"]["eval/score"] == metric

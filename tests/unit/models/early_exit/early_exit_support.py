@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -62,3 +63,12 @@ def get_stock(model: Any, layers: int | None = None) -> Any:
 
 def near(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
     torch.testing.assert_close(found.double(), expected.double(), atol=tolerance, rtol=tolerance)
+
+
+def describe(layers: int, **fields: Any) -> Any:
+    """A configuration with an exit after every layer."""
+    defaults = {
+        "exits": list(range(1, layers + 1)), "num_hidden_layers": layers, "exit_weights": "uniform", "exit_scale": 1.0,
+        "exit_curriculum": "none", "rotation": 4, "trains": "all", "layer_dropout": 0.0, "dropout_growth": "none",
+    }  # fmt: skip
+    return SimpleNamespace(**{**defaults, **fields})

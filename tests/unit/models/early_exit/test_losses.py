@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,20 +18,11 @@ from adadepth import (
 from adadepth.models.early_exit.losses import dropout_probability, exit_weights
 from adadepth.models.shared import causal
 from tests.marks_support import quick_one_in
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, near, small
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, PIECES, describe, near, small
 
 LABELS = IDS.masked_fill(torch.rand(IDS.shape, generator=torch.Generator().manual_seed(5)) < 0.3, -100)
 LANGUAGE, TEXTS, TOKENS = EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
 MASKED = EarlyExitForMaskedLM
-
-
-def describe(layers: int, **fields: Any) -> Any:
-    """A configuration with an exit after every layer."""
-    defaults = {
-        "exits": list(range(1, layers + 1)), "num_hidden_layers": layers, "exit_weights": "uniform", "exit_scale": 1.0,
-        "exit_curriculum": "none", "rotation": 4, "trains": "all", "layer_dropout": 0.0, "dropout_growth": "none",
-    }  # fmt: skip
-    return SimpleNamespace(**{**defaults, **fields})
 
 
 def test_weights_are_those_of_layerskip() -> None:
@@ -54,12 +44,6 @@ def test_weights_are_those_of_layerskip() -> None:
 ])  # fmt: skip
 def test_weights_are_normalised(fields: dict[str, Any], expected: list[float]) -> None:
     assert exit_weights(describe(4, **fields)) == pytest.approx([weight / sum(expected) for weight in expected])
-
-
-def test_the_rotational_curriculum_turns_a_pattern_of_exits() -> None:
-    config = describe(8, exit_curriculum="rotational", rotation=3)
-    on = [[number for number, weight in enumerate(exit_weights(config, step, 100)) if weight] for step in range(4)]
-    assert on == [[0, 3, 6, 7], [1, 4, 7], [0, 2, 5, 7], [1, 3, 6, 7]]
 
 
 def test_the_gradual_curriculum_begins_with_the_last_exit() -> None:
