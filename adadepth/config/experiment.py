@@ -139,7 +139,10 @@ class BorrowedConfig:
         None, "backend of distributed training; None: nccl on GPUs, gloo on CPUs", neutral=True
     )
     ddp_find_unused_parameters: bool | None = setting(
-        False, "let DDP accept unused parameters; true hides parameters that never train", neutral=True
+        None,
+        "let DDP accept parameters without a gradient; None: if the settings leave some without one in some steps",
+        more="With true, parameters that never train are not reported.",
+        neutral=True,
     )
     ddp_bucket_cap_mb: int | None = setting(None, "size of a gradient bucket of DDP, in MB", neutral=True)
     ddp_broadcast_buffers: bool | None = setting(

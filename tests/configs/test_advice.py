@@ -293,7 +293,6 @@ EXEMPT = {
     "DEPTH": "a family's advice, below",
     "readout_weight={}: {} has no readouts": "of models in Python",
     "or set model.vocab_size={}": "a fact of weights of the user's",
-    "search.path=sampled leaves parameters unused": "only several processes are asked for it",
     "search.latency_weight={}: only used with": "a supernet of task=language_model, which no root has",
     "model.pretrained={} trains one": "a model of the user's",
     "no states were recorded": "what was given",

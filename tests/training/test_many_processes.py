@@ -39,8 +39,11 @@ FAMILIES = {
         "act_tiny", "dataset.max_documents=12", "trainer.optimizer=muon", "trainer.muon_learning_rate=1e-4",
     ),
     "act, a budget": (
-        "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "budget.target=2", "budget.hold=0",
-        "budget.ramp=0",
+        "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "budget.target=2", "budget.grow=0.5",
+        "budget.hold=0", "budget.ramp=0",
+    ),
+    "act, a fixed depth": (
+        "act_tiny", "dataset.max_documents=12", "model.act_penalty=0", "model.fixed_depth=2", "budget=none",
     ),
     "ponder": ("ponder_tiny", "dataset.max_evaluation_examples=6", "predictions=true"),
     "ponder, recurrent": ("ponder_parity",),
@@ -58,7 +61,7 @@ FAMILIES = {
     "looped, drawn": ("loop_tiny", *DRAWN),
     "early exit": (
         "exit_tiny", "model.num_hidden_layers=3", "model.exit_layers=null", "model.exit_heads=own",
-        "model.exit_curriculum=rotational", "model.rotation=2", "trainer.ddp_find_unused_parameters=true",
+        "model.exit_curriculum=rotational", "model.rotation=2",
     ),
     "routed": ("mor_tiny",),
     "routed, a bias": ("mor_tiny", "model.router=token", "model.balance=bias", "model.bias_step=0.1"),

@@ -8,7 +8,6 @@ from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.models.registry import Budgeting, Family
 from adadepth.models.shared.network_settings import DECODERS, NetworkSettings, check_network
-from adadepth.runtime.distributed import is_distributed
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
 ExitLossWeights = StrEnum(
@@ -111,13 +110,14 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
-    yield from _check_unused_heads(config, model)
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 
 
-def _check_unused_heads(config: ExperimentConfig, model: EarlyExitSettings) -> Iterator[str]:
-    """Check that DDP accepts heads without a loss in a step."""
+def has_idle_heads(config: ExperimentConfig) -> bool:
+    """Return whether some exits have a head of their own, but no loss in some steps."""
+    model = config.model
+    assert isinstance(model, EarlyExitSettings)
     weights, first = model.exit_weights, model.exit_layers is None or 1 in model.exit_layers
     has_idle_exits = (
         model.exit_curriculum is not ExitCurriculum.none
@@ -125,18 +125,14 @@ def _check_unused_heads(config: ExperimentConfig, model: EarlyExitSettings) -> I
         or not model.exit_scale
         or (weights is ExitLossWeights.layerskip and first)  # its weight is 0
     )
-    refuses = config.trainer.ddp_find_unused_parameters is False and is_distributed() and not config.trainer.fsdp
-    if refuses and has_idle_exits and model.exit_heads is not ExitHeads.shared:
-        yield (
-            f"trainer.ddp_find_unused_parameters=false: must be true, because model.exit_heads={model.exit_heads} has "
-            "heads without a loss in some steps"
-        )
+    return has_idle_exits and model.exit_heads is not ExitHeads.shared
 
 
 _CLASSIFIERS = "adadepth.models.early_exit.classifiers"
 
 FAMILY = Family(
     settings=EarlyExitSettings,
+    idle_parameters="adadepth.models.early_exit.family:has_idle_heads",
     option="early_exit_mini",
     config="adadepth.models.early_exit.configuration:EarlyExitConfig",
     heads={

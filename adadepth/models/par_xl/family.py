@@ -18,7 +18,6 @@ from adadepth.config import (
 from adadepth.config.declaration import BELOW_ONE, POSITIVE, at_least, copy_field, setting
 from adadepth.config.experiment import DistanceConfig, EvalStrategy, GateConfig, GatePath, SearchMethod, Stage
 from adadepth.models.registry import Budgeting, Family, Searching
-from adadepth.runtime.distributed import is_distributed
 
 AttentionScale = StrEnum("AttentionScale", ["sqrt", "linear"])
 OutputActivation = StrEnum("OutputActivation", ["none", "relu"])
@@ -209,15 +208,18 @@ def _check_search(config: ExperimentConfig) -> Iterator[str]:
     for shape in search.shapes:
         if len(shape) != 3 or shape[0] < 1 or shape[1] < 0 or shape[2] < 1:
             yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
-    several = is_distributed()
-    if several and search.path is GatePath.sampled and not config.trainer.ddp_find_unused_parameters:
-        yield "trainer.ddp_find_unused_parameters: search.path=sampled leaves parameters unused, set it to true"
+
+
+def has_unsampled_operations(config: ExperimentConfig) -> bool:
+    """Return whether the operations that a step of the search does not sample have no gradient in this step."""
+    return config.task is Task.architecture_search and config.search.path is GatePath.sampled
 
 
 _MODELING = "adadepth.models.par_xl.modeling"
 
 FAMILY = Family(
     settings=ParXLSettings,
+    idle_parameters="adadepth.models.par_xl.family:has_unsampled_operations",
     option="par_xl_mini",
     config="adadepth.models.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},
