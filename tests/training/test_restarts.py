@@ -22,7 +22,7 @@ from tests.training.whole_runs import launch
 
 SCRIPT = ROOT / "examples" / "slurm" / "train.sh"
 LONG_ENOUGH = ("trainer.max_steps=100", "trainer.save_steps=4", "trainer.logging_steps=1")
-LONGER = ("trainer.max_steps=400", "trainer.save_steps=1000")  # without checkpoints a step is quicker
+LONGER = ("trainer.max_steps=200", "trainer.save_steps=1000")  # without checkpoints a step is quicker
 COMMON = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.eval_strategy=no", "trainer.eval_on_start=false",
     "trainer.load_best_model_at_end=false", "trainer.save_strategy=steps", "trainer.save_total_limit=2", *LONG_ENOUGH,
