@@ -220,7 +220,7 @@ def has_several_seeds(run: Path) -> bool:
 def _find_owner(run: Path) -> Path | None:
     """Return the run that a run is a part of, or None."""
     name = read_record(run).get("owner")
-    owner = None if name is None else run.parent / name
+    owner = None if name is None else run.parent / Path(name).name  # a run of another folder is no owner
     return owner if owner is not None and os.path.isfile(owner / RECORD) else None
 
 
