@@ -40,7 +40,7 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     directories: dict[str, str] = {}
     with open_run(config, directory, is_main) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):
-            part = decide(args, partial(_find_part, directory, seed))
+            part = None if config.resume is None else decide(args, partial(_find_part, directory, seed))
             if part is not None and is_finished(part):
                 final_metrics, folder = read_record(part)["final_metrics"], part
                 if is_main:
