@@ -73,7 +73,3 @@ def _apply_runtime(config: ExperimentConfig) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
     set_malloc_thresholds()
     allow_remote_code(config.runtime.trust_remote_code)
-    if config.runtime.threads is not None:
-        import torch
-
-        torch.set_num_threads(config.runtime.threads)

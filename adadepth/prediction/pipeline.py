@@ -41,6 +41,7 @@ from adadepth.prediction.options import (
 )
 from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
 from adadepth.runs.data_identity import DataIdentity
+from adadepth.runtime.threads import fit_threads
 
 logger = logging.getLogger(__name__)
 
@@ -305,6 +306,7 @@ class Pipeline:
         """Predict one batch of texts, padded to the longest of them."""
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
         batch = pad_columns([text.example for text in texts], max(map(len, texts)), columns)
+        fit_threads(self.model, batch)
         if self.predicts == "next":
             return self._predict_words(texts[0], batch["input_ids"], self._build_options(generator, every_step))
         return self._run_model(texts, batch, generator, every_step)

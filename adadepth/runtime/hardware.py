@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adadepth.runtime.distributed import get_world_size
+from adadepth.runtime.threads import get_thread_limit
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ def read_processor_name() -> str:
 def collect_hardware() -> dict[str, Any]:
     """Return a description of the hardware for the field `hardware` of run.json.
 
-    It includes threads and GPUs only if torch is imported.
+    It includes threads and GPUs only if torch is imported. `threads` is the greatest number that the run uses.
     """
     hardware: dict[str, Any] = {
         "platform": platform.platform(),
@@ -41,7 +42,7 @@ def collect_hardware() -> dict[str, Any]:
         "cpus": os.cpu_count(),
     }
     if torch := sys.modules.get("torch"):
-        hardware["threads"] = torch.get_num_threads()
+        hardware["threads"] = get_thread_limit()
         hardware["gpus"] = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
     return hardware | {"processes": get_world_size()}
 

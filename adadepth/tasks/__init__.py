@@ -10,6 +10,7 @@ from adadepth.config.modes import modes
 from adadepth.config.plugins import load
 from adadepth.errors import UnreachableError
 from adadepth.models.registry import family
+from adadepth.runtime.threads import limit_threads
 
 
 def run(config: ExperimentConfig) -> float | None:
@@ -21,6 +22,7 @@ def run(config: ExperimentConfig) -> float | None:
     try:
         if mode.needs_model:  # other modes start faster without these imports
             _prepare_model(config)
+            limit_threads(config.runtime.threads)
         metric: float | None = load(mode.run)(config)
     except UnreachableError as error:
         if offline := family(config.model.name).offline:

@@ -19,6 +19,7 @@ from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, Run, get_owner
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import is_main_process
+from adadepth.runtime.threads import describe_threads
 from adadepth.tasks.checks import estimate_least_memory
 from adadepth.training.callbacks import StopCallback, describe_interruption, rename_metrics
 
@@ -52,10 +53,9 @@ def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
 
 
 def _format_device(args: TrainingArguments) -> str:
-    threads = torch.get_num_threads()
     name = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
     processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
-    return f"{processes}{name}, {threads} thread{'s' * (threads != 1)}"
+    return f"{processes}{name}, {describe_threads()}"
 
 
 def _format_memory(device: torch.device, needed: int | None) -> str | None:

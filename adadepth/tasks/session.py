@@ -28,6 +28,7 @@ from adadepth.tasks.stored_models import (
     describe_changed_depth,
     find_earlier_run,
     require_checkpoint,
+    restore_threads,
     resume_after_restart,
 )
 from adadepth.training.arguments import choose_precision
@@ -166,6 +167,8 @@ class Session:
         if config.mode is Mode.train:
             self.data = store_identity(config, self.data, self.model, checkpoint)
         position = read_log_position(checkpoint)
+        if checkpoint is not None:
+            restore_threads(config, directory)
         with (
             convert_full_disk_errors(directory),
             ExitStack() as last,

@@ -20,6 +20,7 @@ from adadepth.runs.model_card import CARD
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide
 from adadepth.runtime.files import Record, find_damaged_file
+from adadepth.runtime.threads import limit_threads
 from adadepth.training.loss_tracking import find_nonfinite_parameter
 from adadepth.training.resume_state import read_world_size
 from adadepth.training.sharded_checkpoints import is_sharded
@@ -99,6 +100,11 @@ def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
             "numbers, such as dropout, differ"
         )
     return checkpoint
+
+
+def restore_threads(config: ExperimentConfig, directory: Path) -> None:
+    """Limit the CPU threads of a resumed run to the number of its record, unless `runtime.threads` is set."""
+    limit_threads(config.runtime.threads, read_record(directory).get("hardware", {}).get("threads"))
 
 
 def find_resumable_checkpoint(directory: Path, args: TrainingArguments) -> Path | None:

@@ -15,11 +15,13 @@ from adadepth.report.depth_by_class import format_halting
 from adadepth.report.exits import format_exits
 from adadepth.report.layers import format_layers
 from adadepth.runtime.console import minutes, say
+from adadepth.runtime.threads import get_thread_limit, read_waiting_seconds
 from adadepth.training.callbacks import UNLOGGED, Logs
 from adadepth.training.trainer import DepthTrainer
 
 # Values that the line of the console leaves out.
 _OF_SPEED = ("tokens_per_second", "eval_tokens_per_second", "eval_runtime", "peak_memory_gib")
+_WAITING_SHARE, _MIN_ELAPSED_S = 0.25, 5.0  # of the time that threads wait for a CPU, from which on a run is slow
 _UNPRINTED = (*UNLOGGED, *_OF_SPEED, "epoch", "learning_rate", "grad_norm", "step")
 
 
@@ -48,12 +50,13 @@ class ConsoleCallback(TrainerCallback):
         self._first: tuple[int, float] | None = None  # number and end time of the first step of this process
         self._remark = " (averaged weights)" if is_averaged else ""
         self._best: int | None = None  # step of the loaded checkpoint after training
+        self._waited: float | None = None  # seconds at the start of training; None: not measured, or said
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Start the clock for the estimate of the remaining time."""
-        self._begun, self._first = time.monotonic(), None
+        self._begun, self._first, self._waited = time.monotonic(), None, read_waiting_seconds()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Record when the first step ended, as the start for estimating the speed of later steps."""
@@ -87,6 +90,21 @@ class ConsoleCallback(TrainerCallback):
             values.append(f"{minutes(seconds)} left")
         label = f"eval{self._describe_weights(state)}{self._remark}" if prefix else f"train {_format_step(state)}"
         say(f"{label}: " + ", ".join(values))
+        if not prefix:
+            self._warn_of_other_load()
+
+    def _warn_of_other_load(self) -> None:
+        """Say once that threads of this run wait for a processor, because another process has started meanwhile."""
+        waited, threads, elapsed = read_waiting_seconds(), get_thread_limit(), time.monotonic() - self._begun
+        if self._waited is None or waited is None or threads == 1 or elapsed < _MIN_ELAPSED_S:
+            return
+        share = (waited - self._waited) / elapsed
+        if share > _WAITING_SHARE:
+            say(
+                f"other processes slow this run down: its {threads} threads waited {share:.0%} of the time for a CPU; "
+                f"to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads={threads - 1}"
+            )
+            self._waited = None
 
     def seconds_left(self, state: TrainerState) -> float | None:
         """Estimate the seconds until the last step or the end of the time budget; return None without data."""

@@ -30,6 +30,7 @@ from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.step_records import StepRecorder, StepRecords
 from adadepth.models.head_outputs import check_output
+from adadepth.runtime.threads import fit_threads
 from adadepth.training.checkpointing import CheckpointingTrainer
 from adadepth.training.distributed_batches import (
     is_counted_batch,
@@ -148,7 +149,8 @@ class DepthTrainer(CheckpointingTrainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the inputs of extensions to a batch, and move it to the device."""
+        """Choose the CPU threads for a batch, add the inputs of extensions, and move the batch to the device."""
+        fit_threads(self.unwrapped_model, batch)
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
         return self._prepare_inputs(batch)

@@ -32,6 +32,7 @@ from adadepth.runs.directory import run_of_checkpoint
 from adadepth.runs.inheritance import load_run_settings
 from adadepth.runtime.console import say
 from adadepth.runtime.demos import format_run, is_demo
+from adadepth.runtime.threads import fit_threads
 from adadepth.tasks.finetune import build_finetuning_session
 from adadepth.tasks.identity import get_class_names
 from adadepth.tasks.model_fields import cls_options
@@ -221,6 +222,7 @@ def _evaluate(session: Session, name: str, examples: Any, count: int, data: Labe
     for first in range(0, count, _BATCH_ROWS):
         batch = data.collate([examples[number] for number in range(first, min(first + _BATCH_ROWS, count))])
         batch = {key: value.to(model.device) for key, value in batch.items()}
+        fit_threads(model, batch)
         with torch.no_grad():
             outputs = model(**_select_forward_arguments(model, batch), **evaluation.options(batch))
         evaluation.update(batch, outputs)
