@@ -88,7 +88,7 @@ def _crossovers(folder: Path) -> Iterator[Section]:
     html = Markup("<ul>{}</ul>").format(Markup("").join(sentences)) + Markup(
         '<p class="note">An iteration of B rows of T tokens has 12 H² B T. <code>model.execution=ragged</code> or '
         "<code>dense</code> chooses for a run. What <code>auto</code> does is set for a kind of device by "
-        "<code>_BATCH_NEEDS</code> in adadepth/models/albert_act/modeling.py (the larger of the numbers above; an "
+        "<code>_THREAD_NEEDS</code> in adadepth/models/albert_act/modeling.py (the larger of the numbers above; an "
         "accelerator has none, and runs dense), and how much work must be saved before tokens are packed anew by "
         "<code>_REPACK_SAVES</code> in ragged.py beside it. Few sizes give a rough number: send it with this page.</p>"
     )

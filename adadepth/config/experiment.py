@@ -223,6 +223,9 @@ class TrainerConfig(BorrowedConfig):
     early_stopping_threshold: float = setting(
         0.0, "smallest change of the metric that counts as improvement", at_least(0)
     )
+    time_executions: bool | None = setting(
+        None, "time ragged against dense execution after training; None: if it takes under a tenth of it", neutral=True
+    )
     profiler: bool = setting(False, "write a trace of a few optimiser steps, for ui.perfetto.dev", neutral=True)
     halting_statistics: bool = setting(True, "measure depth per token class at every evaluation", neutral=True)
 
@@ -384,7 +387,9 @@ class RuntimeConfig:
 
     num_workers: int = setting(0, "number of data-loading processes", between(0, 1024))
     compile: bool = setting(False, "compile the model with torch.compile")
-    threads: int | None = setting(None, "number of CPU threads of torch; None: torch's default", between(1, 1024))
+    threads: int | None = setting(
+        None, "number of CPU threads of torch; None: the free CPUs, and fewer for small batches", between(1, 1024)
+    )
     offline: bool = setting(False, "never contact the hub; missing files are an error")
     trust_remote_code: bool = setting(
         False, "run the code that comes with a model, tokenizer or metric; the log names each"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from transformers import PreTrainedModel
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.experiment import Kept
 from adadepth.metrics.grid_examples import PUZZLE, draw_grid_text, draw_puzzle_text
+from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.example_sentences import build_sentence_table
@@ -30,7 +32,8 @@ from adadepth.training.trackers.base import Tracker
 from adadepth.training.trainer import DepthTrainer
 
 _ARTIFACTS = {Kept.report: REPORT, Kept.model: MODEL}
-_TIMING_S = 4.0  # for evaluation, and again for training; a small run times one batch
+_TIMING_S, _ASKED_TIMING_S = 1.0, 4.0  # for evaluation, and again for training; a small run times one batch
+_TIMING_SHARE = 0.05  # of the time of training, which each of the two may take
 
 
 def show_grid(trainer: DepthTrainer) -> None:
@@ -41,17 +44,28 @@ def show_grid(trainer: DepthTrainer) -> None:
         say(f"\n{draw(grids[0][0])}\n")
 
 
-def time_executions(config: ExperimentConfig, run: Run, trainer: DepthTrainer, tracking: TrackingCallback) -> None:
-    """Measure and log the speed-up of ragged over dense execution, for evaluation and for training."""
-    seconds = 0.0 if config.small else _TIMING_S
+def time_executions(
+    config: ExperimentConfig, run: Run, trainer: DepthTrainer, tracking: TrackingCallback, training_seconds: float
+) -> None:
+    """Measure and log the speed-up of ragged over dense execution, for evaluation and for training.
+
+    By default, what would take more than a tenth of the time of training is not measured.
+    """
+    if config.trainer.time_executions is False:
+        return
+    is_asked = config.trainer.time_executions or config.optimise in SPEEDUPS.values() or config.small
+    seconds = 0.0 if config.small else _ASKED_TIMING_S if is_asked else _TIMING_S
+    most = math.inf if is_asked else _TIMING_SHARE * training_seconds
     speeds = {}
-    for kind, metric in (("evaluation", "cost/speedup_over_dense"), ("training", "cost/training_speedup_over_dense")):
-        speed = compare_executions(trainer, seconds=seconds, training=kind == "training")
+    for kind, metric in SPEEDUPS.items():
+        speed = compare_executions(trainer, seconds=seconds, most_seconds=most, training=kind == "training")
         if speed is None or not trainer.is_world_process_zero():
             continue
         speeds[kind] = speed._asdict()
         tracking.last_metrics[metric] = speed.speedup
         tracking.tracker.log({metric: speed.speedup}, trainer.state.global_step)
+    if config.trainer.time_executions and not speeds and trainer.is_world_process_zero():
+        say("trainer.time_executions=true: nothing was timed, because this model or this setup has only one execution")
     if speeds:
         width = getattr(trainer.unwrapped_model.config, "hidden_size", None)
         run.update(executions={"machine": describe_machine(trainer.args.device), "width": width, **speeds})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -220,7 +221,9 @@ class Session:
             DivergedError: If the weights or losses are not finite.
         """
         trainer, tracking, stop = self.trainer, self.tracking, self.stop
+        begun = time.monotonic()
         _run_training(self, checkpoint)
+        training_seconds = time.monotonic() - begun
         if is_main_process():
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
         is_merged = results.finish_adapters(self.config, self.run, trainer)
@@ -229,7 +232,7 @@ class Session:
             with tracking.muted():
                 trainer.evaluate()
         results.show_grid(trainer)
-        results.time_executions(self.config, self.run, trainer, tracking)
+        results.time_executions(self.config, self.run, trainer, tracking, training_seconds)
         metrics = tracking.last_metrics
         results.save_model(self.config, self.run, trainer, folder, final_metrics=metrics, stopped_because=stop.reason)
         if (objective := metrics.get(self.config.optimise)) is not None:

@@ -119,32 +119,35 @@ class ExecutionSpeed(NamedTuple):
     sequences: int
 
 
-def compare_executions(trainer: Any, *, seconds: float, training: bool = False) -> ExecutionSpeed | None:
+def compare_executions(
+    trainer: Any, *, seconds: float, most_seconds: float, training: bool = False
+) -> ExecutionSpeed | None:
     """Measure the speed-up of ragged over dense execution, by the medians of alternating rounds.
 
-    At least one batch is timed; the time limit determines how many more.
+    At least one batch is timed; the time determines how many more.
 
     Args:
         trainer: Trainer of the model. The model is unchanged afterwards, except that its gradients are dropped.
-        seconds: Time limit of the whole comparison in seconds.
+        seconds: Time of the whole comparison in seconds.
+        most_seconds: Time above which nothing is measured, if a single batch needs it.
         training: Whether to time forward and backward passes on training data instead of evaluation passes.
 
     Returns:
-        Comparison, or None if the model has only one execution.
+        Comparison, or None if the model has only one execution or the comparison would take too long.
     """
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     executions = model.executions
     if len(executions) < 2 or trainer.args.torch_compile or trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         return None
-    loader = trainer.get_train_dataloader() if training else trainer.get_eval_dataloader()
-    batches = [trainer.model_inputs(trainer.prepare_batch(batch)) for batch in islice(loader, _MOST_BATCHES)]
+    loader = iter(trainer.get_train_dataloader() if training else trainer.get_eval_dataloader())
+    batches: list[dict[str, Tensor]] = []
     execution_before, was_training = model.config.execution, model.training
     traces: dict[str, list[Any]] = {}
 
-    def run(execution: str, count: int) -> None:
+    def run(execution: str) -> None:
         model.config.execution = execution
         traces[execution] = []
-        for batch in batches[:count]:
+        for batch in batches:
             with torch.set_grad_enabled(training), trainer.autocast_smart_context_manager():
                 outputs = model(**batch)
             if training:
@@ -152,11 +155,18 @@ def compare_executions(trainer: Any, *, seconds: float, training: bool = False) 
                 model.zero_grad(set_to_none=True)
             traces[execution].append(outputs.trace)
 
+    def load_batches(count: int) -> None:
+        batches.extend(trainer.model_inputs(trainer.prepare_batch(batch)) for batch in islice(loader, count))
+
     try:
         model.train(training)
-        once = time_interleaved({"once": partial(run, executions[0], 1)}, 1, 1, trainer.args.device)["once"]["median"]
-        count = min(len(batches), max(1, int(seconds / (once * len(executions) * (_REPEATS + 1)))))
-        calls = {execution: partial(run, execution, count) for execution in executions}
+        load_batches(1)
+        once = time_interleaved({"once": partial(run, executions[0])}, 1, 1, trainer.args.device)["once"]["median"]
+        per_batch = once * len(executions) * (_REPEATS + 1)
+        if per_batch > most_seconds:
+            return None
+        load_batches(max(0, min(_MOST_BATCHES, int(seconds / per_batch)) - 1))
+        calls = {execution: partial(run, execution) for execution in executions}
         timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
     finally:
         model.config.execution = execution_before

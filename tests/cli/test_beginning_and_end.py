@@ -85,3 +85,24 @@ def test_the_time_left_is_that_of_the_steps_so_far_or_of_the_budget(
             assert console.seconds_left(state) is None
     now[0] += 30
     assert console.seconds_left(state) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("threads", "waited", "is_said"), [(2, 9.0, True), (2, 2.0, False), (1, 9.0, False)])
+def test_a_run_that_waits_for_processors_says_so_once(
+    threads: int, waited: float, is_said: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """In 20 seconds the threads wait 9 or 2 seconds for a processor."""
+    now, waiting = [100.0], [3.0]
+    monkeypatch.setattr(console_output.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(console_output, "read_waiting_seconds", lambda: waiting[0])
+    monkeypatch.setattr(console_output, "get_thread_limit", lambda: threads)
+    args, state, control = TrainingArguments(str(tmp_path)), TrainerState(max_steps=100), TrainerControl()
+    console = ConsoleCallback(None, is_averaged=False)
+    console.on_train_begin(args, state, control)
+    now[0], waiting[0] = 120.0, 3.0 + waited
+    for _ in range(2):
+        console.on_log(args, state, control, logs={"loss": 1.0, "tokens_per_second": 2.0})
+    lines = [line for line in capsys.readouterr().out.splitlines() if "other processes" in line]
+    said = "other processes slow this run down: its 2 threads waited 45% of the time for a CPU; "
+    assert lines == [f"{said}to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads=1"] * is_said

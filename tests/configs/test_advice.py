@@ -314,6 +314,7 @@ EXEMPT = {
     "trainer.fsdp=true shards the model": "help of a key",
     ": required by ": "a missing value of the user's; tests/configs/test_mistakes.py",
     "cannot be combined with runtime.offline=true": "what was given",
+    "resume it with runtime.threads={}": "a busy machine: tests/cli/test_beginning_and_end.py",
     "of a tokenizer with all words of a text": "help of a key",
     "not supported with layout={}": "a setting of a model in Python",
 }  # fmt: skip
