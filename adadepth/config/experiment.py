@@ -140,8 +140,8 @@ class BorrowedConfig:
     )
     ddp_find_unused_parameters: bool | None = setting(
         None,
-        "let DDP accept parameters without a gradient; None: if the settings leave some without one in some steps",
-        more="With true, parameters that never train are not reported.",
+        "let DDP accept parameters without a gradient in a step; None: true; false saves reading the graph of the loss",
+        more="With false, DDP ends the training if a step leaves a parameter without a gradient.",
         neutral=True,
     )
     ddp_bucket_cap_mb: int | None = setting(None, "size of a gradient bucket of DDP, in MB", neutral=True)

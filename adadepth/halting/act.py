@@ -139,5 +139,7 @@ def act_hazard(accumulated: Tensor, probability: Tensor) -> tuple[Tensor, Tensor
         probability: Halting probability p_n, same shape.
     """
     survival = 1.0 - accumulated
-    hazard = torch.where(survival > probability, probability / survival, 1.0)
+    continues = survival > probability
+    # Without the inner `where`, the unused quotient p / 0 of a unit that has halted makes every gradient NaN.
+    hazard = torch.where(continues, probability / torch.where(continues, survival, 1.0), 1.0)
     return hazard, (accumulated + probability).clamp(max=1.0)

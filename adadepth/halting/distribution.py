@@ -46,11 +46,12 @@ def continuation_targets(losses: Tensor, slope: float, threshold: float) -> Tens
 def continuation_losses(halting_logits: Tensor, losses: Tensor, slope: float, threshold: float) -> Tensor:
     """Return a halting head's loss: mean binary cross-entropy of lambda_n = sigmoid(z_n) with target 1 - c_n, (...).
 
-    The last step has no target because no step follows it.
+    The last step has no target because no step follows it. The loss of a single step is therefore 0.
     """
     halt = 1.0 - continuation_targets(losses, slope, threshold)
     logits = halting_logits[..., :-1].float()
-    return nn.functional.binary_cross_entropy_with_logits(logits, halt, reduction="none").mean(dim=-1)
+    entropies = nn.functional.binary_cross_entropy_with_logits(logits, halt, reduction="none")
+    return entropies.sum(dim=-1) / max(halt.shape[-1], 1)
 
 
 TruncationLike = choices.Truncation | str

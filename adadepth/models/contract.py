@@ -69,6 +69,17 @@ class DepthModel(StrictLoading):
         if getattr(self.config, "quantization_config", None) is not None:
             use_plain_linear_layers(cast(nn.Module, self))
         super().post_init()  # type: ignore[misc]
+        self.freeze_untrained()
+
+    @classmethod
+    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
+        """Load as `StrictLoading` does, and freeze again what transformers makes trainable when it loads weights."""
+        loaded = super().from_pretrained(*args, **kwargs)
+        (loaded[0] if isinstance(loaded, tuple) else loaded).freeze_untrained()
+        return loaded
+
+    def freeze_untrained(self) -> None:
+        """Freeze the parameters that training with this configuration never changes. By default there are none."""
 
     def save_pretrained(self, save_directory: Any, *args: Any, layout: str | None = None, **kwargs: Any) -> None:
         """Save the model as transformers does, or in the layout in which others publish such models.

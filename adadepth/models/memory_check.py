@@ -82,6 +82,8 @@ def compute_least_bytes(
     Gradients take the place of activations, so only the larger of the two is counted. The activations of a partly
     frozen model are not counted, because frozen parts store none.
 
+    Frozen heads of a trained model change nothing.
+
     Args:
         model: A `DepthModel`.
         lengths: Minimum number of tokens of every row of a micro-batch.
@@ -91,7 +93,8 @@ def compute_least_bytes(
     """
     parameters = list(model.parameters())
     parts = _count_bytes(parameters)
-    is_trained = all(parameter.requires_grad for parameter in parameters)
+    heads = {id(parameter) for name in model.list_heads() for parameter in model.get_submodule(name).parameters()}
+    is_trained = all(parameter.requires_grad or id(parameter) in heads for parameter in parameters)
     numbers = model.least_activations(lengths, recomputed) if is_trained else None
     activations = {name: processes * width * count for name, count in (numbers or {}).items() if count}
     least = parts["weights"] + parts["optimizer"] + max(parts["gradients"], sum(activations.values()))

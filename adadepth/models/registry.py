@@ -143,9 +143,6 @@ class Family:
         reads_vectors: Whether the family reads vectors instead of tokens.
         own_symbols: Whether the family can learn embeddings of arbitrary symbols, not only of a pretrained tokenizer's
             words.
-        idle_parameters: Function that takes an experiment's configuration, and returns whether some parameters have no
-            gradient in some optimiser steps, which distributed training must expect. Those of halting need no function;
-            see `has_idle_parameters`.
         checks: Checks of the family's settings against each other and the rest of a configuration; see
             `Budgeting.checks`.
         option: Option of the group `model` that messages recommend for this family.
@@ -193,7 +190,6 @@ class Family:
     first_tokens: str | None = None
     reads_vectors: bool = False
     own_symbols: bool = True
-    idle_parameters: str | None = None
     checks: tuple[str, ...] = ()
     option: str | None = None
     advice: str | None = None
@@ -296,19 +292,6 @@ def list_families_with_head(kind: str) -> list[str]:
 def list_families_reading(group: str) -> list[str]:
     """Return the names of the families that use an optional group of settings."""
     return [name for name, spec in families().items() if group in spec.reads]
-
-
-def has_idle_parameters(config: ExperimentConfig) -> bool:
-    """Return whether some parameters have no gradient in some optimiser steps of an experiment.
-
-    The parameters of halting are idle at a fixed depth, and while a depth budget grows the depth of all units. Families
-    know about others; see `Family.idle_parameters`.
-    """
-    spec = family(config.model.name)
-    is_fixed = spec.fixed_depth is not None and getattr(config.model, spec.fixed_depth) is not None
-    is_growing = config.budget.target is not None and config.budget.grow > 0
-    has_others = spec.idle_parameters is not None and bool(load(spec.idle_parameters)(config))
-    return is_fixed or is_growing or has_others
 
 
 def join_alternatives(names: Iterable[str]) -> str:

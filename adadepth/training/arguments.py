@@ -18,7 +18,6 @@ from adadepth.config import ExperimentConfig, TrainerConfig
 from adadepth.config.experiment import BorrowedConfig, Precision
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.directions import prefers_greater
-from adadepth.models.registry import has_idle_parameters
 from adadepth.runtime.distributed import is_distributed, reinit_process_group
 from adadepth.training.lora import trains_adapters
 
@@ -120,7 +119,8 @@ def training_arguments(config: ExperimentConfig, checkpoints: Path | str = "unus
         "fp16": precision == "fp16",
     }
     if config.trainer.ddp_find_unused_parameters is None:
-        values["ddp_find_unused_parameters"] = has_idle_parameters(config)
+        # Which parameters a step leaves without a gradient is read from its graph, not derived from the settings.
+        values["ddp_find_unused_parameters"] = True
     if not torch.cuda.is_available():
         values["dataloader_pin_memory"] = False  # there is no device to pin for
     if not torch.accelerator.is_available():

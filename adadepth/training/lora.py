@@ -57,6 +57,7 @@ def add_adapters(model: Any, settings: LoraConfig) -> None:
     inject_adapter_in_model(config, model)
     for name in trained:
         model.get_submodule(name).requires_grad_(True)
+    model.freeze_untrained()  # such as a halting unit that no loss reads
 
 
 def list_adapted_modules(model: Any, settings: LoraConfig) -> list[str]:

@@ -8,7 +8,7 @@ options of the optimizer.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from adadepth.training.stored_states import check_completeness, check_optimizer_state
+from adadepth.training.stored_states import check_completeness, check_optimizer_state, check_structure, find_frozen
 
 SHARDS = "shards"  # the folder of a checkpoint
 _SETTINGS = "optimizer_settings.pt"  # groups, counters: the same on all processes
@@ -185,9 +185,14 @@ def load_optimizer(
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     file = _SETTINGS if is_sharded(checkpoint) else "optimizer.pt"
     state = torch.load(checkpoint / file, map_location="cpu", weights_only=True)
+    check_structure(state)
+    frozen = find_frozen(optimizer, state, stateless)
+    numbers = [number for group in state["param_groups"] for number in group["params"] if number not in frozen]
     if is_sharded(checkpoint):
-        for number, name, value in _read_moments(checkpoint, weights):
+        for number, name, value in _read_moments(checkpoint, dict(zip(numbers, weights, strict=False))):
             state["state"].setdefault(number, {})[name] = value
+    if frozen:
+        state, stateless = _renumber(state, numbers), []
     check_optimizer_state(optimizer, state, names)
     if stateless is not None:
         check_completeness(state, stateless, names)
@@ -198,7 +203,19 @@ def load_optimizer(
     optimizer.load_state_dict(state)
 
 
-def _read_moments(checkpoint: Path, weights: Sequence[Tensor]) -> Iterator[tuple[int, str, Tensor]]:
+def _renumber(state: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return an optimizer state with only the parameters of these numbers, in this order, counted from 0."""
+    positions = {number: position for position, number in enumerate(numbers)}
+    return {
+        "state": {positions[number]: values for number, values in state["state"].items() if number in positions},
+        "param_groups": [
+            {**group, "params": [positions[number] for number in group["params"] if number in positions]}
+            for group in state["param_groups"]
+        ],
+    }
+
+
+def _read_moments(checkpoint: Path, weights: Mapping[int, Tensor]) -> Iterator[tuple[int, str, Tensor]]:
     """Yield the parameter number, the name and the value of each tensor of the optimizer state."""
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 

@@ -37,8 +37,7 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
     Raises:
         ValueError: If the state does not fit; the message names the parameter or the option.
     """
-    if not isinstance(stored, Mapping) or not all(isinstance(stored.get(key), kind) for key, kind in _PARTS.items()):
-        raise ValueError("the file holds no optimizer state")
+    check_structure(stored)
     _check_groups(optimizer.param_groups, stored["param_groups"])
     parameters = [(group, weight) for group in optimizer.param_groups for weight in group["params"]]
     if unknown := [key for key in stored["state"] if type(key) is not int or not 0 <= key < len(parameters)]:
@@ -55,10 +54,42 @@ def check_optimizer_state(optimizer: torch.optim.Optimizer, stored: Any, names: 
 _PARTS = {"state": Mapping, "param_groups": list}
 
 
+def check_structure(stored: Any) -> None:
+    """Raise an error if a stored state is not that of an optimizer, with a list of parameters in every group.
+
+    Raises:
+        ValueError: If a part is missing.
+    """
+    if not isinstance(stored, Mapping) or not all(isinstance(stored.get(key), kind) for key, kind in _PARTS.items()):
+        raise ValueError("the file holds no optimizer state")
+    for number, group in enumerate(stored["param_groups"]):
+        if not isinstance(group, Mapping) or not isinstance(group.get("params"), list):
+            raise ValueError(f"the stored parameter group {number} has no list of parameters")
+
+
 def stateless_parameters(optimizer: torch.optim.Optimizer) -> list[int]:
     """Return the numbers of the parameters without optimizer state, which have had no gradient so far."""
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     return [number for number, weight in enumerate(weights) if not optimizer.state.get(weight)]
+
+
+def find_frozen(
+    optimizer: torch.optim.Optimizer, stored: Mapping[str, Any], stateless: Sequence[int] | None
+) -> set[int]:
+    """Return the numbers of the stored parameters that the optimizer lacks, because they are frozen now.
+
+    Earlier versions gave the optimizer also parameters that no loss trains, and which therefore had no state. The
+    result is empty unless the groups fit without exactly these.
+
+    Args:
+        optimizer: Live optimizer with its groups of parameters.
+        stored: Stored state, as `state_dict` returns it.
+        stateless: Numbers of the parameters that had no state when it was stored; None: those that have none in it.
+    """
+    groups = [set(group["params"]) for group in stored["param_groups"]]
+    idle = set(stateless) if stateless is not None else set().union(*groups) - stored["state"].keys()
+    fits = [len(group - idle) for group in groups] == [len(group["params"]) for group in optimizer.param_groups]
+    return idle if fits else set()
 
 
 def check_completeness(stored: Mapping[str, Any], stateless: Sequence[int], names: Sequence[str]) -> None:

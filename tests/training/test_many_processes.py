@@ -200,14 +200,6 @@ def test_a_layer_that_all_texts_of_a_process_skip_stops_no_training(kind: Kind) 
 
 
 @pytest.mark.slow
-def test_heads_without_a_loss_in_a_step_need_a_setting_of_ddp() -> None:
-    given = ["--config-name", *command("early exit", Kind(2)), "trainer.ddp_find_unused_parameters=false"]
-    status, said = try_to_launch([*given, f"output_dir={_place()}"], 2)
-    assert status == 2
-    assert "trainer.ddp_find_unused_parameters=false: must be true" in said
-
-
-@pytest.mark.slow
 def test_the_files_of_every_process_are_in_the_manifest() -> None:
     checkpoint = copied("act", Kind(2)) / "checkpoints" / "checkpoint-4"
     listed = json.loads((checkpoint / MANIFEST).read_text())["files"]

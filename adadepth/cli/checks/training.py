@@ -8,8 +8,6 @@ from adadepth.config.declaration import format_value
 from adadepth.config.experiment import LoraConfig, Optimizer, Precision, Schedule
 from adadepth.config.modes import modes
 from adadepth.metrics.directions import is_contradicted
-from adadepth.models.registry import has_idle_parameters
-from adadepth.runtime.distributed import is_distributed
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -27,10 +25,6 @@ def check_trainer(config: ExperimentConfig) -> Iterator[str]:
     if trainer.optimizer is Optimizer.adam_atan2 and trainer.adam_epsilon != TrainerConfig.adam_epsilon:
         unread = f"trainer.adam_epsilon={trainer.adam_epsilon:g}: trainer.optimizer=adam_atan2 has none"
         yield f"{unread}; set it to {TrainerConfig.adam_epsilon:g}, the default"
-    is_strict = trainer.ddp_find_unused_parameters is False and is_distributed() and not trainer.fsdp
-    if is_strict and has_idle_parameters(config):
-        reason = "because some parameters have no gradient in some steps"
-        yield f"trainer.ddp_find_unused_parameters=false: must be true or null, {reason}"
     yield from _check_muon(trainer)
     yield from _check_lora(config)
     yield from _check_plateau(config)

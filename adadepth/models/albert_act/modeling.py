@@ -222,6 +222,11 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         """Return the names of the task heads and of the halting unit."""
         return super().list_heads() | {f"{self.base_model_prefix}.encoder.albert_layer.act"}
 
+    def freeze_untrained(self) -> None:
+        """Freeze the halting unit at a fixed depth, at which no loss reads it."""
+        if self.config.fixed_depth is not None:
+            self._encoder.albert_layer.act.requires_grad_(False)
+
     def force_depth(self, depth: int | None) -> None:
         """Give every token `depth` updates instead of halting, or restore the configured depth if None."""
         self._encoder.forced_depth = depth

@@ -54,6 +54,8 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
             )
         if self.exit_weights == "layerskip" and self.num_hidden_layers == 1:
             raise ConfigError("exit_weights=layerskip: must be another one, because the weight of layer 1 is 0")
+        if self.exit_gate and len(exits) < 2:
+            raise ConfigError(f"exit_gate=True: needs at least 2 exits, but exit_layers={self.exit_layers} has 1")
         reads_with_own = self.exit_heads != "shared" or self.exit_gate
         if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")

@@ -99,6 +99,9 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             break
     if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared and not model.exit_gate:
         yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits without model.exit_gate"
+    early = range(1, layers or 0) if model.exit_layers is None else model.exit_layers
+    if model.exit_gate and layers is not None and {*early} <= {layers}:
+        yield f"model.exit_gate=true: needs at least 2 exits, but model.exit_layers={model.exit_layers} has 1"
     if model.trains is TrainedPart.exits and model.layer_dropout:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
@@ -114,25 +117,10 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 
 
-def has_idle_heads(config: ExperimentConfig) -> bool:
-    """Return whether some exits have a head of their own, but no loss in some steps."""
-    model = config.model
-    assert isinstance(model, EarlyExitSettings)
-    weights, first = model.exit_weights, model.exit_layers is None or 1 in model.exit_layers
-    has_idle_exits = (
-        model.exit_curriculum is not ExitCurriculum.none
-        or weights is ExitLossWeights.last
-        or not model.exit_scale
-        or (weights is ExitLossWeights.layerskip and first)  # its weight is 0
-    )
-    return has_idle_exits and model.exit_heads is not ExitHeads.shared
-
-
 _CLASSIFIERS = "adadepth.models.early_exit.classifiers"
 
 FAMILY = Family(
     settings=EarlyExitSettings,
-    idle_parameters="adadepth.models.early_exit.family:has_idle_heads",
     option="early_exit_mini",
     config="adadepth.models.early_exit.configuration:EarlyExitConfig",
     heads={

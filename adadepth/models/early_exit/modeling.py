@@ -190,7 +190,6 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
             self.exits.extend(EarlyExit(config, self.head) for _ in config.exits[:-1])
             self._tied_weights_keys = self._tied_weights_keys | self._tie_within_exits()
         self.gate = self._build_gate()
-        self.freeze_network()
         self._step: int | None = None
         self._total = 1
         self.post_init()

@@ -56,7 +56,6 @@ class LoopReading:
         states: Whether to return the states after every loop.
         moves: Whether to return the movement of the states even if the rule does not read it.
         generator: Random generator for stochastic rules.
-        frozen: Whether only the halting unit has gradients.
     """
 
     slots: Tensor | None
@@ -67,7 +66,6 @@ class LoopReading:
     states: bool = False
     moves: bool = False
     generator: torch.Generator | None = None
-    frozen: bool = False
     _memory: Tensor = field(init=False)
 
     def units(self, tokens: Tensor) -> Tensor:
@@ -130,8 +128,7 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
     first = model.split_state(run.state)[0]
     states, recent = [first], [reading.units(first)] if reads_moves else []
     while run.done < last:
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
-            normed = model.loop(run)
+        normed = model.loop(run)
         step, state = run.done, model.split_state(run.state)[0]
         states += [state] if reading.states else []
         if model.config.gate:
@@ -170,5 +167,4 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
 
 def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
     """Return the hidden states from which the head predicts the tokens or sequences, r_n, (K, D)."""
-    with torch.set_grad_enabled(torch.is_grad_enabled() and not reading.frozen):
-        return reading.units(model.read(run))
+    return reading.units(model.read(run))

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from adadepth.config import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
+from adadepth.config import Activation, Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
@@ -243,6 +243,8 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
     if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
         yield f"trainer.lora.rank={rank}: cannot be combined with objective=gate_alone, which freezes all matrices"
+    if model.objective is Objective.gate_alone and model.num_loops == 1 and config.mode is Mode.train:
+        yield "model.num_loops=1: must be at least 2 with model.objective=gate_alone, which compares loops"
     if model.loop_lora_rank is not None and model.cache_policy != "all":
         yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
     try:

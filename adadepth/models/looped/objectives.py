@@ -98,12 +98,15 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
 
 
 def gate_losses(halting: Tensor, losses: Tensor, pairing: str) -> Tensor:
-    """Compute the loss that trains only the halting unit (Ouro's second stage), (M,), from z_n and L_n, (M, N) each."""
+    """Compute the loss that trains only the halting unit (Ouro's second stage), (M,), from z_n and L_n, (M, N) each.
+
+    The loss of a single loop, which has no pair, is 0.
+    """
     gains = (losses[:, :-1] - losses[:, 1:]).clamp(min=0)
     goes_on = torch.sigmoid(_SHARPNESS * (gains - _NO_GAIN))
     paired = halting[:, 1:] if pairing == "made" else halting[:, :-1]
     losses_of_pairs = nn.functional.binary_cross_entropy_with_logits(-paired.float(), goes_on, reduction="none")
-    return losses_of_pairs.mean(dim=-1)
+    return losses_of_pairs.sum(dim=-1) / max(gains.shape[-1], 1)
 
 
 # ---- Numbers of loops in training

@@ -148,6 +148,13 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         """Return the names of the task head and, if there is one, of the halting unit."""
         return super().list_heads() | ({"model.gate"} if self.config.gate else set())
 
+    def freeze_untrained(self) -> None:
+        """Freeze what the objective does not train: all but the halting unit, or the halting unit."""
+        if self.config.objective == "gate_alone":
+            self.requires_grad_(False)
+        if self.config.gate:
+            self.model.gate.requires_grad_(self.config.objective in ("gate", "gate_alone"))
+
     def set_step(self, step: int, total: int) -> None:
         """Set the completed and the total number of optimiser steps, for the loop curriculum.
 
@@ -232,9 +239,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         wants_states = call.output_hidden_states
         states = bool(self.config.output_hidden_states if wants_states is None else wants_states)
         slots, head, real = units
-        frozen = labels is not None and self.config.objective == "gate_alone"
         moves = all_loops and not self.training
-        reading = LoopReading(slots, head, rule, real, all_loops, states, moves, call.generator, frozen)
+        reading = LoopReading(slots, head, rule, real, all_loops, states, moves, call.generator)
         return run_loops(self.model, run, reading), rule
 
     def least_activations(self, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:

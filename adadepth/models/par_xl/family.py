@@ -210,16 +210,10 @@ def _check_search(config: ExperimentConfig) -> Iterator[str]:
             yield f"search.shapes={shape}: must be [length, memory, batch], e.g. [64, 640, 1]"
 
 
-def has_unsampled_operations(config: ExperimentConfig) -> bool:
-    """Return whether the operations that a step of the search does not sample have no gradient in this step."""
-    return config.task is Task.architecture_search and config.search.path is GatePath.sampled
-
-
 _MODELING = "adadepth.models.par_xl.modeling"
 
 FAMILY = Family(
     settings=ParXLSettings,
-    idle_parameters="adadepth.models.par_xl.family:has_unsampled_operations",
     option="par_xl_mini",
     config="adadepth.models.par_xl.configuration:ParXLConfig",
     heads={"language_model": f"{_MODELING}:ParXLForCausalLM", "search": f"{_MODELING}:ParXLSupernet"},

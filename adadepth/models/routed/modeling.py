@@ -109,7 +109,6 @@ class RoutedModel(DepthKnob, NetworkModel):
             self.predictors.extend(Router(config, 1) for _ in routed)
         if config.adapter_size is not None:
             self.adapters.extend(SkipAdapter(config) for _ in routed)
-        self.freeze_network()
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -41,19 +41,12 @@ class NetworkModel(DepthModel, PreTrainedModel):
         self.model, self.head, self._tied_weights_keys = split_model(self._build_stock())
         self.config.base_config = self.model.config  # that of the layers: `attn_implementation` then has one owner
 
-    @classmethod
-    def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load as transformers does, which makes all weights trainable; see `StrictLoading`."""
-        loaded = super().from_pretrained(*args, **kwargs)
-        (loaded[0] if isinstance(loaded, tuple) else loaded).freeze_network()
-        return loaded
-
     @property
     def trains_network(self) -> bool:
         """Whether network and head learn, and not only what the family adds to them."""
         return bool(self.config.trains == "all")
 
-    def freeze_network(self) -> None:
+    def freeze_untrained(self) -> None:
         """Freeze the network and its head, unless they are trained."""
         if not self.trains_network:
             self.model.requires_grad_(False)

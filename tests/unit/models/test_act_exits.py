@@ -142,6 +142,15 @@ def test_the_halting_sum_is_a_distribution():
     torch.testing.assert_close(torch.stack(cdf, dim=1), probabilities.cumsum(dim=1).clamp(max=1))
 
 
+def test_the_hazard_of_a_halted_unit_has_a_gradient_of_0():
+    """d lambda / dp = 1 / (1 - h) and d lambda / dh = p / (1 - h)^2 before the end, else 0."""
+    accumulated = torch.tensor([0.0, 0.5, 0.8, 1.0], requires_grad=True)
+    probability = torch.tensor([0.3, 0.2, 0.4, 0.1], requires_grad=True)
+    act_hazard(accumulated, probability)[0].sum().backward()
+    torch.testing.assert_close(probability.grad, torch.tensor([1.0, 2.0, 0.0, 0.0]))
+    torch.testing.assert_close(accumulated.grad, torch.tensor([0.3, 0.8, 0.0, 0.0]))
+
+
 def test_labels_choose_what_is_recorded():
     model, batch = make(AlbertActForTokenClassification), padded_batch(LENGTHS)
     valid = batch["attention_mask"].bool()

@@ -107,3 +107,8 @@ def test_the_gate_alone_is_trained_on_a_frozen_network() -> None:
 def test_labels_that_are_no_class_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="exit_gate=True: needs labels of one class"):
         build("texts", **fields)
+
+
+def test_a_gate_without_an_early_exit_is_refused() -> None:
+    with pytest.raises(ConfigError, match="exit_gate=True: needs at least 2 exits"):
+        build("texts", exit_layers=[])

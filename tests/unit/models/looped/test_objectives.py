@@ -170,6 +170,18 @@ def test_the_gates_targets_have_no_gradient() -> None:
     assert halting.grad[:, :2].all()
 
 
+def test_one_loop_leaves_the_gate_nothing_to_learn() -> None:
+    for pairing in ("next", "made"):
+        assert torch.equal(gate_losses(torch.randn(5, 1), torch.rand(5, 1), pairing), torch.zeros(5))
+
+
+@pytest.mark.parametrize("objective", ["last", "mean", "geometric", "gate", "gate_alone"])
+def test_what_the_objective_does_not_train_is_frozen(objective: str) -> None:
+    model = small(**OURO, objective=objective)
+    trained = {name.startswith("model.gate.") for name, weight in model.named_parameters() if weight.requires_grad}
+    assert trained == {"gate": {True, False}, "gate_alone": {True}}.get(objective, {False})
+
+
 # ---- Drawn loops, truncation, recomputation
 
 DRAWN = {"prelude": 1, "core": 1, "coda": 1, "num_loops": 4, "injection": "linear", "train_loops": "drawn"}

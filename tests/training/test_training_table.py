@@ -1,0 +1,63 @@
+"""Every way of training by two processes, whole and sharded, against one: the rows of `training_table`."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adadepth.models.registry import families
+from tests.configs.support import configured
+from tests.training.processes_support import on_processes
+from tests.training.training_table import BASES, DRAWN, STEPS, WHOLE, Row, list_rows, write_files
+
+
+def is_any(row: str, names: frozenset[str]) -> bool:
+    return any(name in row for name in names)
+
+
+def train(folder: Path, way: str, rows: list[Row]) -> dict[str, Any]:
+    """What came of the rows, by name, one of these ways: `one` process, two with `whole` or `sharded` parameters."""
+    (folder / way).mkdir()
+    configs = {row.name: configured(*row.overrides) for row in rows}
+    (folder / "rows.pickle").write_bytes(pickle.dumps(configs))
+    on_processes("training_table", folder / way, 1 if way == "one" else 2)
+    results: dict[str, Any] = torch.load(folder / way / "0.pt")
+    for name, result in results.items():
+        assert "error" not in result, f"{way}: {name}: {result['error']}"
+    assert list(results) == [row.name for row in rows]
+    return results
+
+
+def assert_equal(results: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Losses and weights are the same to rounding, of sums of float32 in another order."""
+    for name, result in results.items():
+        assert len(result["losses"]) == STEPS, name
+        if is_any(name, DRAWN):
+            continue
+        assert result["losses"] == pytest.approx(expected[name]["losses"], rel=1e-4, abs=1e-4), name
+        for weight, value in expected[name]["weights"].items():
+            torch.testing.assert_close(
+                result["weights"][weight],
+                value,
+                rtol=1e-3,
+                atol=1e-4,
+                msg=lambda text, at=(name, weight): f"{at} {text}",
+            )
+
+
+def test_every_head_of_every_family_has_a_base() -> None:
+    assert set(BASES) == {(name, head) for name, family in families().items() for head in family.heads}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({name for name, _ in BASES}))
+def test_two_processes_train_as_one(name: str, tmp_path: Path) -> None:
+    write_files(tmp_path)
+    rows = list_rows(tmp_path, *(base for base in BASES if base[0] == name))
+    one = train(tmp_path, "one", rows)
+    assert_equal(train(tmp_path, "whole", rows), one)
+    assert_equal(train(tmp_path, "sharded", [row for row in rows if not is_any(row.name, WHOLE)]), one)
