@@ -99,7 +99,7 @@ class FamilyConfig(PreTrainedConfig):
             check_values(self, settings)
 
     def __setattr__(self, key: str, value: Any) -> None:
-        """Set a field. An exit rule is parsed here, because a compiled model has to compile anew for a new text."""
+        """Set a field. An exit rule is parsed here, because a new text would compile a model again."""
         super().__setattr__(key, value)
         if key == "exit_rule":
             super().__setattr__("parsed_exit_rule", None if value is None else parse_rule(value))
