@@ -9,6 +9,8 @@ READY := $(VENV)/.ready
 # What slow tests, the examples and the documentation need on top.
 MORE_EXTRAS := app,comet,companions,docs,mlflow,trackio
 READY_FOR_MORE := $(VENV)/.ready_for_more
+# torch with its CUDA libraries, for tests that need no device.
+CUDA_VENV := .venv-cuda
 # transformers' own tests of models, which only its source distribution has.
 MODEL_TESTS := .cache/model-tests
 # Test processes; tests/conftest.py gives each of them one thread.
@@ -25,7 +27,7 @@ MAZES ?=
 SPELLED := README.md CHANGELOG.md docs configs adadepth hydra_plugins benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demos test test-slow test-tutorials test-next model-tests test-gpu gpu space docs figures lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow test-tutorials test-next model-tests test-gpu test-fake-cuda gpu space docs figures lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -78,6 +80,18 @@ $(MODEL_TESTS)/.ready: $(READY_FOR_MORE)
 test-gpu: $(READY) ## Run the tests that need a CUDA device
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
+test-fake-cuda: $(CUDA_VENV)/.ready ## List host reads and mixed devices on CUDA without a device, in .venv-cuda (5 GB)
+	$(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) -m fake_cuda $(ARGS)
+
+# `===` refuses a build of another index, such as 2.13.0+cpu.
+$(CUDA_VENV)/.ready: pyproject.toml poetry.lock .ci/lock.py
+	@echo "Installing the locked versions, and torch with CUDA, into $(CUDA_VENV): several minutes the first time"
+	@$(PYTHON) -m venv $(CUDA_VENV)
+	@$(CUDA_VENV)/bin/python .ci/lock.py constraints > $(CUDA_VENV)/constraints.txt
+	@$(CUDA_VENV)/bin/python -m pip install -qq --disable-pip-version-check -c $(CUDA_VENV)/constraints.txt \
+		"$$(grep '^torch==' $(CUDA_VENV)/constraints.txt | sed 's/==/===/')" -e '.[dev]'
+	@touch $@
+
 gpu: $(READY) ## The first hour on a device: tests, parity, speed, crossovers, published runs, and one report
 	$(BIN)/python benchmarks/first_hour.py --device $(DEVICE) --hours $(HOURS)$(if $(WIKITEXT2), --wikitext2 $(WIKITEXT2))$(if \
 		$(SUDOKU), --sudoku $(SUDOKU))$(if $(MAZES), --mazes $(MAZES)) $(ARGS)
@@ -116,5 +130,5 @@ lock-check: ## Check that poetry.lock belongs to pyproject.toml (offline)
 	@$(PYTHON) .ci/lock.py check
 
 clean: ## Remove the environment and the caches; keep outputs/
-	rm -rf $(VENV) .venv-next .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
+	rm -rf $(VENV) .venv-next $(CUDA_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

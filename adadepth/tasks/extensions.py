@@ -18,6 +18,7 @@ from adadepth.training.ema import WeightAverageExtension
 from adadepth.training.extension import Batch, Extension
 from adadepth.training.lora import AdapterScale, add_adapters, trains_adapters
 from adadepth.training.muon import require_hidden_matrices
+from adadepth.training.skipped_steps import SkippedSteps
 
 
 def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
@@ -47,7 +48,7 @@ def build_extensions(
 def _build_settings_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, extensions: Sequence[Extension]
 ) -> Iterator[Extension]:
-    """Yield the extensions for a depth budget and for an EMA of weights, if they are configured."""
+    """Yield the extensions for a depth budget, adapters, an EMA of weights and fp16, if they are configured."""
     if config.mode is Mode.train and budget_mode(config) == "held":
         teaches_depth = partial(_is_depth_batch, extensions)
         yield TrainingBudget(config.budget, cast(HoldsBudget, model), args.device, teaches_depth)
@@ -55,6 +56,8 @@ def _build_settings_extensions(
         yield AdapterScale(config.trainer.lora)
     if config.trainer.ema_decay is not None:
         yield WeightAverageExtension(model, config.trainer.ema_decay)
+    if args.fp16:
+        yield SkippedSteps()
 
 
 def _is_depth_batch(extensions: Sequence[Extension], batch: Batch) -> bool:

@@ -21,6 +21,7 @@ from adadepth.runtime.console import say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.threads import describe_threads
 from adadepth.tasks.checks import estimate_least_memory
+from adadepth.training.arguments import describe_precision
 from adadepth.training.callbacks import StopCallback, describe_interruption, rename_metrics
 
 _GIB = 2**30
@@ -34,13 +35,14 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
     memory = _format_memory(args.device, estimate_least_memory(model, data.train, args) if is_training else None)
     on = [
-        f"{record['precision']} on {_format_device(args)}",
+        _format_device(args),
         memory,
         _format_length(config, args) if is_training else None,
     ]
     return (
         f"{record['config_name']}: {record['parameters']:,} parameters, data {summary['name']} ({size}), "
-        f"seed {record['seed']}\n{'; '.join(filter(None, on))}\nwriting to {run.directory}"
+        f"seed {record['seed']}\n{describe_precision(config.trainer)}\n{'; '.join(filter(None, on))}\n"
+        f"writing to {run.directory}"
     )
 
 

@@ -162,3 +162,13 @@ def choose_precision(trainer: TrainerConfig) -> str:
     if not on_gpu:
         return "fp32"
     return "bf16" if torch.cuda.is_bf16_supported(including_emulation=False) else "fp16"
+
+
+def describe_precision(trainer: TrainerConfig) -> str:
+    """Format the precision of computation, and why it was chosen."""
+    precision = choose_precision(trainer)
+    if trainer.precision is not Precision.auto:
+        return f"precision {precision}, as trainer.precision says"
+    no_gpu = "trainer.use_cpu=true" if trainer.use_cpu else "there is no CUDA device"
+    reasons = {"bf16": "the device supports it", "fp16": "the device does not support bf16", "fp32": no_gpu}
+    return f"precision {precision}, because {reasons[precision]}"

@@ -21,7 +21,7 @@ _SLOT_LOGS = ("halted", "exact_accuracy", "halting_steps")  # of `TrainingSlots`
 NAMES = {
     "train": (
         "epoch", "grad_norm", "learning_rate", "loss", "LOSS_loss", "peak_memory_gib", "runtime", "samples_per_second",
-        "steps_per_second", "tokens_per_second", *_SLOT_LOGS,
+        "skipped_steps", "steps_per_second", "tokens_per_second", *_SLOT_LOGS,
     ),
     "halting": (
         "remainder", "ponder_cost", "entropy", "expected_steps", "posterior_entropy", "kl", "exit_step/mean",

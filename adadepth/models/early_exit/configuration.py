@@ -45,8 +45,7 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         exits = self.exits
-        for rule in filter(None, (self.exit_rule, f"fixed:{len(exits)}")):
-            parse_rule(rule)  # also the rule of training, since a compiled forward pass parses nothing new
+        parse_rule(f"fixed:{len(exits)}")  # the rule of training, since a compiled forward pass parses nothing new
         check_policy(self.cache_policy)
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(

@@ -394,7 +394,7 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
     def resolve_rule(self, choice: str | ExitRule | None) -> ExitRule:
         """Return the rule of a call; None: the configuration's, in training the last exit's."""
         if choice is None and not self.training:
-            choice = self.config.exit_rule
+            choice = self.config.parsed_exit_rule
         return resolve_exit_rule(self, choice or f"fixed:{self.max_updates}")
 
     def read(self, step: int, states: Tensor, **options: Any) -> Tensor:

@@ -10,7 +10,6 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
 from adadepth.models.looped.family import START_STD, LoopedSettings, find_low_backprop_problem
@@ -90,8 +89,6 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         if self.base_config is not None:
             self._take_sizes(self.base_config.get_text_config())
         super().__post_init__(**kwargs)
-        if self.exit_rule is not None:
-            parse_rule(self.exit_rule)
         parse_policy(self.cache_policy)
         if self.loop_lora_rank is not None and self.cache_policy != "all":
             raise ConfigError(

@@ -139,7 +139,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             ConfigError: If there is no such rule, or it needs signals that the model does not provide.
         """
         if rule is None and not self.training:
-            rule = self.config.exit_rule
+            rule = self.config.parsed_exit_rule
         resolved = Fixed(loops) if rule is None else parse_rule(rule) if isinstance(rule, str) else rule
         check_rule(resolved, self.exit_signals, classes, loops, self.config.model_type, one_class=one_class)
         return resolved

@@ -6,7 +6,6 @@ from huggingface_hub.dataclasses import strict
 
 from adadepth.config.declaration import at_least, setting
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.ponder.family import PonderAlbertSettings, PonderRnnSettings, PonderSettings
 from adadepth.models.shared.albert.configuration import StepwiseAlbertShape
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
@@ -68,10 +67,6 @@ class PonderRnnConfig(PonderConfig, settings=PonderRnnSettings):
     cell: str = "tanh"
 
     input_size: int = setting(64, "S, number of values of an example", at_least(1), shape=True)
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        parse_rule(self.exit_rule)
 
     @property
     def max_updates(self) -> int:

@@ -212,7 +212,7 @@ def choose_depths(config: Any, routing: Routing, logits: Tensor, bias: Tensor, *
         bias: Bias b of the choice, (R,), which balances the loads.
         training: Whether the choice is that of training; else deeper tokens get `choice_bias` more for every recursion.
     """
-    if not training and config.choice_bias:
+    if not training:
         logits = logits + config.choice_bias * torch.arange(logits.shape[-1], device=logits.device)
     probabilities = logits.softmax(dim=-1)
     routing.depths = (probabilities + bias.to(probabilities)).argmax(dim=-1)

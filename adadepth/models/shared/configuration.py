@@ -14,6 +14,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs, make_field
 from adadepth.errors import ConfigError, nearest
+from adadepth.halting.exit_rules import ExitRule, parse_rule
 from adadepth.models.loading import check_model_type, describe_place, read_stored_config
 from adadepth.models.shared.convert import auto_map, write_module
 
@@ -81,6 +82,7 @@ class FamilyConfig(PreTrainedConfig):
     """
 
     settings_class: ClassVar[type]
+    parsed_exit_rule: ClassVar[ExitRule | None]  # of an instance, if it has the field `exit_rule`
 
     def __init_subclass__(cls, settings: type | None = None, **kwargs: Any) -> None:
         if settings is not None:
@@ -95,6 +97,18 @@ class FamilyConfig(PreTrainedConfig):
         super().__post_init__(**kwargs)
         if settings := getattr(type(self), "settings_class", None):
             check_values(self, settings)
+
+    def __setattr__(self, key: str, value: Any) -> None:
+        """Set a field. An exit rule is parsed here, because a new text would compile a model again."""
+        super().__setattr__(key, value)
+        if key == "exit_rule":
+            super().__setattr__("parsed_exit_rule", None if value is None else parse_rule(value))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the fields in JSON form, as transformers does."""
+        fields = super().to_dict()
+        fields.pop("parsed_exit_rule", None)
+        return fields
 
     def save_pretrained(self, save_directory: Any, push_to_hub: bool = False, **kwargs: Any) -> None:
         """Save the configuration, with a module through which transformers can import this package's classes."""

@@ -42,7 +42,7 @@ def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitR
         ConfigError: If there is no such rule, or it needs signals that the model does not provide.
     """
     config = model.config
-    choice = config.exit_rule if choice is None else choice
+    choice = config.parsed_exit_rule if choice is None else choice
     rule = parse_rule(choice) if isinstance(choice, str) else choice
     check_rule(
         rule,
@@ -79,8 +79,8 @@ class ExitRuleKnob(DepthKnob):
         self.config.exit_rule = self._set_rule_level(level).label
 
     def _set_rule_level(self, level: float) -> ExitRule:
-        name = self.config.exit_rule
-        rule = None if name is None else parse_rule(name).with_level(level)
+        configured = self.config.parsed_exit_rule
+        rule = None if configured is None else configured.with_level(level)
         rule = parse_rule(self.level_rule).with_level(level) if rule is None else rule
         assert rule is not None, "level_rule has a threshold"
         return rule

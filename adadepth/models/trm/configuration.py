@@ -8,7 +8,6 @@ from huggingface_hub.dataclasses import strict
 
 from adadepth.config.declaration import at_least, setting
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.loading import read_published_folder
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 from adadepth.models.trm.family import TrmSettings
@@ -49,7 +48,6 @@ class TrmConfig(FamilyConfig, settings=TrmSettings):
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        parse_rule(self.exit_rule)
         if self.mixing == "attention" and self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"num_attention_heads={self.num_attention_heads} must divide hidden_size={self.hidden_size}"

@@ -73,6 +73,11 @@ FURTHER: dict[str, Callable[[], Any]] = {
     "clustered network": lambda: small_network(cutoffs=[10, 20]),
 }
 
+# Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
+# kept, features.cache=true; clusters and language models make their losses in parts, whose number the data decide;
+# drawn loops run as often as is drawn.
+NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text"}
+
 
 def inputs_of(name):
     """A batch without targets."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
 from tests.marks_support import quick_one_in
-from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, NO_GRAPH, step_of
 
 ALL = BUILD | FURTHER
 # What a step reads, and how often; docs/guide.md says it to users.
@@ -58,12 +58,6 @@ def test_a_read_is_seen() -> None:
         values.cpu()
         values + torch.zeros(3).to(ACCELERATOR)
     assert (sum(found.reads.values()), sum(found.moves.values())) == (3, 1)
-
-
-# Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
-# kept, features.cache=true; clusters and language models make their losses in parts, whose number the data decide;
-# drawn loops run as often as is drawn.
-NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text"}
 
 
 def batches_of_ten_lengths(name: str) -> list[dict[str, Any]]:

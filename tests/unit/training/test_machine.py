@@ -6,10 +6,11 @@ import importlib.util
 from pathlib import Path
 
 import pytest
+import torch
 
 from adadepth.errors import ConfigError
 from adadepth.training import arguments
-from adadepth.training.arguments import training_arguments
+from adadepth.training.arguments import describe_precision, training_arguments
 from tests.configs.support import configured
 
 SHARDED = ["trainer.fsdp=true"]
@@ -54,3 +55,19 @@ def test_only_the_second_version_of_fsdp_shards(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(arguments, "is_distributed", lambda: True)
     with pytest.raises(ConfigError, match=r"^trainer.fsdp_config: version must be 2"):
         training_arguments(configured("act_tiny", *SHARDED, "trainer.fsdp_config={version: 1}"))
+
+
+@pytest.mark.parametrize(("overrides", "devices", "described"), [
+    ([], [False, False], "precision fp32, because there is no CUDA device"),
+    (["trainer.use_cpu=true"], [True, True], "precision fp32, because trainer.use_cpu=true"),
+    ([], [True, True], "precision bf16, because the device supports it"),
+    ([], [True, False], "precision fp16, because the device does not support bf16"),
+    (["trainer.precision=bf16"], [False, False], "precision bf16, as trainer.precision says"),
+])  # fmt: skip
+def test_the_choice_of_precision_has_a_reason(
+    overrides: list[str], devices: list[bool], described: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_available, has_bf16 = devices
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_bf16)
+    assert describe_precision(configured("act_tiny", *overrides).trainer) == described

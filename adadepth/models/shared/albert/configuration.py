@@ -9,7 +9,6 @@ from transformers import PreTrainedConfig
 
 from adadepth.config.declaration import Allowed, at_least, setting
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.shared.albert.settings import AlbertSettings
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig, check_field_names
 
@@ -63,10 +62,6 @@ class StepwiseAlbertShape(AlbertShape):
 
     keys_to_ignore_at_inference = BESIDE_LOGITS
     num_hidden_groups: int = setting(1, "unused; present in configurations of transformers", _ONLY_ONE)
-
-    def __post_init__(self, **kwargs: object) -> None:
-        super().__post_init__(**kwargs)
-        parse_rule(self.exit_rule)
 
 
 def derive_config(target: type[Config], source: PreTrainedConfig, overrides: Mapping[str, Any]) -> Config:

@@ -1,0 +1,184 @@
+"""Forward passes and `generate` on a simulated CUDA device read, copy and mix only what a table explains.
+
+The backward pass needs a real device, and transformers does not look at the masks of fake tensors: `test_host_reads.py`
+covers both on the meta device.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.fake_cuda_support import FakeCuda, autocast_cuda
+from tests.unit.models.every_model_support import BUILD, FURTHER, inputs_of, step_of
+from tests.unit.models.routed.routed_support import IDS, ROUTERS
+from tests.unit.models.routed.routed_support import small as small_routed
+
+pytestmark = [
+    pytest.mark.fake_cuda,
+    pytest.mark.skipif(not torch.backends.cuda.is_built(), reason="torch is built without CUDA"),
+    pytest.mark.filterwarnings("ignore"),
+]
+ROUTED = {f"routed {name}": lambda name=name: small_routed(**ROUTERS[name]).float() for name in ROUTERS}
+ALL = BUILD | FURTHER | ROUTED
+PRECISIONS = (torch.float32, torch.bfloat16, torch.float16)
+# Lines of the package -> why they read a number from the device, copy to it, or compute on two devices. A line of the
+# package may stand for transformers' code below it.
+EXPLAINED: dict[str, str] = {
+    (
+        "halting/active_set.py pack: return ActiveSet(mask.flatten().nonzero().squeeze(1), (mask.shape[0], "
+        "mask.shape[1]))"
+    ): ("packed execution, in evaluation alone: the number of real tokens, once a pass"),
+    (
+        "halting/active_set.py widest: return max(1, len(self.slots) if self.shape[0] == 1 else int(self.counts.max()))"
+    ): ("packed execution: the longest text, once a pass"),
+    "models/adalayers/modeling.py _find_active: weights = whole(self.layer_distribution()).tolist()": (
+        "evaluation: the layers with a weight, so that those above the last one do not run"
+    ),
+    "models/albert_act/recurrence.py forward: if step > 1 and may_wait and not tokens.halting.running.any():": (
+        "evaluation: whether a token still runs, once an update"
+    ),
+    "models/early_exit/word_model.py compute_losses: counted = (targets >= 0).flatten().nonzero().squeeze(1)": (
+        "the words with a target, once a pass"
+    ),
+    "models/looped/heads.py _compute_losses: counted = (targets >= 0).nonzero().squeeze(1)": (
+        "the words with a target, once a pass"
+    ),
+    ("models/looped/loop_state.py update: return self._cache.update(keys, values, self._number, *args, **kwargs)"): (
+        "a layer of transformers' cache begins with an empty tensor, once a layer"
+    ),
+    (
+        "models/looped/objectives.py text_uniforms: start = _mix_bits(torch.tensor([seed, step], "
+        "device=ids.device) * _WORD + torch.tensor([1, 2], device=ids.device))"
+    ): ("drawn loops: four numbers, once a step"),
+    "models/looped/task_model.py _find_range_of_loops: fewest, most = limits.tolist()": (
+        "drawn loops: the most loops of a text, once a step"
+    ),
+    "models/par_xl/attention.py forward: key, value = cache.update(key, value, self.layer)": (
+        "a layer of the cache begins with an empty tensor, once a layer"
+    ),
+    (
+        "models/par_xl/blocks.py make_architecture_trace: operations=Operations(weights, "
+        "executed=torch.tensor(executed, device=real.device)),"
+    ): ("the executed operations, once a pass"),
+    (
+        "models/par_xl/blocks.py one_hot: return nn.functional.one_hot(torch.tensor(path, device=device), "
+        "len(OPERATIONS)).float()"
+    ): ("the path of a network, once a pass"),
+    "models/par_xl/modeling.py _compute_target_losses: counted = (words >= 0).nonzero().squeeze(1)": (
+        "the words with a target, once a pass"
+    ),
+    "models/par_xl/modeling.py draw_noise: self._noise = noise.to(self.gates.device, non_blocking=True)": (
+        "the gates' noise, drawn on the host so that all devices draw the same"
+    ),
+    "models/routed/cache.py append: self.layers[layer].update(keys, values)": (
+        "a layer of transformers' cache begins with an empty tensor, once a layer"
+    ),
+    "models/routed/heads.py compute_task_loss: counted = (targets >= 0).flatten().nonzero().squeeze(1)": (
+        "the words with a target, once a pass"
+    ),
+    (
+        "models/shared/albert/heads.py predict_words: slots = (labels >= 0).nonzero().squeeze(1)  # waits for "
+        "the device, once"
+    ): ("the words with a target, once a pass"),
+    (
+        "models/shared/albert/stepper.py keep: self._state = take(self._state, "
+        "stays[self._active.rows].nonzero().squeeze(1))"
+    ): ("packed execution: the tokens of the texts that stay, once a step with an exit"),
+    "models/shared/albert/stepper.py keep: self.width = int(counts.max())": (
+        "packed execution: the longest text that stays, once a step with an exit"
+    ),
+    "models/shared/generation.py <genexpr>: low, high = (int(edge) for edge in ids.aminmax())": (
+        "the check of a prompt, once a call of `generate`"
+    ),
+    "models/shared/generation.py generate: return parent.generate(inputs, generation_config, *args, **kwargs)": (
+        "transformers' loop: special tokens to the device once, and whether all texts have ended, once a token"
+    ),
+    "models/shared/layered_network.py run_layer: output = layer(states, *arguments, **options)": (
+        "a layer of transformers' cache begins with an empty tensor, once a layer"
+    ),
+    (
+        "models/shared/steps.py _write_back: exit_steps = torch.bincount(rows, minlength=batch)  # a row exits "
+        "at its last step"
+    ): ("early exits: the largest row, once a pass"),
+    "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device))": (
+        "early exits: the rows that stay, once a step with an exit"
+    ),
+    "models/shared/steps.py drop_exited_rows: return staying.to(logits.device)": (
+        "early exits: the rows that stay, once a step"
+    ),
+    "models/shared/steps.py drop_exited_rows: stays = torch.cat(exits).logical_not().cpu()": (
+        "early exits: which rows exit, once a step; the shape of the next step depends on it"
+    ),
+}
+
+
+def run_passes(name: str, mode: FakeCuda, dtype: torch.dtype) -> None:
+    """Run a training step without its backward pass, evaluations with and without targets, and `generate`."""
+    model = ALL[name]().to("cuda")
+    step = {"input_ids": IDS, "labels": IDS} if name in ROUTED else step_of(name)
+    inputs = {"input_ids": IDS} if name in ROUTED else inputs_of(name)
+    step, inputs = ({key: _to_cuda(value) for key, value in batch.items()} for batch in (step, inputs))
+    mode.forget()
+    model.set_step(1, 10)
+    with autocast_cuda(dtype):
+        model.train()(**step)
+        with torch.no_grad():
+            model.eval()(**step)
+            model(**inputs)
+            if model.can_generate():
+                model.generate(**inputs, max_new_tokens=3, do_sample=False, pad_token_id=0)
+
+
+def _to_cuda(value: Any) -> Any:
+    return value.to("cuda") if isinstance(value, Tensor) else value
+
+
+@cache
+def find_lines(name: str, dtype: torch.dtype) -> dict[str, str]:
+    """Return the lines that read, copy or mix devices, with what they do."""
+    torch.manual_seed(0)
+    with FakeCuda() as mode:
+        run_passes(name, mode, dtype)
+    return (
+        dict.fromkeys(mode.reads, "reads a number")
+        | dict.fromkeys(mode.moves, "copies to the device")
+        | dict.fromkeys(mode.mixed, "computes on two devices")
+    )
+
+
+@pytest.mark.parametrize("dtype", PRECISIONS, ids=str)
+@pytest.mark.parametrize("name", ALL)
+def test_every_line_that_waits_is_explained(name: str, dtype: torch.dtype) -> None:
+    unexplained = {line: what for line, what in find_lines(name, dtype).items() if line not in EXPLAINED}
+    assert not unexplained, "\n".join(f"{line}    {what}" for line, what in unexplained.items())
+
+
+def test_every_explanation_has_its_line() -> None:
+    assert not EXPLAINED.keys() - {line for name in ALL for line in find_lines(name, torch.bfloat16)}
+
+
+def test_what_waits_is_seen_and_computed_as_on_the_cpu() -> None:
+    torch.manual_seed(0)
+    layer, batch = torch.nn.Linear(3, 2), torch.randn(4, 3)
+    expected = layer(batch).detach()
+    with FakeCuda() as mode, torch.no_grad():
+        output = layer.to("cuda")(batch.to("cuda"))
+        assert output.device.type == "cuda"
+        total = float(output.sum())
+        chosen = output[output > 0]
+        mixed = output + expected
+        scores = torch.tensor([1.0, 2.0], device="cuda")
+        scores += 1
+        values = [output.cpu(), chosen.cpu(), mixed.cpu()]
+        scores = scores.tolist()
+        with autocast_cuda(torch.float16):
+            assert layer(batch.to("cuda")).dtype == torch.float16
+    assert (total, scores) == (pytest.approx(float(expected.sum())), [2.0, 3.0])
+    for value, reference in zip(values, (expected, expected[expected > 0], 2 * expected), strict=True):
+        torch.testing.assert_close(value, reference)
+    assert [sum(lines.values()) for lines in (mode.reads, mode.moves, mode.mixed)] == [7, 5, 1]
