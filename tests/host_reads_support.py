@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,13 +30,22 @@ class HostReads(TorchDispatchMode):
 
     Attributes:
         reads: Lines that wait for a number, or for how many places are chosen.
-        moves: Lines that bring tensors from one device to another, or compute with those of two.
+        moves: Lines that bring values to the device and wait for it, or compute with tensors of two devices.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: Counter[str] = Counter()
         self.moves: Counter[str] = Counter()
+        self._constructors = _Constructors(self.moves)
+
+    def __enter__(self) -> HostReads:
+        self._constructors.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        super().__exit__(*failure)
+        self._constructors.__exit__(*failure)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -59,7 +69,8 @@ class HostReads(TorchDispatchMode):
         return func(*args, **given)
 
     def _from_the_host(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        if func is _aten._to_copy.default and given.get("device") == ACCELERATOR:
+        is_copy = func is _aten._to_copy.default and given.get("device") == ACCELERATOR
+        if is_copy and not given.get("non_blocking"):
             self.moves[_line()] += 1
         return func(*args, **given)
 
@@ -74,6 +85,23 @@ class HostReads(TorchDispatchMode):
             is_truth = index is not None and index.dtype in (torch.bool, torch.uint8)
             found += self._places(index).unbind(1) if is_truth else [index]
         return found
+
+
+class _Constructors(TorchFunctionMode):
+    """Notes tensors that are made on the device of numbers of the host, which dispatches nothing on the meta device."""
+
+    def __init__(self, moves: Counter[str]) -> None:
+        super().__init__()
+        self._moves = moves
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        of_numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
+        if (of_numbers or func is Tensor.new_tensor) and made.device == ACCELERATOR:
+            self._moves[_line()] += 1
+        return made
 
 
 def _line() -> str:

@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from transformers import PreTrainedModel, TrainingArguments
@@ -148,10 +149,13 @@ class DepthTrainer(CheckpointingTrainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the inputs of extensions to a batch, and move it to the device."""
+        """Add the inputs of extensions to a batch, and move it to the device.
+
+        The host does not wait for these copies, as it would for every one of `_prepare_inputs`.
+        """
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
-        return self._prepare_inputs(batch)
+        return self._prepare_inputs(send_to_device(batch, self.args.device, non_blocking=True))
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Select the arguments of the model's forward pass from a batch; other columns serve statistics only."""

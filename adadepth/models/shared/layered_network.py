@@ -26,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from adadepth.errors import ConfigError
 from adadepth.models.shared.encoders import select_accepted_inputs
+from adadepth.runtime.devices import fill_values
 from adadepth.runtime.distributed import is_distributed
 
 # Names of the norm between the last layer and the heads.
@@ -316,4 +317,4 @@ def count_projection_macs(layer: nn.Module) -> int:
 
 def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
     """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
-    return torch.rand(rows, len(probabilities), device=device) < torch.tensor(probabilities, device=device)
+    return torch.rand(rows, len(probabilities), device=device) < fill_values(probabilities, device)

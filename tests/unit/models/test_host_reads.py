@@ -32,7 +32,6 @@ READS = {
     "sampled supernet": TARGETS + 1,  # the path
 }
 SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unties it from the decoder's
-MOVES = {"supernet": 1, "sampled supernet": 1}  # the gates' noise, three numbers a block, to the device
 
 
 @pytest.mark.parametrize("name", quick_one_in(7, ALL))
@@ -45,7 +44,7 @@ def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name
         model.set_step(1, 10)
         model(**batch).loss.backward()
     assert sum(found.reads.values()) == READS.get(name, 0), dict(found.reads)
-    assert sum(found.moves.values()) == MOVES.get(name, 0), dict(found.moves)
+    assert not found.moves, dict(found.moves)
     silent = {key for key, weight in model.named_parameters() if weight.requires_grad and weight.grad is None}
     assert silent == SILENT.get(name, set()) or name == "sampled supernet", "a path that was not drawn learns nothing"
 
@@ -57,7 +56,10 @@ def test_a_read_is_seen() -> None:
         values[values > 0].sum()
         values.cpu()
         values + torch.zeros(3).to(ACCELERATOR)
-    assert (sum(found.reads.values()), sum(found.moves.values())) == (3, 1)
+        values + torch.zeros(3).to(ACCELERATOR, non_blocking=True)
+        values + torch.tensor([1.0, 2.0, 3.0], device=ACCELERATOR) + torch.as_tensor(1.0, device=ACCELERATOR)
+        values + values.new_tensor([1.0, 2.0, 3.0]) + torch.as_tensor(values) + torch.tensor(1.0)
+    assert (sum(found.reads.values()), sum(found.moves.values())) == (3, 4)
 
 
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
