@@ -10,7 +10,8 @@ from torch import Tensor
 
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
 from tests.marks_support import quick_one_in
-from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
+from tests.models_support import padded_batch
+from tests.unit.models.every_model_support import BUILD, FURTHER, small_routed, step_of
 
 ALL = BUILD | FURTHER
 # What a step reads, and how often; docs/guide.md says it to users.
@@ -26,6 +27,11 @@ READS = {
     "looped gate": MASK + TARGETS,
     "early exit text": MASK + TARGETS,
     "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
+    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
+    "routed recursions": MASK + TARGETS,
+    "routed layers": MASK + TARGETS,
+    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
+    "routed threshold": MASK + TARGETS,
     "network": TARGETS,
     "clustered network": TARGETS + 2,  # which targets each tail has
     "supernet": TARGETS,
@@ -46,7 +52,39 @@ def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name
     assert sum(found.reads.values()) == READS.get(name, 0), dict(found.reads)
     assert not found.moves, dict(found.moves)
     silent = {key for key, weight in model.named_parameters() if weight.requires_grad and weight.grad is None}
-    assert silent == SILENT.get(name, set()) or name == "sampled supernet", "a path that was not drawn learns nothing"
+    is_drawn = name in ("sampled supernet", "early exit dropout")  # what was not drawn learns nothing
+    assert silent == SILENT.get(name, set()) or is_drawn
+
+
+@pytest.mark.parametrize("name", ["routed recursions", "routed depths", "routed layers"])
+def test_routed_training_reads_as_much_with_any_number_of_layers(name: str) -> None:
+    """The lengths of padded rows are one read more."""
+    batch = {**step_of(name), "attention_mask": padded_batch()["attention_mask"]}
+    del batch["documents"]
+    reads = {count_reads(build_routed(name, layers), batch) for layers in (2, 6)}
+    assert reads == {READS[name] + (name != "routed depths")}
+    assert reads <= {3}
+
+
+def build_routed(name: str, layers: int) -> Any:
+    """A routed language model in which as many layers have a router."""
+    fields: dict[str, Any] = {
+        "routed recursions": {"recursions": layers, "num_hidden_layers": layers, "sharing": "none"},
+        "routed depths": {"recursions": layers, "num_hidden_layers": layers, "sharing": "none", "router": "token"},
+        "routed layers": {"capacities": [0.4], "num_hidden_layers": layers, "routed_layers": [*range(1, layers + 1)]},
+    }
+    return small_routed(**fields[name]).train()
+
+
+def count_reads(model: Any, batch: dict[str, Any]) -> int:
+    """Return how often a training step waits for the device."""
+    model.to(ACCELERATOR)
+    found = HostReads()
+    with accelerator_autocast(), found:
+        model.set_step(1, 10)
+        model(**{key: value.to(ACCELERATOR, non_blocking=True) for key, value in batch.items()}).loss.backward()
+    assert not found.moves, dict(found.moves)
+    return found.reads.total()
 
 
 def test_a_read_is_seen() -> None:
@@ -65,7 +103,10 @@ def test_a_read_is_seen() -> None:
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
 # kept, features.cache=true; clusters and language models make their losses in parts, whose number the data decide;
 # drawn loops run as often as is drawn.
-NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text"}
+NO_GRAPH = {
+    "mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text",
+    "early exit dropout", "routed recursions", "routed layers", "routed depths", "routed threshold",
+}  # fmt: skip
 
 
 def batches_of_ten_lengths(name: str) -> list[dict[str, Any]]:
