@@ -87,6 +87,27 @@ class HostReads(TorchDispatchMode):
         return found
 
 
+class Float64Uses(HostReads):
+    """Notes tensors in float64 on the device, too, which an MPS device refuses.
+
+    Attributes:
+        doubles: Lines that make them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubles: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        if any(tensor.device == ACCELERATOR and tensor.dtype == torch.float64 for tensor in tensors):
+            self.doubles[_line()] += 1
+        return made
+
+
 class _Constructors(TorchFunctionMode):
     """Notes tensors that are made on the device of numbers of the host, which dispatches nothing on the meta device."""
 

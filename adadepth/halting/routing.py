@@ -17,7 +17,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-
 # Parts of a token in which capacities are counted, since some devices have no float64; rows have up to 2^19 tokens.
 _PARTS = 2**44
 

@@ -26,11 +26,18 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     return (values.pin_memory() if device.type == "cuda" else values).to(device, non_blocking=True)
 
 
+def has_float64(device: torch.device) -> bool:
+    """Return whether a device has tensors in float64."""
+    return device.type not in _WITHOUT_FLOAT64
+
+
 def select_float64_device(device: torch.device) -> torch.device:
     """Return the device on which sums are kept in float64: the CPU instead of a device that refuses float64."""
-    return torch.device("cpu") if device.type in _WITHOUT_FLOAT64 else device
+    return device if has_float64(device) else torch.device("cpu")
 
 
-def move_to_float64_device(values: Any) -> Any:
-    """Return nested values whose tensors are on devices with float64; see `select_float64_device`."""
-    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(select_float64_device(tensor.device)), values)
+def move_to_float64_device(values: Any, device: torch.device) -> Any:
+    """Return nested values whose tensors are on `device`, moved to a device with float64 if it has none."""
+    if has_float64(device):
+        return values
+    return pytree.tree_map_only(Tensor, lambda tensor: tensor.to(select_float64_device(device)), values)

@@ -10,7 +10,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.debug import CommDebugMode
 
+from adadepth import AlbertActForSequenceClassification
+from adadepth.training.sharding import keep_repeated_blocks_gathered
+from tests.models_support import small_config
 from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
 
 
@@ -55,8 +59,28 @@ def of_sharded(name: str, by_block: bool) -> dict[str, float]:
     return {"sharded": sharded, "loss": abs(loss - expected), "gradients": worst}
 
 
+def count_gathers(updates: int) -> list[int]:
+    """How often a model that applies one block so many times gathers parameters in each of three training steps."""
+    torch.manual_seed(0)
+    model = AlbertActForSequenceClassification(small_config(num_hidden_layers=updates)).train()
+    for block in blocks(model):
+        fully_shard(block)
+    fully_shard(model)
+    keep_repeated_blocks_gathered(model)
+    counts = []
+    for _ in range(3):
+        with CommDebugMode() as communication:
+            step(model, "act classification")
+        gathers = (n for call, n in communication.get_comm_counts().items() if "all_gather" in str(call).lower())
+        counts.append(sum(gathers))
+    return counts
+
+
 def main(folder: Path) -> None:
     torch.distributed.init_process_group("gloo")
+    gathers = {updates: count_gathers(updates) for updates in (2, 6)}
+    if torch.distributed.get_rank() == 0:
+        torch.save(gathers, folder / "gathers.pt")
     found = {(name, by_block): of_sharded(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)}
     if torch.distributed.get_rank() == 0:
         torch.save(found, folder / "sharded.pt")

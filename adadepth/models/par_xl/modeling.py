@@ -37,7 +37,7 @@ from adadepth.models.shared.causal import select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import whole
 from adadepth.models.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
-from adadepth.runtime.devices import fill_values, upload
+from adadepth.runtime.devices import fill_values, select_float64_device, upload
 
 _MODES = ("soft", "argmax", "noisy")
 
@@ -404,8 +404,9 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
     def latency(self) -> Tensor:
         """Return the latency of the most probable architecture in milliseconds, a scalar."""
         assert self.config.operation_costs is not None
-        costs = fill_values(self.config.operation_costs, self.gates.device, torch.float64)
-        return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
+        device = select_float64_device(self.gates.device)
+        costs = fill_values(self.config.operation_costs, device, torch.float64)
+        return 1e3 * costs[whole(self.gates).argmax(dim=-1).to(device)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the number of rows in a batch; each counts the depth of the architecture once."""

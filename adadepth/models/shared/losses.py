@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.halting.trace import register_trace_part
 from adadepth.runtime.devices import fill_values
 
 IGNORED_LABEL = -100
@@ -41,6 +42,7 @@ def refuse_unknown(
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
+@register_trace_part
 @dataclass(frozen=True)
 class LossTerm:
     """One part of the loss before normalisation: sum over targets, number of targets, and weight."""

@@ -85,6 +85,31 @@ FURTHER: dict[str, Callable[[], Any]] = {
 }
 
 
+# What a training step reads, and how often; docs/guide.md says it to users.
+MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
+TARGETS = 1  # which places have one
+READS = {
+    "act pretraining": TARGETS,
+    "albert": MASK,
+    "stock classification": MASK,
+    "stock tagging": MASK,
+    "looped": MASK,
+    "looped text": MASK + TARGETS,
+    "looped gate": MASK + TARGETS,
+    "early exit text": MASK + TARGETS,
+    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
+    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
+    "routed recursions": MASK + TARGETS,
+    "routed layers": MASK + TARGETS,
+    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
+    "routed threshold": MASK + TARGETS,
+    "network": TARGETS,
+    "clustered network": TARGETS + 2,  # which targets each tail has
+    "supernet": TARGETS,
+    "sampled supernet": TARGETS + 1,  # the path
+}
+
+
 def inputs_of(name):
     """A batch without targets."""
     if name == "recurrent":

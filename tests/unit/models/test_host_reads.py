@@ -11,32 +11,9 @@ from torch import Tensor
 from tests.host_reads_support import ACCELERATOR, HostReads, accelerator_autocast
 from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch
-from tests.unit.models.every_model_support import BUILD, FURTHER, small_routed, step_of
+from tests.unit.models.every_model_support import BUILD, FURTHER, READS, small_routed, step_of
 
 ALL = BUILD | FURTHER
-# What a step reads, and how often; docs/guide.md says it to users.
-MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
-TARGETS = 1  # which places have one
-READS = {
-    "act pretraining": TARGETS,
-    "albert": MASK,
-    "stock classification": MASK,
-    "stock tagging": MASK,
-    "looped": MASK,
-    "looped text": MASK + TARGETS,
-    "looped gate": MASK + TARGETS,
-    "early exit text": MASK + TARGETS,
-    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
-    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
-    "routed recursions": MASK + TARGETS,
-    "routed layers": MASK + TARGETS,
-    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
-    "routed threshold": MASK + TARGETS,
-    "network": TARGETS,
-    "clustered network": TARGETS + 2,  # which targets each tail has
-    "supernet": TARGETS,
-    "sampled supernet": TARGETS + 1,  # the path
-}
 SILENT = {"act pretraining": {"predictions.bias"}}  # a move to this device unties it from the decoder's
 
 
