@@ -444,7 +444,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             executed=step * computed.to(updates),
             dense=step * len(updates) * updates.max(),
             adaptive=step * updates.sum(),
-            full=step * len(updates) * updates.new_tensor(trace.max_updates),
+            full=step * len(updates) * updates.new_full((), trace.max_updates),
         )
 
     @property
