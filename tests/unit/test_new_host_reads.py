@@ -152,8 +152,8 @@ EXCEPTIONS = {
 @pytest.mark.parametrize(
     "source",
     [
-        "torch.tensor([1], device=d)", "torch.as_tensor(x, device=d)", "x.new_tensor([1])", "x.sum().item()", "x.tolist()",
-        "x.cpu()", "x.nonzero()", "torch.where(x)", "x.masked_select(y)", "int(x.max())", "bool((x == y).all())",
+        "torch.tensor([1], device=d)", "torch.as_tensor(x, device=d)", "x.new_tensor([1])", "x.sum().item()",
+        "x.tolist()", "x.cpu()", "x.nonzero()", "torch.where(x)", "x.masked_select(y)", "int(x.max())", "bool((x == y).all())",
         "x[x > 0]", "x[~y]",
     ],
 )  # fmt: skip
@@ -168,7 +168,7 @@ def test_what_does_not_wait_is_not_seen(source: str) -> None:
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if get_room(path) in ROOMS], ids=get_file)
 def test_nothing_waits_beside_the_exceptions(path: Path) -> None:
-    waits = {owner: way for owner, way in find_waits(parse_source(path))}
+    waits = dict(find_waits(parse_source(path)))
     allowed = EXCEPTIONS.get(get_file(path), {})
     surplus = {} if "*" in allowed else {owner: way for owner, way in waits.items() if owner not in allowed}
     assert not surplus, f"{get_file(path)}: waits for the device; build it there, or give a reason in EXCEPTIONS"

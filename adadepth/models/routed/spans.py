@@ -67,7 +67,7 @@ class ChosenTokens(Selection):
 
     @classmethod
     def from_counts(cls, chosen: Tensor, counts: Tensor) -> ChosenTokens:
-        """Arrange the chosen tokens, boolean (B, T), of which each row has a number that the host knows, int64 (B,)."""
+        """Arrange the chosen tokens, boolean (B, T), by their number in each row, int64 (B,), which is on the host."""
         rows, most = counts.nonzero().squeeze(1), int(counts.max())
         is_full = bool((counts[rows] == most).all())
         rows = upload(rows, chosen.device)
