@@ -67,10 +67,11 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
 
 
 def keep_repeated_blocks_gathered(model: nn.Module) -> None:
-    """Let a block that a forward pass applies several times gather its parameters once in each pass.
+    """Let a block that a forward pass applies several times gather its parameters once in each forward pass.
 
-    A block whose parameters are sharded frees them after every application. From its second application in a forward
-    pass on, it keeps them until the backward pass, or until `reshard_model`.
+    A block whose parameters are sharded frees them after every application. Once it has been applied twice in a forward
+    pass, it keeps them until the backward pass, or until `reshard_model`. The backward pass still gathers them for
+    every application.
     """
     applications: Counter[nn.Module] = Counter()
 

@@ -153,8 +153,8 @@ EXCEPTIONS = {
     "source",
     [
         "torch.tensor([1], device=d)", "torch.as_tensor(x, device=d)", "x.new_tensor([1])", "x.sum().item()",
-        "x.tolist()", "x.cpu()", "x.nonzero()", "torch.where(x)", "x.masked_select(y)", "int(x.max())", "bool((x == y).all())",
-        "x[x > 0]", "x[~y]",
+        "x.tolist()", "x.cpu()", "x.nonzero()", "torch.where(x)", "x.masked_select(y)", "int(x.max())",
+        "bool((x == y).all())", "x[x > 0]", "x[~y]",
     ],
 )  # fmt: skip
 def test_a_wait_is_seen(source: str) -> None:
