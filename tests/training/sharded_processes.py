@@ -71,7 +71,7 @@ class GatherCounter(TorchDispatchMode):
 
 
 def count_gathers(loops: int) -> list[int]:
-    """How often a model that applies its layers so many times gathers parameters in the forward pass of each of three steps."""
+    """How often a looped model gathers parameters in the forward pass of each of three steps."""
     torch.manual_seed(0)
     model = small(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
     for module in model.modules():
