@@ -46,6 +46,8 @@ from adadepth.training.profiling import Stopwatch, count_tokens
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.sharding import enable_sharding, reshard_model
 
+NO_PADDING = "no_padding"  # key of a batch whose attention mask hides nothing
+
 
 class TrainingData(Protocol):
     """Training examples, tokenizer and collator, as the trainer reads them."""
@@ -149,17 +151,25 @@ class DepthTrainer(CheckpointingTrainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Add the inputs of extensions to a batch, and move it to the device.
+        """Add the inputs of extensions to a batch, note whether it has no padding, and move it to the device.
 
         The host does not wait for these copies, as it would for every one of `_prepare_inputs`.
         """
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
+        mask = batch.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.device.type == "cpu" and not self.args.torch_compile and bool(mask.all()):
+            batch = {**batch, NO_PADDING: True}  # two graphs would be compiled, with a mask and without
         return self._prepare_inputs(send_to_device(batch, self.args.device, non_blocking=True))
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select the arguments of the model's forward pass from a batch; other columns serve statistics only."""
-        return {name: value for name, value in batch.items() if name in self._forward_names}
+        """Select the arguments of the model's forward pass from a batch; other columns serve statistics only.
+
+        A mask that hides nothing is left out: attention with a mask needs other kernels, and a network of transformers
+        waits for the device to see whether the mask hides something.
+        """
+        names = self._forward_names - {"attention_mask"} if NO_PADDING in batch else self._forward_names
+        return {name: value for name, value in batch.items() if name in names}
 
     # ---- an optimiser step
 
