@@ -15,8 +15,8 @@ CUDA_VENV := .venv-cuda
 MODEL_TESTS := .cache/model-tests
 # Test processes; tests/conftest.py gives each of them one thread.
 WORKERS ?= 2
-# `make gpu`: `DEVICE=cpu` runs small sizes on the CPU; HOURS bounds all of it. WIKITEXT2 is a folder with the files of
-# WikiText-2, SUDOKU and MAZES folders with train.csv and test.csv of Sudoku-Extreme and Maze-Hard; empty: the hub.
+# `make test-gpu` and `make gpu`: `DEVICE=cpu` runs the tests, and small sizes, on the CPU; HOURS bounds all of
+# `make gpu`. WIKITEXT2 is a folder with the files of WikiText-2, SUDOKU and MAZES folders with train.csv and test.csv of Sudoku-Extreme and Maze-Hard; empty: the hub.
 DEVICE ?= cuda
 HOURS ?= 1
 WIKITEXT2 ?=
@@ -61,6 +61,7 @@ test: $(READY) ## Run the quick tests
 test-slow: model-tests ## Run the slow tests
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "slow and not gpu" $(ARGS)
 	$(if $(ARGS),,$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal tests/property --hypothesis-profile thorough)
+	$(if $(ARGS),,ADADEPTH_TEST_DEVICE=cpu $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m gpu tests/gpu)
 
 test-tutorials: $(READY_FOR_MORE) ## Execute the notebooks of docs/tutorials
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m tutorial $(ARGS)
@@ -77,8 +78,8 @@ $(MODEL_TESTS)/.ready: $(READY_FOR_MORE)
 	@cd $(MODEL_TESTS) && for archive in *.tar.gz; do tar xzf $$archive $${archive%.tar.gz}/tests; done
 	@touch $@
 
-test-gpu: $(READY) ## Run the tests that need a CUDA device
-	$(BIN)/python -m pytest -m gpu $(ARGS)
+test-gpu: $(READY) ## Run the tests that need a CUDA device; DEVICE=cpu runs them on the CPU
+	ADADEPTH_TEST_DEVICE=$(DEVICE) $(BIN)/python -m pytest -m gpu $(ARGS)
 
 test-fake-cuda: $(CUDA_VENV)/.ready ## List host reads and mixed devices on CUDA without a device, in .venv-cuda (5 GB)
 	$(CUDA_VENV)/bin/python -m pytest -n $(WORKERS) -m fake_cuda $(ARGS)

@@ -9,12 +9,13 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -29,13 +30,22 @@ class HostReads(TorchDispatchMode):
 
     Attributes:
         reads: Lines that wait for a number, or for how many places are chosen.
-        moves: Lines that bring tensors from one device to another, or compute with those of two.
+        moves: Lines that bring values to the device and wait for it, or compute with tensors of two devices.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.reads: Counter[str] = Counter()
         self.moves: Counter[str] = Counter()
+        self._constructors = _Constructors(self.moves)
+
+    def __enter__(self) -> HostReads:
+        self._constructors.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *failure: Any) -> None:
+        super().__exit__(*failure)
+        self._constructors.__exit__(*failure)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -59,7 +69,8 @@ class HostReads(TorchDispatchMode):
         return func(*args, **given)
 
     def _from_the_host(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-        if func is _aten._to_copy.default and given.get("device") == ACCELERATOR:
+        is_copy = func is _aten._to_copy.default and given.get("device") == ACCELERATOR
+        if is_copy and not given.get("non_blocking"):
             self.moves[_line()] += 1
         return func(*args, **given)
 
@@ -76,6 +87,44 @@ class HostReads(TorchDispatchMode):
         return found
 
 
+class Float64Uses(HostReads):
+    """Notes tensors in float64 on the device, too, which an MPS device refuses.
+
+    Attributes:
+        doubles: Lines that make them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubles: Counter[str] = Counter()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = super().__torch_dispatch__(func, types, args, kwargs)
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        if any(tensor.device == ACCELERATOR and tensor.dtype == torch.float64 for tensor in tensors):
+            self.doubles[_line()] += 1
+        return made
+
+
+class _Constructors(TorchFunctionMode):
+    """Notes tensors that are made on the device of numbers of the host, which dispatches nothing on the meta device."""
+
+    def __init__(self, moves: Counter[str]) -> None:
+        super().__init__()
+        self._moves = moves
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        of_numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
+        if (of_numbers or func is Tensor.new_tensor) and made.device == ACCELERATOR and made.numel():
+            self._moves[_line()] += 1
+        return made
+
+
 def _line() -> str:
     """The innermost line of the package; of a backward pass there is none."""
     for frame in reversed(traceback.extract_stack()):
@@ -86,10 +135,13 @@ def _line() -> str:
 
 @contextmanager
 def accelerator_autocast() -> Iterator[None]:
-    """Let models ask whether autocast is enabled, which the meta device does not know."""
-    asked = torch.is_autocast_enabled
+    """Let models ask whether autocast is enabled, and disable it, which the meta device does not know."""
+    asked, autocast = torch.is_autocast_enabled, torch.autocast
     torch.is_autocast_enabled = lambda device="cpu": device != ACCELERATOR.type and asked(device)  # type: ignore
+    torch.autocast = lambda device, *args, **options: (  # type: ignore
+        nullcontext() if device == ACCELERATOR.type else autocast(device, *args, **options)
+    )
     try:
         yield
     finally:
-        torch.is_autocast_enabled = asked
+        torch.is_autocast_enabled, torch.autocast = asked, autocast  # type: ignore

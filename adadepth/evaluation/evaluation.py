@@ -18,6 +18,7 @@ from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.depth_statistics import HaltingStatistics, describe_work
 from adadepth.models.contract import DepthModel, LearnsGates, MixesLayers
 from adadepth.models.registry import families
+from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 
 
@@ -167,7 +168,7 @@ class Evaluation:
     Args:
         model: Evaluated model.
         scorer: Scorer of the task.
-        device: Device of the batches.
+        device: Device of the batches. Where it has no float64, batches and outputs are moved to the CPU first.
         wants_statistics: Whether to build a report.
         wants_states: Whether the report compares the states of consecutive iterations, if the model returns them.
         wants_rows: Whether the report holds the predictions of all examples.
@@ -188,6 +189,8 @@ class Evaluation:
         self._reporter = TaskDepthReporter(model) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self.wants_rows = wants_rows
+        self._device = device
+        device = select_float64_device(device)
         self._losses, self._measures = LossAccumulator(), LossAccumulator()
         self._statistics = build_statistics(model, self._reporter.classes, self._reporter.difficulties, device)
         self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
@@ -202,6 +205,7 @@ class Evaluation:
 
     def update(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add a batch with the model's outputs to losses, task metrics and depth statistics."""
+        batch, outputs = move_to_float64_device((batch, outputs), self._device)
         self.scorer.record(batch, outputs)
         if outputs.loss_parts is not None:  # sentences without targets have no loss
             self._losses.add(outputs.loss_parts, self.model.count_targets(batch))

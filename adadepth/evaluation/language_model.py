@@ -43,7 +43,7 @@ class LanguageScorer(Scorer):
         model: Evaluated language model.
         streams: Evaluated set, with the counts of its words and characters.
         context: Context length of attention.
-        device: Device of the batches.
+        device: Device of the sums, with float64.
         name: Name of this evaluation.
         qualities: Metrics of all evaluations by `name`. `metrics` adds those of this evaluation, and reports read them.
         gates: Type of supernet gates: `soft`, `argmax`, `sampled` (one path per pass) or `noisy` (new noise per batch).
@@ -77,7 +77,8 @@ class LanguageScorer(Scorer):
             self._draws += 1
             self.model.draw_noise(self._draws, _BATCH_KEY)
         gates = {} if self.gates is None else {"gates": self._path if self.gates == "sampled" else self.gates}
-        return {"memory": self._memory, "context": self.context, **gates}
+        memory = None if self._memory is None else self._memory.to(batch["input_ids"].device)
+        return {"memory": memory, "context": self.context, **gates}
 
     def record(self, batch: Mapping[str, Tensor], outputs: Any) -> None:
         """Add the losses of a batch, and store the recurrent memory for the next batch."""

@@ -15,6 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from adadepth.runtime.devices import fill_values
+
 
 def layer_weights(
     scores: Tensor,
@@ -37,8 +39,8 @@ def layer_weights(
     """
     logits = alpha * scores.float()
     if active is not None and len(active) < len(scores):
-        is_kept = torch.tensor([layer in active for layer in range(len(scores))], device=scores.device)
-        logits = logits.masked_fill(~is_kept, -torch.inf)
+        takes_part = fill_values([layer in active for layer in range(len(scores))], scores.device, torch.bool)
+        logits = logits.masked_fill(~takes_part, -torch.inf)
     soft = weights = logits.softmax(dim=0)
     if top_k is not None and top_k < len(scores):
         is_largest = torch.zeros_like(logits, dtype=torch.bool).scatter(0, logits.topk(top_k).indices, True)

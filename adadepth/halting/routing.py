@@ -17,15 +17,20 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+# Parts of a token in which capacities are counted, since some devices have no float64; rows have up to 2^19 tokens.
+_PARTS = 2**44
 
-def count_chosen(capacity: float, real: Tensor) -> Tensor:
-    """Return the number of tokens that a part chooses in each row: max(1, floor(c n)) of n real tokens, int64 (B,).
 
-    A row without real tokens has none.
+def count_chosen(capacity: float, lengths: Tensor) -> Tensor:
+    """Return the number of tokens that a part chooses in each row: max(1, floor(c n)), int64 (B,).
+
+    Args:
+        capacity: Capacity c.
+        lengths: Number n of real tokens in each row, int64 (B,). A row without real tokens has no chosen ones.
     """
-    counts = real.sum(dim=1)
-    chosen = (capacity * counts.double() + 1e-9).floor().long()  # 1e-9: c n may be just below a whole number
-    return chosen.clamp(min=1).minimum(counts)
+    almost = round(1e-9 * _PARTS)  # c n may be just below a whole number
+    chosen = (round(capacity * _PARTS) * lengths + almost).div(_PARTS, rounding_mode="floor")
+    return chosen.clamp(min=1).minimum(lengths)
 
 
 def select_largest(scores: Tensor, candidates: Tensor, counts: Tensor) -> Tensor:

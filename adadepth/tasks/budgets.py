@@ -25,6 +25,7 @@ from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
 from adadepth.report.table import to_records
 from adadepth.runtime.console import say
+from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.tasks.session import Session
 from adadepth.training.depth_budget import BUDGET_PREFIX, MEASURES
@@ -167,10 +168,10 @@ def _evaluate_half(session: Session, name: str, examples: Any) -> tuple[dict[str
 
 def _measure_depth(trainer: Any, model: Any, examples: Any, settings: BudgetConfig) -> float:
     """Measure the mean depth of the model over the examples of all processes."""
-    sums = torch.zeros(2, dtype=torch.float64, device=trainer.args.device)
+    sums = torch.zeros(2, dtype=torch.float64, device=select_float64_device(trainer.args.device))
     options = trainer.model_inputs({"logits_to_keep": 1})  # predictions of language models are not needed
     for _, outputs in trainer.forward_passes(examples, lambda batch: options):
-        measured = MEASURES[settings.unit.value].read(model, outputs.trace)
+        measured = MEASURES[settings.unit.value].read(model, move_to_float64_device(outputs.trace, trainer.args.device))
         sums += torch.stack([measured.total, measured.units]).to(sums)
     all_reduce_sum([sums])
     total, units = sums.tolist()

@@ -22,6 +22,7 @@ from adadepth.models.build import build_language_model, load_language_model
 from adadepth.models.contract import LearnsGates
 from adadepth.models.registry import budget_mode, family, load
 from adadepth.runtime.console import say
+from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
@@ -173,7 +174,7 @@ def build_language_session(
             model,
             data.test if name == "test" and data.test is not None else data.evaluation,
             model.context(context.memory_length, context.clamp_length, context.same_length),
-            args.device,
+            select_float64_device(args.device),
             name=name,
             qualities=quality,
             gates=gates if has_gates else None,
@@ -191,7 +192,8 @@ def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data
     assert scorer_of_data is not None
 
     def start(name: str) -> Evaluation:
-        scorer = call_by_path(scorer_of_data, model=model, examples=sets[name], data=data, device=args.device)
+        device = select_float64_device(args.device)
+        scorer = call_by_path(scorer_of_data, model=model, examples=sets[name], data=data, device=device)
         return Evaluation(
             model,
             scorer,

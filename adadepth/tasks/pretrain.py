@@ -15,6 +15,7 @@ from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.models.build import build_pretraining_model, load_model, pretraining_class
 from adadepth.models.registry import budget_mode
+from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions
@@ -73,7 +74,9 @@ def build_pretraining_session(
     """Build the session that evaluates a pretraining model on held-out text, with depth statistics."""
 
     def start(name: str) -> Evaluation:
-        scorer = PretrainingScorer(data.tokenizer, args.device, model.max_updates if model.exit_signals else 0)
+        scorer = PretrainingScorer(
+            data.tokenizer, select_float64_device(args.device), model.max_updates if model.exit_signals else 0
+        )
         wants_statistics = config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics, wants_states=True)
 

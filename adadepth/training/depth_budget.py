@@ -22,6 +22,7 @@ from adadepth.config import BudgetConfig
 from adadepth.halting.trace import DepthTrace
 from adadepth.models.contract import DepthModel, HoldsBudget
 from adadepth.models.shared.losses import combine_terms
+from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.runtime.files import write_atomic
 from adadepth.runtime.json_files import read_json
@@ -155,6 +156,7 @@ class TrainingBudget(Extension, TrainerCallback):
             settings.ramp,
             settings.grow_from,
         )
+        device = select_float64_device(device)
         self.controller = BudgetController(
             schedule, settings.gain, device, self.measure.response, moves_bias=model.halting_bias is not None
         )
@@ -213,7 +215,7 @@ class TrainingBudget(Extension, TrainerCallback):
         return {"budget": self._compute_penalty(outputs, counts["budget"])}
 
     def _compute_penalty(self, outputs: Any, units: Tensor) -> Tensor:
-        measured = self.measure.read(self.model, outputs.trace)
+        measured = self.measure.read(self.model, move_to_float64_device(outputs.trace, outputs.loss.device))
         is_counted = (units > 0).to(self._depths.device)
         self._depths += torch.stack([measured.total, measured.units]).detach().to(self._depths) * is_counted
         if self.is_growing:

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import TrainingArguments
 
 from adadepth.data.batches import EpochSampler, ProcessBatches
+from adadepth.runtime.devices import upload
 
 STAND_IN = "collate_or_stand_in"  # key of a batch whose examples are not counted
 
@@ -88,7 +89,7 @@ def sum_over_update(
             processes.
     """
     sums = [torch.stack([count[name] for count in counts]).sum() for name in counts[0]]
-    totals = torch.stack([*sums, tokens]).float().to(device)
+    totals = upload(torch.stack([*sums, tokens]).float(), device)
     if world_size > 1:
         dist.all_reduce(totals)
     return dict(zip(counts[0], (totals[:-1] / world_size).unbind(), strict=True)), totals[-1]

@@ -16,6 +16,7 @@ from torch.profiler import profile, schedule
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.runtime.console import say
+from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.runtime.timing import synchronize, time_interleaved
 
@@ -81,7 +82,8 @@ class Stopwatch:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)  # tokens, seconds, processes
+        sums_on = select_float64_device(device)
+        self._sums = torch.zeros(3, dtype=torch.float64, device=sums_on)  # tokens, seconds, processes
         self._sums[2] = 1
 
     def time(self, passes: Iterable[ForwardPass]) -> Iterator[ForwardPass]:
@@ -89,7 +91,7 @@ class Stopwatch:
         begun = self._read_clock()
         for batch, outputs in passes:
             self._sums[1] += self._read_clock() - begun
-            self._sums[0] += count_tokens(batch)
+            self._sums[0] += count_tokens(batch).to(self._sums.device)
             yield batch, outputs
             begun = self._read_clock()
         self._sums[1] += self._read_clock() - begun
@@ -171,7 +173,7 @@ def compare_executions(
     finally:
         model.config.execution = execution_before
         model.train(was_training)
-    prices = [model.price(trace) for trace in traces["ragged"]]
+    prices = [model.price(move_to_float64_device(trace, trainer.args.device)) for trace in traces["ragged"]]
     return ExecutionSpeed(
         speedup=timed["dense"]["median"] / timed["ragged"]["median"],
         allowed=float(sum(price.dense for price in prices) / sum(price.executed for price in prices)),

@@ -6,6 +6,7 @@ so that it shards on CPUs, too; tests on CPUs therefore run the same code as a G
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,7 +37,9 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 
     def prepare_by_blocks(*parts: Any, **options: Any) -> Any:
         with _group_by_blocks(model):
-            return prepare(*parts, **options)
+            prepared = prepare(*parts, **options)
+        keep_repeated_blocks_gathered(model)
+        return prepared
 
     accelerator.prepare = prepare_by_blocks
 
@@ -61,6 +64,30 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
     finally:
         for name in names:
             delattr(model, name)
+
+
+def keep_repeated_blocks_gathered(model: nn.Module) -> None:
+    """Let a block that a forward pass applies several times gather its parameters once in each forward pass.
+
+    A block whose parameters are sharded frees them after every application. Once it has been applied twice in a forward
+    pass, it keeps them until the backward pass, or until `reshard_model`. The backward pass still gathers them for
+    every application.
+    """
+    applications: Counter[nn.Module] = Counter()
+
+    def count(block: Any, *_: Any) -> None:
+        applications[block] += 1
+        if applications[block] == 2:
+            block.set_reshard_after_forward(False, recurse=False)
+
+    def begin_or_end(*_: Any) -> None:  # recomputed blocks are applied once more, between two forward passes
+        applications.clear()
+
+    model.register_forward_pre_hook(begin_or_end)
+    model.register_forward_hook(begin_or_end)
+    for block in model.modules():
+        if block is not model and isinstance(block, FSDPModule):
+            block.register_forward_pre_hook(count)
 
 
 def reshard_model(model: nn.Module) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.data.randomness import Purpose, random_generator
+from adadepth.runtime.devices import upload
 from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.training.extension import Batch, Extension, read_process_files, select_process_rows
 
@@ -51,7 +52,7 @@ class TrainingSlots(Extension, TrainerCallback):
         generator = random_generator(self._seed, Purpose.EXPLORATION, self._update, self._micro)
         draws = generator.random((self._processes * rows, 2), dtype="float32")[self._process * rows :][:rows]
         carry = self._carries.get(self._micro, {})
-        return {"carry": carry, "draws": torch.from_numpy(draws).to(batch["input_ids"].device)}
+        return {"carry": carry, "draws": upload(torch.from_numpy(draws), batch["input_ids"].device)}
 
     def after_forward(self, batch: Batch, outputs: Any) -> None:
         """Store the states of the running examples for the next optimiser step, and count examples that have halted."""

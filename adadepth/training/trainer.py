@@ -17,6 +17,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 import torch
+from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
 from transformers import PreTrainedModel, TrainingArguments
@@ -45,6 +46,8 @@ from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.profiling import Stopwatch, count_tokens
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.sharding import enable_sharding, reshard_model
+
+NO_PADDING = "no_padding"  # key of a batch whose attention mask hides nothing
 
 
 class TrainingData(Protocol):
@@ -149,15 +152,27 @@ class DepthTrainer(CheckpointingTrainer):
         )
 
     def prepare_batch(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Choose the CPU threads for a batch, add the inputs of extensions, and move the batch to the device."""
+        """Add the inputs of extensions to a batch, note whether it has no padding, and move it to the device.
+
+        The host does not wait for these copies, as it would for every one of `_prepare_inputs`. The number of CPU
+        threads follows the size of the batch.
+        """
         fit_threads(self.unwrapped_model, batch)
         for extension in self.extensions:
             batch = extension.prepare(batch, self.unwrapped_model)
-        return self._prepare_inputs(batch)
+        mask = batch.get("attention_mask")
+        if isinstance(mask, Tensor) and mask.device.type == "cpu" and not self.args.torch_compile and bool(mask.all()):
+            batch = {**batch, NO_PADDING: True}  # two graphs would be compiled, with a mask and without
+        return self._prepare_inputs(send_to_device(batch, self.args.device, non_blocking=True))
 
     def model_inputs(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Select the arguments of the model's forward pass from a batch; other columns serve statistics only."""
-        return {name: value for name, value in batch.items() if name in self._forward_names}
+        """Select the arguments of the model's forward pass from a batch; other columns serve statistics only.
+
+        A mask that hides nothing is left out: attention with a mask needs other kernels, and a network of transformers
+        waits for the device to see whether the mask hides something.
+        """
+        names = self._forward_names - {"attention_mask"} if NO_PADDING in batch else self._forward_names
+        return {name: value for name, value in batch.items() if name in names}
 
     # ---- an optimiser step
 

@@ -1,4 +1,4 @@
-"""What only a GPU can show: mixed precision, flash and flexible attention, no waiting in the training step, one run."""
+"""What only a GPU can show: mixed precision, flash and flexible attention, and whole runs."""
 
 import json
 
@@ -9,13 +9,10 @@ from adadepth import AlbertActForPreTraining, AlbertActModel, ParXLConfig, ParXL
 from adadepth.models.albert_act.ragged import _REPACK_SAVES
 from tests.albert_act_support import labelled_batch, prescribe
 from tests.configs.support import configured
+from tests.gpu.device_support import DEVICE, IS_CUDA, move
 from tests.models_support import padded_batch, small_config, small_ponder, spread_depths
 
 pytestmark = pytest.mark.gpu
-
-
-def on_gpu(batch):
-    return {name: value.cuda() for name, value in batch.items()}
 
 
 def test_float32_equals_the_cpu():
@@ -25,7 +22,7 @@ def test_float32_equals_the_cpu():
     batch = padded_batch(lengths=(12, 9, 5, 1))
     with torch.no_grad():
         expected = model(**batch)
-        got = model.cuda()(**on_gpu(batch))
+        got = model.to(DEVICE)(**move(batch))
     assert got.updates.cpu().equal(expected.updates)
     torch.testing.assert_close(got.last_hidden_state.cpu(), expected.last_hidden_state, atol=1e-4, rtol=0)
 
@@ -40,26 +37,13 @@ def test_low_precision_halts_in_float32(precision, attention):
     valid = batch["attention_mask"].bool()
     with torch.no_grad():
         exact = model(**batch)
-        model.cuda().set_attn_implementation(attention)
-        with torch.autocast("cuda", dtype=precision):
-            low = model(**on_gpu(batch))
+        model.to(DEVICE).set_attn_implementation(attention)
+        with torch.autocast(DEVICE.type, dtype=precision):
+            low = model(**move(batch))
     assert low.updates.dtype == low.halting_probabilities.dtype == torch.float32
     assert (low.updates.cpu() == exact.updates)[valid].float().mean() > 0.8
     sums = low.halting_probabilities.sum(-1).cpu()[valid]
     assert ((sums > 0.99) | (low.updates.cpu()[valid] == 6)).all()
-
-
-def test_the_encoder_never_waits_for_the_device_in_training():
-    model = AlbertActModel(small_config(), add_pooling_layer=False).cuda().train()
-    batch = on_gpu({name: value[:1, :10] for name, value in padded_batch().items()})
-    model(**batch)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        embedded = model.embeddings(batch["input_ids"], batch["token_type_ids"])
-        found = model.encoder(embedded, None, batch["attention_mask"].bool())
-        (found.state.sum() + found.halting.remainders.sum()).backward()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16, torch.float16])
@@ -68,19 +52,19 @@ def test_ragged_equals_dense(precision):
     batch = padded_batch(lengths=(12, 9, 5, 1))
     depths = torch.randint(1, 7, batch["input_ids"].shape, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(0)
-    model = AlbertActModel(small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).cuda()
-    prescribe(model, depths.cuda())
+    model = AlbertActModel(small_config(hidden_size=64, num_attention_heads=2, initializer_range=0.2)).to(DEVICE)
+    prescribe(model, depths.to(DEVICE))
     found = []
     for name in ("dense", "ragged"):
         model.config.execution = name
         model.zero_grad()
         with (
             pytest.MonkeyPatch.context() as patch,
-            torch.autocast("cuda", precision, enabled=precision != torch.float32),
+            torch.autocast(DEVICE.type, precision, enabled=precision != torch.float32),
         ):
-            patch.setitem(_REPACK_SAVES, "cuda", 0)
-            outputs = model(**on_gpu(batch))
-        (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device="cuda")).sum().backward()
+            patch.setitem(_REPACK_SAVES, DEVICE.type, 0)
+            outputs = model(**move(batch))
+        (outputs.last_hidden_state.float() * torch.linspace(-1, 1, 64, device=DEVICE)).sum().backward()
         found.append((outputs, torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])))
     (dense, expected), (ragged, gradient) = found
     assert ragged.trace.execution.computed is not None
@@ -92,20 +76,23 @@ def test_ragged_equals_dense(precision):
 
 def test_compiled_equals_eager():
     torch.manual_seed(0)
-    model = AlbertActForPreTraining(small_config()).cuda().train()
-    batch = on_gpu(labelled_batch(AlbertActForPreTraining))
+    model = AlbertActForPreTraining(small_config()).to(DEVICE).train()
+    batch = move(labelled_batch(AlbertActForPreTraining))
     eager = model(**batch)
-    compiled = torch.compile(model)(**batch)
+    backend = "inductor" if IS_CUDA else "aot_eager"  # a compiler of C++ takes minutes
+    compiled = torch.compile(model, backend=backend)(**batch)
     torch.testing.assert_close(compiled.loss, eager.loss, atol=1e-4, rtol=1e-4)
     assert compiled.updates.equal(eager.updates)
 
 
 @pytest.mark.parametrize("precision", ["auto", "bf16", "fp16", "fp32"])
 def test_a_whole_run(tmp_path, precision):
+    if precision == "fp16" and not IS_CUDA:
+        pytest.skip("trainer.precision=fp16 needs CUDA")
     config = configured("act_tiny", "debug=default", f"trainer.precision={precision}", f"output_dir={tmp_path}")
     assert tasks.run(config) > 0
     (record,) = tmp_path.glob("act_tiny/*/run.json")
-    expected = "bf16" if precision == "auto" else precision
+    expected = ("bf16" if IS_CUDA else "fp32") if precision == "auto" else precision
     assert json.loads(record.read_text())["precision"] == expected
 
 
@@ -118,17 +105,17 @@ def test_examples_leave_the_batch_as_on_the_cpu(rule):
             return model(**moved, exit_rule=rule, generator=torch.Generator().manual_seed(3), **options)
 
     expected = evaluate(batch)
-    model.cuda()
-    left, stayed = evaluate(on_gpu(batch)), evaluate(on_gpu(batch), run_all_steps=True)
+    model.to(DEVICE)
+    left, stayed = evaluate(move(batch)), evaluate(move(batch), run_all_steps=True)
     assert left.exit_steps.equal(stayed.exit_steps)
     assert left.exit_steps.cpu().equal(expected.exit_steps)
     torch.testing.assert_close(left.logits.cpu(), expected.logits, atol=1e-4, rtol=0)
 
 
 def test_ponder_trains_in_low_precision_with_a_float32_distribution():
-    model, batch = small_ponder(num_labels=3).cuda().train(), on_gpu(padded_batch((10, 7, 2)))
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        outputs = model(**batch, labels=torch.tensor([0, 1, 2], device="cuda"))
+    model, batch = small_ponder(num_labels=3).to(DEVICE).train(), move(padded_batch((10, 7, 2)))
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        outputs = model(**batch, labels=torch.tensor([0, 1, 2], device=DEVICE))
     outputs.loss.backward()
     assert outputs.posterior.log_pmf.dtype == outputs.step_logits.dtype == torch.float32
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
@@ -158,10 +145,10 @@ def test_a_supernet_trains_in_bfloat16_with_memory(path):
     with torch.no_grad():
         start = model(ids[:, :16]).memory[:, :, -15:]
         expected = model(ids[:, 16:-1], memory=start, targets=ids[:, 17:])
-    model.cuda().train()
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        outputs = model(ids[:, 16:-1].cuda(), memory=start.cuda(), targets=ids[:, 17:].cuda(), gates="soft")
-        trained = model(ids[:, 16:-1].cuda(), memory=start.cuda(), targets=ids[:, 17:].cuda())
+    model.to(DEVICE).train()
+    with torch.autocast(DEVICE.type, dtype=torch.bfloat16):
+        outputs = model(ids[:, 16:-1].to(DEVICE), memory=start.to(DEVICE), targets=ids[:, 17:].to(DEVICE), gates="soft")
+        trained = model(ids[:, 16:-1].to(DEVICE), memory=start.to(DEVICE), targets=ids[:, 17:].to(DEVICE))
     trained.loss.backward()
     assert outputs.loss.item() == pytest.approx(expected.loss.item(), rel=0.02)
     assert all(weight.grad.isfinite().all() for weight in model.parameters() if weight.grad is not None)

@@ -28,16 +28,12 @@ WITHOUT_ENDS = (
 )  # fmt: skip
 
 
-# What brings a batch to the device, and the counts of its targets.
-BATCH = ("_prepare_inputs(batch)", "totals = torch.stack([*sums, tokens])")
-
-
 class Update(NamedTuple):
     """An update from its beginning to that of the next one, its log included.
 
     Attributes:
         reads: Lines that wait for a number.
-        moves: Lines that bring something to the device beside the batch.
+        moves: Lines that bring something to the device, and wait for it.
     """
 
     reads: Counter[str]
@@ -62,8 +58,7 @@ class _Updates(TrainerCallback):
         self.before: list[Update] = []
 
     def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
-        moves = {line: n for line, n in self._found.moves.items() if not any(part in line for part in BATCH)}
-        self.before.append(Update(self._found.reads.copy(), Counter(moves)))
+        self.before.append(Update(self._found.reads.copy(), self._found.moves.copy()))
 
 
 def updates_on_an_accelerator(

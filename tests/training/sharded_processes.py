@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from adadepth import LoopedForSequenceClassification
+from adadepth.training.sharding import keep_repeated_blocks_gathered
 from tests.unit.models.every_model_support import BUILD, FURTHER, step_of
+from tests.unit.models.looped.looped_support import small
 
 
 def step(model: nn.Module, name: str) -> float:
@@ -55,8 +60,40 @@ def of_sharded(name: str, by_block: bool) -> dict[str, float]:
     return {"sharded": sharded, "loss": abs(loss - expected), "gradients": worst}
 
 
+class GatherCounter(TorchDispatchMode):
+    """Counts the gathers of parameters while it is entered."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += "allgather" in str(func)
+        return func(*args, **(kwargs or {}))
+
+
+def count_gathers(loops: int) -> list[int]:
+    """How often a looped model gathers parameters in the forward pass of each of three steps."""
+    torch.manual_seed(0)
+    model = small(LoopedForSequenceClassification, num_labels=2, num_loops=loops).train()
+    for module in model.modules():
+        if type(module).__name__ in model._no_split_modules:  # as accelerate does
+            fully_shard(module)
+    fully_shard(model)
+    keep_repeated_blocks_gathered(model)
+    counts = []
+    for _ in range(3):
+        model.set_step(1, 10)
+        with GatherCounter() as gathers:
+            loss = model(**step_of("looped")).loss
+        loss.backward()
+        counts.append(gathers.count)
+    return counts
+
+
 def main(folder: Path) -> None:
     torch.distributed.init_process_group("gloo")
+    gathers = {loops: count_gathers(loops) for loops in (2, 6)}
+    if torch.distributed.get_rank() == 0:
+        torch.save(gathers, folder / "gathers.pt")
     found = {(name, by_block): of_sharded(name, by_block) for name in BUILD | FURTHER for by_block in (False, True)}
     if torch.distributed.get_rank() == 0:
         torch.save(found, folder / "sharded.pt")

@@ -22,6 +22,8 @@ def test_sharded_models_have_the_losses_and_gradients_of_whole_ones(processes: i
         assert figures["sharded"] > 0, case
         assert figures["loss"] <= 1e-6, case
         assert figures["gradients"] <= 1e-6, case
+    few, many = torch.load(tmp_path / "gathers.pt").values()
+    assert many[1:] == few[1:] == [few[1]] * 2  # of 2 and of 6 loops; the first step sees which layers are repeated
 
 
 @pytest.mark.slow  # two processes

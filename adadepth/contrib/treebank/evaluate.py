@@ -20,6 +20,7 @@ from adadepth.models.registry import family
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
 from adadepth.runtime.console import say
+from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
@@ -50,7 +51,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     check_positions(config, model)
-    scorers = _build_scorers(data, args.device)
+    scorers = _build_scorers(data, select_float64_device(args.device))
     examples = {name: scorer.words.examples for name, scorer in scorers.items()}
 
     def start(name: str) -> Evaluation:

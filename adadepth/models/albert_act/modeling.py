@@ -431,7 +431,7 @@ def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
     full = trace.max_updates * (query_side + key_side) + entry
     rows, length = updates.shape
     update = update_work(config, length) + hidden
-    dense = updates.new_tensor(rows * length * (ran.steps * update + entry))
+    dense = updates.new_full((), rows * length * (ran.steps * update + entry))
     executed = dense
     if ran.computed is not None:
         halting = hidden * ran.computed.queries.double().sum()

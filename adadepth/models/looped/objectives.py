@@ -148,8 +148,8 @@ def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
     """
     offsets = torch.arange(1, ids.shape[1] + 1, device=ids.device) * _WORD
     texts = _mix_bits(ids.long() + offsets).sum(dim=1)
-    start = _mix_bits(torch.tensor([seed, step], device=ids.device) * _WORD + torch.tensor([1, 2], device=ids.device))
-    keys = texts + start[0] + _mix_bits(start[1:])
+    start = _mix_bits(torch.tensor([seed, step]) * _WORD + torch.tensor([1, 2]))  # numbers of the host
+    keys = texts + (start[0] + _mix_bits(start[1]))
     numbers = [_mix_bits(keys + which) for which in (1, 2)]
     return torch.stack([((number >> 11) & (2**53 - 1)).double() * 2.0**-53 for number in numbers], dim=1)
 

@@ -40,6 +40,7 @@ from adadepth.models.looped.objectives import (
 )
 from adadepth.models.shared.outputs import FieldOrderedOutput
 from adadepth.models.shared.steps import ExitRuleKnob
+from adadepth.runtime.devices import select_float64_device, upload
 
 
 class StepLogits:
@@ -185,11 +186,12 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         if self.config.low_backprop is not None:
             raise ConfigError(f"low_backprop={self.config.low_backprop}: needs train_loops=fixed")
         rows, spread, mean = len(run.embedded), self.config.loop_spread, run.loops
+        device = select_float64_device(run.state.device)
         if input_ids is None or self._step is None:
-            uniform = torch.rand(rows, 2, dtype=torch.float64).to(run.state.device)
+            uniform = upload(torch.rand(rows, 2, dtype=torch.float64), device)
         else:
-            uniform = text_uniforms(input_ids, self.config.draw_seed, self._step)
-        run.counts = draw_loops(uniform, mean, spread)
+            uniform = text_uniforms(input_ids.to(device), self.config.draw_seed, self._step)
+        run.counts = draw_loops(uniform, mean, spread).to(run.state.device)
         run.fewest, run.loops = self._find_range_of_loops(run.counts)
 
     def _find_range_of_loops(self, counts: Tensor) -> tuple[int, int]:

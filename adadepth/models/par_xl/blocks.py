@@ -36,6 +36,7 @@ from adadepth.models.par_xl.attention import (
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Dropout, Product
+from adadepth.runtime.devices import fill_values
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
 
@@ -186,7 +187,7 @@ class ParXLOutput(ModelOutput):
 
 def one_hot(path: Sequence[int], device: torch.device) -> Tensor:
     """Return one-hot weights for a path, the operation numbers of N blocks, float32, (N, 3)."""
-    return nn.functional.one_hot(torch.tensor(path, device=device), len(OPERATIONS)).float()
+    return nn.functional.one_hot(fill_values(path, device, torch.long), len(OPERATIONS)).float()
 
 
 def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor, remembered: int) -> DepthTrace:
@@ -198,7 +199,8 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
         real: Mask of the new tokens that are not padding, boolean, (B, T).
         remembered: Number of positions before the new tokens, M.
     """
-    executed = [[operation in mix for operation in range(len(OPERATIONS))] for mix in mixes]
+    bits = fill_values([sum(1 << operation for operation in mix) for mix in mixes], real.device, torch.long)
+    operations = torch.arange(len(OPERATIONS), device=real.device)
     return DepthTrace(
         unit="architecture",
         updates=(1.0 - weights[:, IDENTITY]).sum(dim=0, keepdim=True),
@@ -210,7 +212,7 @@ def make_architecture_trace(weights: Tensor, mixes: Sequence[Mix], real: Tensor,
             width=real.shape[1],
             memory_length=remembered,
         ),
-        operations=Operations(weights, executed=torch.tensor(executed, device=real.device)),
+        operations=Operations(weights, executed=(bits.unsqueeze(1) >> operations & 1).bool()),
     )
 
 

@@ -18,6 +18,7 @@ from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.par_xl.adaptive_softmax import check_cutoffs, check_widths
 from adadepth.models.par_xl.family import ParXLFields, ParXLSettings
 from adadepth.models.shared.configuration import FamilyConfig
+from adadepth.runtime.devices import fill_values
 
 # Attention, feed-forward, identity: the order of the gates.
 OPERATIONS = "sf-"
@@ -406,7 +407,7 @@ def price_par_xl(config: ParXLConfig, trace: DepthTrace) -> Work:
     batch, blocks = len(ran.tokens), trace.max_updates
     costs = _operation_costs(config, ran.width, ran.memory_length, batch)
     alternated = sum(costs[OPERATIONS.index(operation)] for operation in alternating(blocks))
-    column = torch.tensor(costs, dtype=torch.float64, device=operations.weights.device)
+    column = fill_values(costs, operations.weights.device, torch.float64)
     executed = batch * (operations.executed.double() @ column).sum()
     return Work(
         executed=executed,

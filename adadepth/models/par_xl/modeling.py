@@ -37,6 +37,7 @@ from adadepth.models.shared.causal import select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import whole
 from adadepth.models.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
+from adadepth.runtime.devices import fill_values, select_float64_device, upload
 
 _MODES = ("soft", "argmax", "noisy")
 
@@ -362,7 +363,7 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
         """Draw the Gumbel noise that is added to the gates, (N, 3) on the CPU, seeded by (`gate_seed`, *key)."""
         seed = int(np.random.SeedSequence((self.config.gate_seed, *key)).generate_state(1)[0])
         noise = gumbel_noise(self.gates.shape, torch.Generator().manual_seed(seed))
-        self._noise = noise.to(self.gates.device, non_blocking=True)
+        self._noise = upload(noise, self.gates.device)
         return noise
 
     def gate_probabilities(self) -> Tensor:
@@ -402,8 +403,10 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
 
     def latency(self) -> Tensor:
         """Return the latency of the most probable architecture in milliseconds, a scalar."""
-        costs = torch.tensor(self.config.operation_costs, dtype=torch.float64, device=self.gates.device)
-        return 1e3 * costs[whole(self.gates).argmax(dim=-1)].sum()
+        assert self.config.operation_costs is not None
+        device = select_float64_device(self.gates.device)
+        costs = fill_values(self.config.operation_costs, device, torch.float64)
+        return 1e3 * costs[whole(self.gates).argmax(dim=-1).to(device)].sum()
 
     def count_units(self, batch: Mapping[str, Tensor]) -> Tensor:
         """Return the number of rows in a batch; each counts the depth of the architecture once."""
@@ -421,7 +424,8 @@ class ParXLSupernet(LearnsGates, HoldsBudget, ParXLLanguageModel):
 
     def _compute_expected_cost(self, probabilities: Tensor) -> Tensor:
         """Return the expected cost of the architecture, as a share of the alternating network's cost."""
-        return (probabilities * torch.tensor(self.config.relative_costs, device=probabilities.device)).sum()
+        assert self.config.relative_costs is not None
+        return (probabilities * fill_values(self.config.relative_costs, probabilities.device)).sum()
 
     @can_return_tuple
     def forward(

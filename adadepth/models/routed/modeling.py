@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from adadepth.errors import ConfigError
-from adadepth.halting.routing import count_depths, nudge_bias
+from adadepth.halting.routing import count_chosen, count_depths, nudge_bias
 from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 from adadepth.models.contract import DepthKnob
 from adadepth.models.routed.cache import RoutedCache
@@ -41,7 +41,7 @@ from adadepth.models.routed.routers import (
     choose_by_threshold,
     choose_depths,
 )
-from adadepth.models.routed.spans import RoutedSpan, SpanRunner
+from adadepth.models.routed.spans import RoutedSpan, SpanRunner, has_fixed_shapes
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_pair_macs, count_projection_macs
 from adadepth.models.shared.losses import LossTerm
@@ -152,7 +152,7 @@ class RoutedModel(DepthKnob, NetworkModel):
 
     def set_step(self, step: int, total: int) -> None:
         """Move the bias of depths by the load of the optimiser step before, with balance=bias."""
-        if self.config.router == "token" and self.config.balance == "bias" and int(self.depth_load.sum()):
+        if self.config.router == "token" and self.config.balance == "bias":  # without a load the bias stays the same
             self.depth_bias.copy_(nudge_bias(self.depth_bias, self.depth_load, self.config.bias_step))
             self.depth_load.zero_()
 
@@ -203,7 +203,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             "expert",
             "random",
         )
-        choices = Routing(real, uses_largest, has_losses)
+        choices = Routing(real, attention_mask is not None, uses_largest, has_losses)
         runner = SpanRunner(
             self.layers, self.config.spans, running, real,
             is_causal=self.is_causal, cache=cache, keys_and_values=self.config.keys_and_values,
@@ -253,7 +253,8 @@ class RoutedModel(DepthKnob, NetworkModel):
         assert span.router is not None
         chosen = routing.real & (routing.depths >= span.router)
         routing.record(chosen, leaves=True)
-        computed = runner.run_chosen(span, states, chosen)
+        counts = None if has_fixed_shapes(chosen) else routing.depth_counts[span.router]
+        computed = runner.run_chosen(span, states, chosen, counts)
         ends = (chosen & (routing.depths == span.router)).unsqueeze(-1)
         weights = routing.weights.unsqueeze(-1).to(states)
         return torch.where(ends, self._combine(embedded, computed, weights), computed)
@@ -268,7 +269,10 @@ class RoutedModel(DepthKnob, NetworkModel):
         # The gradient of a straight-through gate needs the update of tokens that skip, too.
         runs_all = self.training and self.config.router == "threshold" and self.config.adapter_size is None
         run = choice.chosen | routing.real if runs_all else choice.chosen
-        computed = runner.run_chosen(span, states, run)
+        counts = None
+        if not has_fixed_shapes(run) and (runs_all or routing.uses_largest):
+            counts = routing.lengths if runs_all else self._count_largest(span.router, routing.lengths)
+        computed = runner.run_chosen(span, states, run, counts)
         gate, is_run = choice.gate.unsqueeze(-1).to(states), run.unsqueeze(-1)
         if self.config.router == "threshold":
             is_step = not self.training and not len(self.adapters)  # 1 (B(x) - x) + x has another rounding than B(x)
@@ -279,6 +283,12 @@ class RoutedModel(DepthKnob, NetworkModel):
             return torch.where(is_run, changed, states)
         skipped = states + (1 - gate) * self.adapters[span.router](states).to(states)
         return torch.where(is_run, changed, torch.where(routing.real.unsqueeze(-1), skipped, states))
+
+    def _count_largest(self, number: int, lengths: Tensor) -> Tensor:
+        """Return how many tokens of each row with a number of real tokens, (B,), a span of the largest scores runs."""
+        capacities = self.config.routed_capacities
+        leaves = self.config.recursions is not None  # a recursion chooses among the tokens of the one before
+        return count_chosen(min(capacities[: number + 1]) if leaves else capacities[number], lengths)
 
     def _combine(self, states: Tensor, computed: Tensor, gate: Tensor) -> Tensor:
         """Combine the states before a span with its output B(x); see `gating` of the configuration."""

@@ -6,6 +6,7 @@ Shape legend: B rows, T tokens, D width, R recursions, S routed spans.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -109,10 +110,12 @@ class Routing:
 
     Attributes:
         real: Mask of the tokens that are not padding, boolean (B, T).
+        has_padding: Whether some tokens may be padding.
         uses_largest: Whether spans choose the tokens with the largest scores, which depend on later tokens.
         has_losses: Whether losses are computed.
         candidates: Mask of the tokens that the next span may choose, boolean (B, T).
         depths: Depth that each token chose, counted from 0, int64 (B, T), with router=token.
+        weights: Gate of this depth, (B, T).
         ran: Choices of the spans, boolean (B, T) each.
         logits: Logits of the spans' routers, (B, T) each, or of the depths.
         losses: Loss of each row by part and span, (B,) each.
@@ -120,6 +123,7 @@ class Routing:
     """
 
     real: Tensor
+    has_padding: bool
     uses_largest: bool
     has_losses: bool
     candidates: Tensor = field(init=False)
@@ -132,6 +136,19 @@ class Routing:
 
     def __post_init__(self) -> None:
         self.candidates = self.real
+
+    @cached_property
+    def lengths(self) -> Tensor:
+        """Number of real tokens of each row on the host, int64 (B,). The host waits for the mask if there is one."""
+        rows, width = self.real.shape
+        return self.real.sum(dim=1).cpu() if self.has_padding else torch.full((rows,), width)
+
+    @cached_property
+    def depth_counts(self) -> Tensor:
+        """Number of real tokens of each row that chose a depth or a deeper one, int64 (R, B), on the host."""
+        assert self.depths is not None
+        numbers = torch.arange(self.logits[0].shape[-1], device=self.depths.device).view(-1, 1, 1)
+        return (self.real & (self.depths >= numbers)).sum(dim=-1).cpu()
 
     def add_loss(self, part: str, rows: Tensor) -> None:
         """Add the loss of every row, (B,), to a part."""
@@ -162,7 +179,7 @@ def choose_by_experts(config: Any, routing: Routing, number: int, logits: Tensor
     if not (routing.uses_largest or routing.has_losses):
         return RouterChoice(decided, gate)
     with torch.no_grad():
-        largest = select_largest(logits, candidates, count_chosen(capacity, routing.real))
+        largest = select_largest(logits, candidates, count_chosen(capacity, routing.real.sum(dim=1)))
     if routing.has_losses:
         routing.add_loss("routing", choice_losses(causal, largest, candidates))
         routing.add_loss("z", squared_logits(logits, candidates))
@@ -175,7 +192,7 @@ def choose_at_random(config: Any, routing: Routing, number: int, generator: torc
     real, capacity = routing.real, config.routed_capacities[number]
     scores = torch.rand(real.shape, generator=generator, device=real.device)
     if routing.uses_largest:
-        chosen = select_largest(scores, routing.candidates, count_chosen(capacity, real))
+        chosen = select_largest(scores, routing.candidates, count_chosen(capacity, real.sum(dim=1)))
     else:
         before = 1.0 if number == 0 or config.recursions is None else config.routed_capacities[number - 1]
         chosen = routing.candidates & (scores < capacity / before)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import LayerView, RoutedCache
 from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
+from adadepth.runtime.devices import upload
 
 
 class RoutedSpan(NamedTuple):
@@ -51,6 +53,33 @@ class RoutedSpan(NamedTuple):
     def layers(self) -> range:
         """Numbers of its layers among those that a token passes."""
         return range(self.start, self.start + len(self.modules))
+
+
+@dataclass
+class ChosenTokens(Selection):
+    """Tokens that run a span, whose number in each row the host knows.
+
+    Attributes:
+        is_full: Whether all cells of the rectangle hold a chosen token.
+    """
+
+    is_full: bool = False
+
+    @classmethod
+    def from_counts(cls, chosen: Tensor, counts: Tensor) -> ChosenTokens:
+        """Arrange the chosen tokens, boolean (B, T), by their number in each row, int64 (B,), which is on the host."""
+        rows, most = counts.nonzero().squeeze(1), int(counts.max())
+        is_full = bool((counts[rows] == most).all())
+        rows = upload(rows, chosen.device)
+        chosen = chosen[rows]
+        tokens = (~chosen).long().argsort(dim=1, stable=True)[:, :most]
+        return cls(rows, tokens, chosen.gather(1, tokens), is_full=is_full)
+
+    def put(self, values: Tensor, computed: Tensor) -> Tensor:
+        """Return `values`, (B, T, ...), in which `computed`, (R, r, ...), replaces those of the chosen tokens."""
+        if not self.is_full:
+            computed = torch.where(self.real.unsqueeze(-1), computed, self.take(values))
+        return values.index_put((self.rows.unsqueeze(1), self.tokens), computed)
 
 
 class SpanRunner:
@@ -109,15 +138,24 @@ class SpanRunner:
         self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
         return states
 
-    def run_chosen(self, span: RoutedSpan, states: Tensor, chosen: Tensor) -> Tensor:
-        """Run a span for the chosen tokens, boolean (B, T), and return the states of all, (B, T, D)."""
-        is_graph = _has_fixed_shapes(chosen)  # all tokens run, and are masked
-        selection = None if is_graph else Selection.from_running(chosen)
-        if self._cache is None and selection is None and not is_graph:
-            return self.run_all(span, states)
-        if selection is None:
+    def run_chosen(self, span: RoutedSpan, states: Tensor, chosen: Tensor, counts: Tensor | None) -> Tensor:
+        """Run a span for the chosen tokens, and return the states of all, (B, T, D).
+
+        Args:
+            span: Span.
+            states: States of all tokens, (B, T, D).
+            chosen: Mask of the chosen tokens, boolean (B, T).
+            counts: Number of chosen tokens of each row on the host, int64 (B,); None: the host reads it.
+        """
+        is_graph = has_fixed_shapes(chosen)  # all tokens run, and are masked
+        if is_graph:
             rows, tokens = (torch.arange(size, device=chosen.device) for size in chosen.shape)
-            selection = Selection(rows, tokens.expand(chosen.shape), chosen)
+            selection = ChosenTokens(rows, tokens.expand(chosen.shape), chosen)
+        else:
+            counts = chosen.sum(dim=1).cpu() if counts is None else counts
+            if self._cache is None and int(counts.min()) == chosen.shape[1]:
+                return self.run_all(span, states)
+            selection = ChosenTokens.from_counts(chosen, counts)
         put = partial(_put_everywhere, chosen) if is_graph else selection.put
         has_tokens = bool(selection.tokens.numel())
         if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
@@ -142,7 +180,7 @@ class SpanRunner:
         return put(states, packed)
 
     def _run_packed(
-        self, layer: int, module: int, source: int, packed: Tensor, selection: Selection, mask: Tensor | None
+        self, layer: int, module: int, source: int, packed: Tensor, selection: ChosenTokens, mask: Tensor | None
     ) -> Tensor:
         rows, width = self._real.shape
         options = select_layer_inputs(self._inputs[module], selection, rows, width, mask)
@@ -165,7 +203,7 @@ class SpanRunner:
         keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module])
         self._cache.append(layer, torch.arange(len(states), device=states.device), len(states), keys, values)
 
-    def _append_columns(self, span: RoutedSpan, selection: Selection) -> Tensor:
+    def _append_columns(self, span: RoutedSpan, selection: ChosenTokens) -> Tensor:
         """Return the token of every column that the chosen tokens attend to, int64 (R, K), -1 where there is none."""
         rows, width = self._real.shape
         if self._keys_and_values == "all":
@@ -178,21 +216,21 @@ class SpanRunner:
             return columns[selection.rows]
         return self._cache.append_columns(span.number, span.layers, columns)[selection.rows]
 
-    def _read_columns(self, span: int, selection: Selection) -> Tensor:
+    def _read_columns(self, span: int, selection: ChosenTokens) -> Tensor:
         """Return the token of every column of another span, int64 (R, K)."""
         assert self._cache is not None
         columns = self._cache.columns[span]
         assert columns is not None
         return columns[selection.rows]
 
-    def _build_mask(self, module: int, selection: Selection, columns: Tensor) -> Tensor | None:
+    def _build_mask(self, module: int, selection: ChosenTokens, columns: Tensor) -> Tensor | None:
         """Return the attention mask of the chosen tokens, (R, 1, r, K); None: the layer's own, causal or full.
 
         Places of the rectangle without a chosen token see everything, since attention to nothing is not a number.
         """
         mask = self._inputs[module].get("attention_mask")
         is_packed = self._before == 0 and self._keys_and_values == "selected"
-        if mask is None and is_packed and not _has_fixed_shapes(selection.real) and bool(selection.real.all()):
+        if mask is None and is_packed and selection.is_full:
             return None
         seen = (columns >= 0)[:, None, None, :]
         if mask is None:
@@ -207,7 +245,7 @@ class SpanRunner:
         lowest = torch.finfo(rows.dtype).min
         return rows.masked_fill(~seen, lowest).masked_fill(~selection.real[:, None, :, None], 0.0)
 
-    def _count(self, selection: Selection, columns: int) -> None:
+    def _count(self, selection: ChosenTokens, columns: int) -> None:
         rows, width = selection.tokens.shape
         stored = rows * width  # and with `all`, queries, keys and values of every token once more
         if self._keys_and_values == "all":
@@ -218,7 +256,7 @@ class SpanRunner:
         self.counts.append((rows * width, stored, pairs))
 
 
-def _has_fixed_shapes(chosen: Tensor) -> bool:
+def has_fixed_shapes(chosen: Tensor) -> bool:
     """Return whether no shape may depend on the values of choices, as in a compiled graph and in an estimate."""
     return torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
 

@@ -26,6 +26,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAtte
 
 from adadepth.errors import ConfigError
 from adadepth.models.shared.encoders import select_accepted_inputs
+from adadepth.runtime.devices import fill_values, upload
 from adadepth.runtime.distributed import is_distributed
 
 # Names of the norm between the last layer and the heads.
@@ -70,17 +71,19 @@ class RunningTexts:
             if self.skipped is None:
                 self.states = run_layer(layer, self.states, arguments, options)
             else:
+                self.skipped = self.skipped.cpu()  # the host reads the choices of all layers at once
                 self._run_part(layer, (~self.skipped[:, self.done]).nonzero().squeeze(1))
             self.done += 1
 
     def _run_part(self, layer: nn.Module, rows: Tensor) -> None:
-        """Run the next layer for the texts at some positions, int64, (A',).
+        """Run the next layer for the texts at some positions, int64, (A',), on the host.
 
         With several processes a layer also runs where all texts skip it, for one text whose states stay the same: the
         other processes wait for its gradients.
         """
         if not len(rows) and not is_distributed():
             return
+        rows = upload(rows, self.states.device)
         computed = rows if len(rows) else rows.new_zeros(1)
         part = _select_rows((self.states, *self.inputs[self.done]), computed, len(self.states), {})
         self.states = self.states.index_copy(0, rows, run_layer(layer, *part)[: len(rows)])
@@ -316,4 +319,4 @@ def count_projection_macs(layer: nn.Module) -> int:
 
 def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
     """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
-    return torch.rand(rows, len(probabilities), device=device) < torch.tensor(probabilities, device=device)
+    return torch.rand(rows, len(probabilities), device=device) < fill_values(probabilities, device)

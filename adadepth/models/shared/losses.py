@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.halting.trace import register_trace_part
+from adadepth.runtime.devices import fill_values
 
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
@@ -40,6 +42,7 @@ def refuse_unknown(
         raise TypeError(f"{owner} got unexpected arguments: {', '.join(sorted(unknown))}")
 
 
+@register_trace_part
 @dataclass(frozen=True)
 class LossTerm:
     """One part of the loss before normalisation: sum over targets, number of targets, and weight."""
@@ -67,7 +70,12 @@ def combine_terms(
     """
     counts = {name: term.count for name, term in terms.items()} | dict(num_targets or {})
     if num_items is not None:
-        counts = {name: torch.as_tensor(num_items, device=term.total.device) for name, term in terms.items()}
+        counts = {
+            name: num_items.to(term.total.device)
+            if isinstance(num_items, Tensor)
+            else torch.full((), num_items, device=term.total.device)
+            for name, term in terms.items()
+        }
     parts = {
         # A part without targets has a total of 0; the bound keeps 0 / 0 out, and fractions (a count shared by
         # several processes) intact.
@@ -97,8 +105,7 @@ def target_weights(config: Any, labels: Tensor) -> Tensor:
     weights = getattr(config, "classes_weights", None)
     if weights is None:
         return counted
-    table = torch.tensor(weights, dtype=torch.float32, device=labels.device)
-    return counted * table[labels.clamp(min=0)]
+    return counted * fill_values(weights, labels.device)[labels.clamp(min=0)]
 
 
 def class_loss(config: Any, logits: Tensor, labels: Tensor) -> LossTerm:

@@ -37,6 +37,7 @@ from adadepth.models.shared.steps import (
 from adadepth.models.trm.configuration import TrmConfig
 from adadepth.models.trm.convert import find_published_folder, read_weights
 from adadepth.models.trm.network import Network, init_truncated_normal, rotations
+from adadepth.runtime.devices import has_float64
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def stablemax_log_probabilities(logits: Tensor) -> Tensor:
     This is equation 5 of Prieto et al. 2025 (arXiv 2501.04697). s grows linearly, so that it does not overflow. The
     result is float64 as in the published code, or float32 on devices without float64.
     """
-    precise = logits.float() if logits.device.type == "mps" else logits.double()
+    precise = logits.double() if has_float64(logits.device) else logits.float()
     # Each branch is clamped to its side of 0: the pole of the other would make the gradient NaN.
     scores = torch.where(precise < 0, 1.0 / (1.0 - precise.clamp(max=0.0)), precise.clamp(min=0.0) + 1.0)
     return scores.log() - scores.sum(dim=-1, keepdim=True).log()
@@ -443,7 +444,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
             executed=step * computed.to(updates),
             dense=step * len(updates) * updates.max(),
             adaptive=step * updates.sum(),
-            full=step * len(updates) * updates.new_tensor(trace.max_updates),
+            full=step * len(updates) * updates.new_full((), trace.max_updates),
         )
 
     @property

@@ -30,12 +30,18 @@ from tests.unit.models.adalayers_support import small_mixture
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.looped_support import small as small_looped
 from tests.unit.models.par_xl_support import small_network, small_supernet, words
+from tests.unit.models.routed.routed_support import small as small_double_routed
 
 
 def small_stock(head):
     """A BERT of transformers."""
     config = BertConfig(**{name: value for name, value in SMALL.items() if name != "embedding_size"})
     return head.select_class(config)(config)
+
+
+def small_routed(**fields: Any) -> Any:
+    """A routed language model in float32."""
+    return small_double_routed(**fields).float()
 
 
 TINY_PUZZLES = {
@@ -71,12 +77,45 @@ FURTHER: dict[str, Callable[[], Any]] = {
     "looped drawn": lambda: small_looped(train_loops="drawn"),
     "sampled supernet": lambda: small_supernet(gate_path="sampled"),
     "clustered network": lambda: small_network(cutoffs=[10, 20]),
+    "early exit dropout": lambda: small_early_exit(layer_dropout=0.5),
+    "routed recursions": lambda: small_routed(recursions=4, prelude=1, coda=1, num_hidden_layers=6),
+    "routed layers": lambda: small_routed(capacities=[0.4], gating="update", keys_and_values="all"),
+    "routed depths": lambda: small_routed(recursions=3, prelude=1, coda=1, router="token", balance="bias"),
+    "routed threshold": lambda: small_routed(router="threshold", capacities=[0.4], keys_and_values="all"),
+}
+
+
+# What a training step reads, and how often; docs/guide.md says it to users.
+MASK = 1  # transformers' own look whether a mask hides anything, or positions begin anew
+TARGETS = 1  # which places have one
+READS = {
+    "act pretraining": TARGETS,
+    "albert": MASK,
+    "stock classification": MASK,
+    "stock tagging": MASK,
+    "looped": MASK,
+    "looped text": MASK + TARGETS,
+    "looped gate": MASK + TARGETS,
+    "early exit text": MASK + TARGETS,
+    "looped drawn": MASK + TARGETS + 1,  # the most loops of a text
+    "early exit dropout": MASK + TARGETS + 1,  # which layers each text skips
+    "routed recursions": MASK + TARGETS,
+    "routed layers": MASK + TARGETS,
+    "routed depths": MASK + TARGETS + 1,  # how many tokens of each row chose each depth
+    "routed threshold": MASK + TARGETS,
+    "network": TARGETS,
+    "clustered network": TARGETS + 2,  # which targets each tail has
+    "supernet": TARGETS,
+    "sampled supernet": TARGETS + 1,  # the path
 }
 
 # Models without a graph: a base that is run as it stands is stopped by an exception in a hook, unless its states are
 # kept, features.cache=true; clusters and language models make their losses in parts, whose number the data decide;
 # drawn loops run as often as is drawn.
-NO_GRAPH = {"mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text"}
+NO_GRAPH = {
+    "mixture", "clustered network", "looped text", "looped gate", "looped drawn", "early exit text",
+    "early exit dropout", "routed recursions", "routed layers", "routed depths", "routed threshold",
+}  # fmt: skip
 
 
 def inputs_of(name):
@@ -87,7 +126,7 @@ def inputs_of(name):
         return {"input_ids": torch.ones(2, 9, dtype=torch.long)}
     if name.endswith(("network", "supernet")):
         return {"input_ids": words()}
-    if name.startswith(("looped", "early exit")):
+    if name.startswith(("looped", "early exit", "routed")):
         return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": words() % 20}
@@ -110,6 +149,6 @@ def step_of(name: str) -> dict[str, Any]:
     }
     if name.endswith(("network", "supernet")):
         return batch | {"targets": words}
-    if name.startswith("looped ") or name == "early exit text":  # language models
+    if name.startswith(("looped ", "early exit ", "routed ")):  # language models
         return batch | {"labels": words, "documents": words * 0}
     return batch | targets.get(name, {"labels": torch.zeros(len(first), dtype=torch.long)})

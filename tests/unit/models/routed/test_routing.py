@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 
 import pytest
 import torch
@@ -38,15 +39,22 @@ def split_batch(batch: list[list[tuple[int, bool]]]) -> tuple[Tensor, Tensor]:
 
 @given(CAPACITIES, st.lists(st.integers(0, 30), min_size=1, max_size=5))
 def test_a_part_chooses_its_share_of_the_tokens_and_at_least_one(capacity: object, lengths: list[int]) -> None:
-    real = torch.arange(30) < torch.tensor(lengths).unsqueeze(1)
     expected = [min(max(1, math.floor(capacity * length)), length) for length in lengths]  # type: ignore[operator]
-    assert count_chosen(float(capacity), real).tolist() == expected  # type: ignore[arg-type]
+    assert count_chosen(float(capacity), torch.tensor(lengths)).tolist() == expected  # type: ignore[arg-type]
 
 
 def test_products_just_below_a_whole_number_are_not_rounded_down() -> None:
     assert int(0.29 * 100) == 28
-    assert count_chosen(0.29, torch.ones(1, 100, dtype=torch.bool)).tolist() == [29]
-    assert count_chosen(0.57, torch.ones(1, 100, dtype=torch.bool)).tolist() == [57]
+    assert count_chosen(0.29, torch.tensor([100])).tolist() == [29]
+    assert count_chosen(0.57, torch.tensor([100])).tolist() == [57]
+
+
+@pytest.mark.parametrize("capacity", [0.001, 0.125, 0.3, 1 / 3, 0.57, 2 / 3, 0.7, 1.0])
+def test_long_rows_choose_what_exact_arithmetic_says(capacity: float) -> None:
+    lengths = torch.cat([torch.arange(1, 20_000), torch.tensor([2**19 - 1])])
+    exact = Fraction(capacity).limit_denominator(1000)
+    expected = [max(1, math.floor(exact * length)) for length in lengths.tolist()]
+    assert count_chosen(capacity, lengths).tolist() == expected
 
 
 @given(BATCHES, st.data())
@@ -67,8 +75,8 @@ def test_recursions_are_nested_and_rows_are_independent(
     batch: list[list[tuple[int, bool]]], more: float, less: float
 ) -> None:
     scores, real = split_batch(batch)
-    candidates = select_largest(scores, real, count_chosen(float(max(more, less)), real))
-    counts = count_chosen(float(min(more, less)), real)
+    candidates = select_largest(scores, real, count_chosen(float(max(more, less)), real.sum(dim=1)))
+    counts = count_chosen(float(min(more, less)), real.sum(dim=1))
     chosen = select_largest(-scores, candidates, counts)
     assert not bool((chosen & ~candidates).any())
     assert torch.equal(chosen.sum(dim=1), counts)
@@ -79,8 +87,8 @@ def test_recursions_are_nested_and_rows_are_independent(
 
 def test_a_row_without_tokens_chooses_none_and_has_no_loss() -> None:
     real = torch.tensor([[False, False], [True, False]])
-    assert count_chosen(0.1, real).tolist() == [0, 1]
-    assert select_largest(torch.zeros(2, 2), real, count_chosen(1.0, real)).tolist() == real.tolist()
+    assert count_chosen(0.1, real.sum(dim=1)).tolist() == [0, 1]
+    assert select_largest(torch.zeros(2, 2), real, count_chosen(1.0, real.sum(dim=1))).tolist() == real.tolist()
     logits = torch.tensor([[3.0, 4.0], [2.0, 9.0]])
     assert choice_losses(logits, real, real)[0] == 0
     assert squared_logits(logits, real).tolist() == [0, 4]
