@@ -89,21 +89,19 @@ class LoopReading:
         step: int,
         steps: int,
         running: Tensor,
-        on_host: Tensor | None,
         read: Tensor | None,
         halting: Tensor | None,
         moves: Tensor | None = None,
     ) -> Tensor:
         """Return which tokens or sequences exit after this loop, boolean (K,).
 
-        The rule decides for those that run, by their mask on the CPU, `on_host`; `running` is the mask on the device.
+        The rule decides for the running ones. If their mask is on the CPU, the host does not wait for the device.
         Predictions are computed for a part of the units at a time.
         """
         if isinstance(self.rule, Fixed):
-            return running & (step >= self.rule.k)
-        assert on_host is not None
-        exits = torch.zeros_like(running)
-        numbers = on_host.nonzero().squeeze(1).to(running.device, non_blocking=True)
+            return (running & (step >= self.rule.k)).to(self.real.device)
+        exits = torch.zeros_like(self.real)
+        numbers = running.nonzero().squeeze(1).to(exits.device, non_blocking=True)
         for rows in numbers.split(ROWS) if len(numbers) else ():
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
             signals = (None if values is None else values[rows] for values in (halting, moves))
@@ -149,7 +147,8 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
             continue
         signals = (values[-1].detach() if values else None for values in (halting, moves))
         read = None if reads_exits_only else _read_units(model, run, reading)
-        exits = running if step == last else reading.exits(step, steps, running, on_host, read, *signals)
+        known = running if on_host is None else on_host
+        exits = running if step == last else reading.exits(step, steps, known, read, *signals)
         exits_on_host = on_host if on_host is None or step == last else exits.cpu()  # the host waits here alone
         if read is None:
             if step < last and exits_on_host is not None and not exits_on_host.any():
