@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +86,13 @@ def _line() -> str:
 
 @contextmanager
 def accelerator_autocast() -> Iterator[None]:
-    """Let models ask whether autocast is enabled, which the meta device does not know."""
-    asked = torch.is_autocast_enabled
+    """Let models ask whether autocast is enabled, and disable it, which the meta device does not know."""
+    asked, autocast = torch.is_autocast_enabled, torch.autocast
     torch.is_autocast_enabled = lambda device="cpu": device != ACCELERATOR.type and asked(device)  # type: ignore
+    torch.autocast = lambda device, *args, **options: (  # type: ignore
+        nullcontext() if device == ACCELERATOR.type else autocast(device, *args, **options)
+    )
     try:
         yield
     finally:
-        torch.is_autocast_enabled = asked
+        torch.is_autocast_enabled, torch.autocast = asked, autocast  # type: ignore

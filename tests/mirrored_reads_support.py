@@ -53,15 +53,12 @@ class MirroredReads(HostReads):
         options = dict(kwargs or {})
         tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         on_device = [tensor for tensor in tensors if tensor.device == ACCELERATOR]
-        is_copy = func in (_aten._to_copy.default, _aten.copy_.default)
         if func is _aten._to_copy.default and on_device and options.get("device", ACCELERATOR) != ACCELERATOR:
             self.reads[_line()] += 1
             return func(self._mirror(args[0]), *args[1:], **options)
         if not on_device and torch.device(options.get("device") or "cpu") != ACCELERATOR:
             return func(*args, **options)
-        if is_copy and any(tensor.device != ACCELERATOR for tensor in tensors):
-            self.moves[_line()] += 1
-        elif any(tensor.device != ACCELERATOR and tensor.dim() for tensor in tensors):
+        if any(tensor.device != ACCELERATOR and tensor.dim() for tensor in tensors) and not options.get("non_blocking"):
             self.moves[_line()] += 1
         expected = self._compute(func, args, options)
         if func is _aten._local_scalar_dense.default:

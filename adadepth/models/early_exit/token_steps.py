@@ -40,7 +40,8 @@ _TOKENS_PER_READ = {"cpu": 16, "cuda": 256}
 class _NextStep(NamedTuple):
     """Tokens of the next step: those that run, and those whose keys and values come from frozen states, if any.
 
-    The mask `runs` is (B, W + T), on the CPU. `counts` are the queries, keys and pairs of a layer; see `TokenStepper.computed`.
+    The mask `runs` is (B, W + T), on the CPU. `counts` are the queries, keys and pairs of a layer; see
+    `TokenStepper.computed`.
     """
 
     runs: Tensor

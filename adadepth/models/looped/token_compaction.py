@@ -25,9 +25,7 @@ from adadepth.models.shared.token_cache import Selection, compute_keys_and_value
 _ATTENTION = ("eager", "sdpa")
 
 
-def begin_running(
-    cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None
-) -> Tensor:
+def begin_running(cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None) -> Tensor:
     """Prepare the cache for a forward pass, and return a mask of the tokens that are not padding, boolean (B, T).
 
     The mask is on the CPU: the host plans every loop from it, and no layer waits for the device.
