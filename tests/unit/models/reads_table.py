@@ -76,8 +76,8 @@ class Counts(NamedTuple):
     """Reads of a model.
 
     Attributes:
-        training: Reads of a training step.
-        exit: Reads of each exit of an evaluation or decoding step.
+        training: Reads of a training step beside those of its exits, which most models do not have in training.
+        exit: Reads of each exit.
         decoding: Reads of a decoding step beside those of its exits.
     """
 
@@ -154,28 +154,58 @@ CASES: dict[str, Case] = {
         for source in ("selected", "all")
     },
 }
-COUNTS: dict[str, Counts] = {}
+COUNTS: dict[str, Counts] = {
+    "ACT-ALBERT": Counts(0, 1, 0),
+    "ACT-ALBERT, `execution=ragged`": Counts(2, 1, 0),
+    "ACT-ALBERT, taggers with an exit rule": Counts(0, 1, 0),
+    "PonderALBERT": Counts(0, 3, 0),
+    "multi-exit ALBERT": Counts(0, 3, 0),
+    "TRM": Counts(0, 1, 0),
+    "Adalayers": Counts(0, 0, 0),
+    "ALBERT": Counts(1, 0, 0),
+    "classifiers of transformers": Counts(1, 0, 0),
+    "PAR-XL": Counts(1, 0, 0),
+    "early exits, texts": Counts(1, 1, 0),
+    "early exits, taggers": Counts(2, 1, 0),
+    "early exits, masked words": Counts(2, 1, 0),
+    "early exits, language models": Counts(3, 1, 2),
+    "early exits, `cache_policy=frozen`": Counts(3, 1, 2),
+    "early exits, `exit_heads=own`, `cache_policy=deferred`": Counts(3, 1, 2),
+    "looped, texts": Counts(2, 1, 0),
+    "looped, taggers": Counts(3, 1, 0),
+    "looped, language models": Counts(3, 1, 2),
+    "looped, `cache_policy=frozen`": Counts(3, 1, 2),
+    "looped, `cache_policy=mean`": Counts(3, 1, 2),
+    "looped, `start=drawn`, `cache_policy=last`": Counts(3, 1, 3),
+    "routed, `router=expert`, `keys_and_values=selected`": Counts(4, 1, 2),
+    "routed, `router=expert`, `keys_and_values=all`": Counts(4, 1, 2),
+    "routed, `router=token`, `keys_and_values=selected`": Counts(4, 1, 2),
+    "routed, `router=token`, `keys_and_values=all`": Counts(4, 1, 2),
+}
 
 
 def measure(name: str, layers: int) -> Counts:
     """Count the reads of a model with a number of layers in each exit."""
-    training, evaluation = count_training_reads(name, layers), _count_by_exits(name, layers, decodes=False)
-    decoding = _count_by_exits(name, layers, decodes=True) if CASES[name].decodes else (0, 0)
-    return Counts(training, max(evaluation[0], decoding[0]), decoding[1])
+    training = _split_reads(lambda exits: count_training_reads(name, layers, exits))
+    evaluation = _split_reads(lambda exits: count_reads(name, layers, exits))
+    decoding = (0, 0)
+    if CASES[name].decodes:
+        decoding = _split_reads(lambda exits: count_reads(name, layers, exits, decodes=True))
+    return Counts(training[1], max(training[0], evaluation[0], decoding[0]), decoding[1])
 
 
-def _count_by_exits(name: str, layers: int, *, decodes: bool) -> tuple[int, int]:
-    """Return the reads of an exit and the others of an evaluation or a decoding step; the last exit takes none."""
-    few, many = (count_reads(name, layers, exits, decodes=decodes) for exits in (4, 6))
-    exit = -(-(many - few) // 2)
-    return exit, few - 3 * exit
+def _split_reads(count: Callable[[int], int]) -> tuple[int, int]:
+    """Return the reads of an exit, and all others, from the reads by the number of exits; the last exit takes none."""
+    few, many = count(4), count(6)
+    at_exit = -(-(many - few) // 2)
+    return at_exit, few - 3 * at_exit
 
 
-def count_training_reads(name: str, layers: int) -> int:
-    """Count the reads of a training step."""
+def count_training_reads(name: str, layers: int, exits: int) -> int:
+    """Count the reads of a training step with `layers` layers in each of the exits."""
     case, reads = CASES[name], MirroredReads()
     torch.manual_seed(0)
-    model, inputs = case.build(layers, 4).train(), _make_inputs(name)
+    model, inputs = case.build(layers, exits).train(), _make_inputs(name)
     words = inputs.get("input_ids", torch.zeros(ROWS, 1, dtype=torch.long))
     labels = {"text": words[:, 0] * 0, "token": words * 0, "word": words}[case.labels]
     targets: dict[str, Any] = {"targets" if name == "PAR-XL" else "labels": labels}
@@ -229,13 +259,13 @@ def _make_inputs(name: str) -> dict[str, Tensor]:
 def render_table(counts: dict[str, Counts]) -> str:
     """Return the table as Markdown."""
     lines = ["| model | training step | exit | decoding step |", "|---|---|---|---|"]
-    for name, (training, exit, decoding) in counts.items():
-        lines.append(f"| {name} | {training} | {exit or '–'} | {decoding if CASES[name].decodes else '–'} |")
+    for name, (training, at_exit, decoding) in counts.items():
+        lines.append(f"| {name} | {training} | {at_exit or '–'} | {decoding if CASES[name].decodes else '–'} |")
     return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    measured = {name: measure(name, 2) for name in CASES}
+    measured = {name: measure(name, layers=2) for name in CASES}
     for name, counts in measured.items():
         print(f"    {name!r}: Counts{tuple(counts)},")
     print(render_table(measured))
