@@ -160,6 +160,7 @@ COUNTS: dict[str, Counts] = {
     "ACT-ALBERT, taggers with an exit rule": Counts(0, 1, 0),
     "PonderALBERT": Counts(0, 3, 0),
     "multi-exit ALBERT": Counts(0, 3, 0),
+    "PonderNet's cell": Counts(0, 1, 0),
     "TRM": Counts(0, 1, 0),
     "Adalayers": Counts(0, 0, 0),
     "ALBERT": Counts(1, 0, 0),
