@@ -93,7 +93,7 @@ class ExitDrafter:
         """Run the remaining layers of the pending tokens, and return full-depth logits after each of them, (T, V)."""
         assert self._mask is not None
         empty = self._mask.new_empty(1, 0)
-        nothing = torch.zeros_like(empty, dtype=torch.bool)
+        nothing = torch.zeros(empty.shape, dtype=torch.bool)
         inputs = {"input_ids": empty, "attention_mask": self._mask}
         stepper = TokenStepper(self._model, self.cache, inputs, nothing, nothing)
         first, states = int(stepper.done.min()), stepper.run_waiting()

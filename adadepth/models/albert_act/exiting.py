@@ -165,7 +165,8 @@ class ActStepper:
         return logits, halting_logits(hazard)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep the tokens or sequences at positions `rows`, int64 (A',), and stop all others."""
+        """Keep the tokens or sequences at positions `rows`, int64 (A',), on the CPU, and stop all others."""
+        rows = rows.to(self.device, non_blocking=True)
         self._slots, self._accumulated = self._slots[rows], self._accumulated[rows]
         if self._by_sequence:
             stays = torch.zeros(len(self._valid), dtype=torch.bool, device=rows.device)

@@ -46,7 +46,7 @@ class WaitingTokens:
 
     Attributes:
         states: State of each token after the last exit that it passed, (B, W, D).
-        done: Number of exits that each token passed, int64, (B, W). It is N for padding.
+        done: Number of exits that each token passed, int64 on the CPU, (B, W). It is N for padding.
         positions: Position of each token, int64, (B, W).
     """
 
@@ -56,7 +56,9 @@ class WaitingTokens:
 
     def select(self, rows: Any, columns: Any = slice(None)) -> WaitingTokens:
         """Return the tokens with these indices of rows and columns."""
-        return WaitingTokens(*(values[rows][:, columns] for values in (self.states, self.done, self.positions)))
+        of_host = rows.cpu() if isinstance(rows, Tensor) else rows
+        states, positions = (values[rows][:, columns] for values in (self.states, self.positions))
+        return WaitingTokens(states, self.done[of_host][:, columns], positions)
 
 
 class ExitCache(Cache):
@@ -153,12 +155,12 @@ class ExitCache(Cache):
         """Repeat every text `repeats` times."""
         super().batch_repeat_interleave(repeats)
         if self.waiting is not None:
-            rows = torch.arange(len(self.waiting.done), device=self.waiting.done.device)
+            rows = torch.arange(len(self.waiting.done), device=self.waiting.states.device)
             self._select_waiting(rows.repeat_interleave(repeats))
 
     def _select_waiting(self, rows: Tensor) -> None:
         if self.waiting is not None:
-            self.waiting = self.waiting.select(rows.to(self.waiting.done.device))
+            self.waiting = self.waiting.select(rows.to(self.waiting.states.device))
 
     def bytes_per_token(self) -> int:
         """Return the bytes of keys and values that each token takes. Unused capacity is not counted.

@@ -15,7 +15,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, Cache, GenerationMixin
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import ExitRule, select_predictions
+from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
 from adadepth.models.early_exit.cache import ExitCache, check_policy
 from adadepth.models.early_exit.modeling import EarlyExitOutput
@@ -141,27 +141,29 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
         """
         cache = inputs["past_key_values"]
         words = self.check_words(inputs)
-        real = find_real_tokens(inputs["attention_mask"], words.shape[:2], words.device)
+        real = find_real_tokens(inputs["attention_mask"], words.shape[:2], torch.device("cpu")).cpu()
         columns, units = select_kept_columns(logits_to_keep), real.clone()
         if cache.policy == "deferred" and targets is None:
+            columns = columns.cpu() if isinstance(columns, Tensor) else columns
             units = torch.zeros_like(real)
             units[:, columns] = real[:, columns]
         stepper = TokenStepper(self, cache, inputs, real, units)
-        slots, shape = units.flatten().nonzero().squeeze(1), real.shape
         steps = run_steps(
-            stepper, ReadingRule(rule, self), max_updates=self.max_updates, run_all=False, generator=generator
-        )
+            stepper, ReadingRule(rule, self), max_updates=self.max_updates, run_all=False, generator=generator,
+            exits_only=True,
+        )  # fmt: skip
         stepper.finish()
-        computed = ComputedSteps.from_counts(stepper.counts)
-        chosen = select_predictions(rule, steps.logits, None, steps.exit_steps).to(self.dtype)
-        states, exits = fill_table(chosen, slots, shape), fill_table(steps.exit_steps, slots, shape)
+        computed, shape = ComputedSteps.from_counts(stepper.counts), real.shape
+        slots = units.flatten().nonzero().squeeze(1).to(words.device, non_blocking=True)
+        states = fill_table(steps.logits.to(self.dtype), slots, shape)
+        exits = fill_table(steps.exit_steps, slots, shape)
         execution = Execution(
             len(computed.queries), width=shape[1], computed=computed, memory_length=cache.get_seq_length() - shape[1]
         )
         output = EarlyExitOutput(
             past_key_values=cache,
             exit_steps=exits,
-            trace=DepthTrace("token", exits.float(), units, self.max_updates, execution=execution),
+            trace=DepthTrace("token", exits.float(), exits > 0, self.max_updates, execution=execution),
         )
         return TokenRun([states], exits, execution), output
 

@@ -50,6 +50,7 @@ class ExitStepper:
         self.device = running.states.device
         self.states = [running.states] if states else None
         self._step = 0
+        self._host_slots: Tensor | None = None  # `slots` on the CPU, once a unit has exited
         self._texts = torch.arange(running.states.shape[0], device=self.device)
 
     @property
@@ -73,16 +74,20 @@ class ExitStepper:
         return self._read(self._step, *units), None if self._estimate is None else self._estimate(*units)
 
     def keep(self, rows: Tensor) -> None:
-        """Drop all units but these positions, int64 (A',), and the texts without any."""
+        """Drop all units but these positions, int64 (A',), on the CPU, and the texts without any."""
         if self._running.cache is not None:  # later tokens read all layers
-            self._slots = rows if self._slots is None else self._slots[rows]
+            positions = rows.to(self.device, non_blocking=True)
+            self._slots = positions if self._slots is None else self._slots[positions]
             return
         texts = rows
         if self._slots is not None:
-            slots = self._slots[rows]
+            before = self._slots.cpu() if self._host_slots is None else self._host_slots
+            slots = before[rows]
             texts, numbers = torch.unique(slots // self.width, return_inverse=True)
-            self._slots = numbers * self.width + slots % self.width
+            self._host_slots = numbers * self.width + slots % self.width
+            self._slots = self._host_slots.to(self.device, non_blocking=True)
         if len(texts) < len(self._running.states):
+            texts = texts.to(self.device, non_blocking=True)
             self._running.keep(texts)
             self._texts = self._texts[texts]
 

@@ -13,6 +13,9 @@ exited from their states at the exit.
 A layer runs for a rectangle of texts and tokens. Texts that wait for similar numbers of tokens therefore share a
 rectangle, and the others have one of their own (`group_texts`).
 
+The host knows which units exit, and plans each step from that: masks and counts of tokens are on the CPU, and no layer
+waits for the device.
+
 Shape legend: B texts, W waiting tokens, T new tokens, R texts with running tokens and r columns of the fullest, M
 tokens in the cache, D width, L layers, N exits, K units.
 """
@@ -37,7 +40,8 @@ _TOKENS_PER_READ = {"cpu": 16, "cuda": 256}
 class _NextStep(NamedTuple):
     """Tokens of the next step: those that run, and those whose keys and values come from frozen states, if any.
 
-    The mask `runs` is (B, W + T). `counts` are the queries, keys and pairs of a layer; see `TokenStepper.computed`.
+    The mask `runs` is (B, W + T), on the CPU. `counts` are the queries, keys and pairs of a layer; see
+    `TokenStepper.computed`.
     """
 
     runs: Tensor
@@ -53,12 +57,12 @@ class TokenStepper:
         model: Model in evaluation mode.
         cache: Cache.
         inputs: Arguments of the forward pass; ids or embeddings may have no tokens (T = 0).
-        real: Mask of the new tokens that are not padding, boolean (B, T).
-        units: Mask of the new tokens that are units, boolean (B, T).
+        real: Mask of the new tokens that are not padding, boolean (B, T), on the CPU.
+        units: Mask of the new tokens that are units, boolean (B, T), on the CPU.
 
     Attributes:
         states: Current state of every token, (B, W + T, D).
-        done: Number of exits that each token passed, int64, (B, W + T), N at padding.
+        done: Number of exits that each token passed, int64 on the CPU, (B, W + T), N at padding.
         counts: Number of queries, keys and query-key pairs in a layer of every step so far.
     """
 
@@ -77,7 +81,7 @@ class TokenStepper:
         self._new_real = torch.nn.functional.pad(real, (self._waiting, 0))
         width = self.states.shape[1]
         rows, columns = units.nonzero().unbind(1)
-        self._units = rows * width + self._waiting + columns
+        self._set_units(rows * width + self._waiting + columns)
         self.rows, self._step = len(self._units), 0
         self.counts: list[tuple[int, int, int]] = []
         self._next: _NextStep | None = None
@@ -97,12 +101,17 @@ class TokenStepper:
         runs = self._plan().runs
         self._run_step()
         self.done = torch.where(runs, self._step, self.done)
-        read, gate = self.states.flatten(0, 1)[self._units], self._model.gate
+        read, gate = self.states.flatten(0, 1)[self._device_units], self._model.gate
         return read, None if gate is None else gate(read)
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only the running units at these positions, int64 (A',)."""
-        self._units, self._next = self._units[rows], None
+        """Keep only the running units at these positions, int64 (A',), on the CPU."""
+        self._set_units(self._units[rows])
+        self._next = None
+
+    def _set_units(self, units: Tensor) -> None:
+        """Set the running units: index of each of their tokens in (B, W + T), int64 (A,), on the CPU."""
+        self._units, self._device_units = units, units.to(self.device, non_blocking=True)
 
     def finish(self) -> None:
         """End the forward pass: store its tokens in the cache."""
@@ -114,7 +123,7 @@ class TokenStepper:
 
     def run_waiting(self) -> Tensor:
         """Run all layers of all tokens, and return their states after the last one, (B, W + T, D)."""
-        self._units = torch.arange(self.done.numel(), device=self.device)
+        self._set_units(torch.arange(self.done.numel()))
         self._step = int(self.done.min())
         while self._step < self._model.max_updates:
             self.advance()
@@ -135,8 +144,7 @@ class TokenStepper:
     def _prepare_step(self, runs: Tensor, frozen: Tensor) -> _NextStep:
         """Select the tokens that run and those with frozen states, (B, W + T), and count what they compute."""
         moved, stored = self._make_parts(runs), self._make_parts(frozen)
-        counts = [part.count() for part in moved]
-        queries, pairs = sum(queries for queries, _ in counts), sum(pairs for _, pairs in counts)
+        queries, pairs = sum(part.queries for part in moved), sum(part.pairs for part in moved)
         return _NextStep(runs, moved, stored, (queries, queries + int(frozen.sum()), pairs))
 
     def _make_parts(self, tokens: Tensor) -> list[_Part]:
@@ -187,19 +195,21 @@ def group_texts(counts: Sequence[int], overhead: int) -> list[list[int]]:
 
 
 class _Part:
-    """Some tokens of a stepper: their states and their inputs of each layer."""
+    """Some tokens of a stepper, given by a mask on the CPU, (B, W + T): their states and their inputs of each layer.
+
+    Attributes:
+        queries: Number of queries in a layer.
+        pairs: Number of pairs of them with keys.
+    """
 
     def __init__(self, stepper: TokenStepper, tokens: Tensor) -> None:
-        self._selection = Selection.from_running(tokens)
+        selection = Selection.from_mask(tokens)
+        columns = torch.arange(tokens.shape[1]).expand(tokens.shape) if selection is None else selection.tokens
         self._model, self._cache, self._running = stepper._model, stepper._cache, stepper._running
+        self.queries, self.pairs = columns.numel(), int((columns + 1 + self._cache.target.before).sum())
+        self._selection = None if selection is None else selection.to(stepper.device)
         self._states = stepper.states if self._selection is None else self._selection.take(stepper.states)
         self._selected: dict[int, Any] = {}  # layers share most inputs
-
-    def count(self) -> tuple[int, int]:
-        """Count the queries, and their pairs with keys, in a layer."""
-        rows, width = self._states.shape[:2]
-        columns = torch.arange(width).expand(rows, width) if self._selection is None else self._selection.tokens
-        return columns.numel(), int((columns + 1 + self._cache.target.before).sum())
 
     def run(self, number: int) -> None:
         """Run a layer, counted from 0."""

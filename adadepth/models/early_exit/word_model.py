@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, select_predictions
+from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.early_exit.losses import exit_gate_losses, find_right, token_divergences
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
@@ -158,9 +158,11 @@ class WordModel(EarlyExitModel):
             return TokenRun([states], exits, Execution(rule.k, width=shape[1]), fixed_exit=rule.k)
         slots = real.flatten().nonzero().squeeze(1)
         stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
-        result = run_steps(stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator)
-        chosen = select_predictions(rule, result.logits, None, result.exit_steps).to(running.states)
-        states, exits = fill_table(chosen, slots, shape), fill_table(result.exit_steps, slots, shape)
+        result = run_steps(
+            stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator, exits_only=True
+        )
+        states = fill_table(result.logits.to(running.states), slots, shape)
+        exits = fill_table(result.exit_steps, slots, shape)
         return TokenRun([states], exits, Execution(len(result.rows), width=shape[1], computed=result.computed))
 
     def compute_losses(self, run: TokenRun, targets: Tensor, output: EarlyExitOutput) -> dict[str, LossTerm]:
@@ -200,12 +202,13 @@ class WordModel(EarlyExitModel):
         flat, numbers = states.flatten(0, -2), steps.flatten()
         if fixed_exit is None and not len(self.exits):
             fixed_exit = self.max_updates  # all exits have the same head
-        present = numbers.unique().tolist() if fixed_exit is None else [fixed_exit]
+        on_host = numbers.cpu() if fixed_exit is None else None
+        present = [fixed_exit] if on_host is None else on_host.unique().tolist()
         if len(present) == 1:
             return self.read(present[0], flat).unflatten(0, states.shape[:-1])
         logits = None
         for step in present:
-            rows = (numbers == step).nonzero().squeeze(1)
+            rows = (on_host == step).nonzero().squeeze(1).to(flat.device, non_blocking=True)
             part = self.read(step, flat[rows])
             logits = part.new_zeros(len(flat), part.shape[-1]) if logits is None else logits
             logits = logits.index_copy(0, rows, part)

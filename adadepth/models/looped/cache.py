@@ -129,11 +129,10 @@ class LoopLayer(TokenLayer):
                 for new, shape in zip(both, shapes, strict=True)
             ]
         for total, new in zip(self._accumulated, both, strict=True):
-            if target.picked is None:
+            if (picked := target.picked) is None:
                 total += new
             else:
-                rows, tokens = target.picked.coordinates
-                total[rows, :, tokens] += new.transpose(1, 2)[target.picked.real]
+                total[picked.token_rows, :, picked.token_columns] += picked.flatten(new.transpose(1, 2))
 
 
 class LoopedCache(Cache):

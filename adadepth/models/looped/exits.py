@@ -93,12 +93,13 @@ class LoopReading:
     ) -> Tensor:
         """Return which tokens or sequences exit after this loop, boolean (K,).
 
+        The rule decides for the running ones. If their mask is on the CPU, the host does not wait for the device.
         Predictions are computed for a part of the units at a time.
         """
         if isinstance(self.rule, Fixed):
-            return running & (step >= self.rule.k)
-        exits = torch.zeros_like(running)
-        numbers = running.nonzero().squeeze(1)
+            return (running & (step >= self.rule.k)).to(self.real.device)
+        exits = torch.zeros_like(self.real)
+        numbers = running.nonzero().squeeze(1).to(exits.device, non_blocking=True)
         for rows in numbers.split(ROWS) if len(numbers) else ():
             logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
             signals = (None if values is None else values[rows] for values in (halting, moves))
@@ -124,6 +125,9 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
     reads_moves = reading.moves or STATES in rule.needs
     reading.start(run.state.device)
     running, readings, halting, moves = reading.real.clone(), [], [], []
+    on_host = None if run.running is None else run.running.flatten()  # `running` on the CPU, if shapes depend on it
+    if on_host is None and not isinstance(rule, Fixed):
+        on_host = running.cpu()
     exit_steps, at_exit = torch.zeros_like(running, dtype=torch.int64), None
     first = model.split_state(run.state)[0]
     states, recent = [first], [reading.units(first)] if reads_moves else []
@@ -140,19 +144,23 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
             continue
         signals = (values[-1].detach() if values else None for values in (halting, moves))
         read = None if reads_exits_only else _read_units(model, run, reading)
-        exits = running if step == last else reading.exits(step, steps, running, read, *signals)
+        known = running if on_host is None else on_host
+        exits = running if step == last else reading.exits(step, steps, known, read, *signals)
+        exits_on_host = on_host if on_host is None or step == last else exits.cpu()  # the host waits here alone
         if read is None:
-            if step < last and not exits.any():
+            if step < last and exits_on_host is not None and not exits_on_host.any():
                 continue
             read = _read_units(model, run, reading)
         readings += [read] if reads_all else []
         exit_steps = torch.where(exits, step, exit_steps)
         at_exit = read if at_exit is None else torch.where((running | ~reading.real).unsqueeze(-1), read, at_exit)
         running = running & ~exits
-        if run.running is not None and not reads_all:
-            remove_exited(model, run, exits.view_as(run.running))
-        if not runs_all and not running.any():
-            break
+        if on_host is not None and exits_on_host is not None:
+            if run.running is not None and not reads_all:
+                remove_exited(model, run, exits_on_host.view_as(run.running))
+            on_host = on_host & ~exits_on_host
+            if not runs_all and not on_host.any():
+                break
     assert at_exit is not None
     model.finish(run)
     return LoopResults(

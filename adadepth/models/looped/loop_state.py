@@ -59,9 +59,9 @@ class Looping:
         counts: Number of loops of each row, int64 (B,), if rows train with different numbers, else None.
         fewest: Least of these numbers, if rows train with different numbers, else None.
         kinds: Kind of mask of every layer, if layers have different kinds.
-        running: Mask of the tokens that have not exited, boolean (B, T), if the cache policy stops exited tokens, else
-            None.
-        picked: Tokens that ran the last loop, or None for all tokens.
+        running: Mask of the tokens that have not exited, boolean (B, T) on the CPU, if the cache policy stops exited
+            tokens, else None.
+        picked: The same tokens, or None for all tokens.
         readings: Last head input r of each token, (B, T, D), if `running` is set.
         computed: Number of queries, keys and query-key pairs of every loop, if `running` is set.
     """

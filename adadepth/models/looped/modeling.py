@@ -57,7 +57,7 @@ from adadepth.models.looped.layers import (
 )
 from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors, repeat_changes
 from adadepth.models.looped.loop_state import Layers, Looping, build_part, find_prefix_blocks
-from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running
+from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running, set_running
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
@@ -203,7 +203,7 @@ class LoopedModel(LoopedPreTrainedModel):
         for layer in all_layers if config.base_config is None else ():
             layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
             layer.mlp.up_proj.ends_branch = True  # as in Huginn's code
-        self._drawn: dict[int, Tensor] = {}
+        self._drawn: Tensor | None = None
         self.post_init()
 
     @can_return_tuple
@@ -287,7 +287,7 @@ class LoopedModel(LoopedPreTrainedModel):
         running = None
         if isinstance(cache, LoopedCache):
             attention = self.config._attn_implementation
-            running = begin_running(cache, embedded.shape[:2], loops, attention_mask, attention, embedded.device)
+            running = begin_running(cache, embedded.shape[:2], loops, attention_mask, attention)
         if position_ids is None:
             position_ids = _count_positions(embedded, attention_mask, 0 if cache is None else cache.get_seq_length())
         position_ids = position_ids.expand(embedded.shape[:2])
@@ -299,7 +299,9 @@ class LoopedModel(LoopedPreTrainedModel):
                 masked, embedded, attention_mask, cache, position_ids, block_sequence_ids=prefix
             )
         rotation = self.rotation(embedded, position_ids)
-        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops, running=running)
+        run = Looping(embedded, embedded, None, position_ids, masks, rotation, cache, loops)
+        if running is not None:
+            set_running(run, running)
         run.kinds = self.config.base_config.layer_types if isinstance(masks, dict) else None
         run.embedded = self.prelude(run.embedded, None, run, 0, 0) if len(self.prelude) else run.embedded
         run.state = self.first_state(run, initial_state)
@@ -478,13 +480,23 @@ class LoopedModel(LoopedPreTrainedModel):
         return self._draw_states(run.positions).to(run.embedded)
 
     def _draw_states(self, positions: Tensor) -> Tensor:
-        """Draw a random initial state for every position, (B, T, D), determined by `draw_seed` and the position."""
-        last = int(positions.max()) // _BLOCK
-        for block in range(len(self._drawn), last + 1):
-            generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + block)
-            states = torch.empty(_BLOCK, self.config.hidden_size)
-            self._drawn[block] = _draw_truncated_normal(states, self.config.start_std, generator)
-        return torch.cat([self._drawn[block] for block in range(last + 1)])[positions.cpu()]
+        """Draw a random initial state for every position, (B, T, D), determined by `draw_seed` and the position.
+
+        States are drawn on the CPU, a block of positions at a time, and stay on the device.
+        """
+        table = self._drawn
+        first, last = 0 if table is None else len(table) // _BLOCK, int(positions.max()) // _BLOCK
+        if table is None or table.device != positions.device or first <= last:
+            blocks = [self._draw_block(number).to(positions.device) for number in range(first, last + 1)]
+            earlier = [] if table is None else [table.to(positions.device)]
+            self._drawn = table = torch.cat([*earlier, *blocks])
+        return table[positions]
+
+    def _draw_block(self, number: int) -> Tensor:
+        """Draw the initial states of a block of positions by its number, (positions, D)."""
+        generator = torch.Generator().manual_seed(self.config.draw_seed * 1_000_003 + number)
+        states = torch.empty(_BLOCK, self.config.hidden_size)
+        return _draw_truncated_normal(states, self.config.start_std, generator)
 
 
 _BLOCK = 256  # positions that are drawn at once

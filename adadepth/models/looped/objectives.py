@@ -53,7 +53,7 @@ def mixed_losses(
     states = torch.stack(list(readings), dim=1)
     exits = torch.full_like(targets, len(readings))
     pieces = head(states[:1, 0]).shape[-1] if len(states) else 1
-    rows = count_rows_at_once(pieces * len(readings))
+    rows = count_rows_at_once(pieces * len(readings), targets.device)
     parts = zip(*(values.split(rows) for values in (states, halting, exits, targets)), strict=True)
     losses = [
         nn.functional.cross_entropy(select_predictions(rule, head(read), logits, last), target, reduction="none")

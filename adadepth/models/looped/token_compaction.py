@@ -25,10 +25,10 @@ from adadepth.models.shared.token_cache import Selection, compute_keys_and_value
 _ATTENTION = ("eager", "sdpa")
 
 
-def begin_running(
-    cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None, device: torch.device
-) -> Tensor:
+def begin_running(cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None) -> Tensor:
     """Prepare the cache for a forward pass, and return a mask of the tokens that are not padding, boolean (B, T).
+
+    The mask is on the CPU: the host plans every loop from it, and no layer waits for the device.
 
     Raises:
         ConfigError: If the attention implementation does not support masks for selected tokens.
@@ -38,12 +38,17 @@ def begin_running(
             f"attn_implementation={attention}: cache_policy={cache.policy} needs one of {', '.join(_ATTENTION)}"
         )
     cache.open(shape[0], shape[1], loops)
-    return find_real_tokens(mask, shape, device)
+    return find_real_tokens(mask, shape, torch.device("cpu")).cpu()
+
+
+def set_running(run: Any, running: Tensor) -> None:
+    """Set the tokens that run the next loop, by their mask on the CPU, (B, T)."""
+    selection = Selection.from_mask(running)
+    run.running, run.picked = running, None if selection is None else selection.to(run.state.device)
 
 
 def loop_running(model: Any, run: Any) -> Tensor:
     """Run one more loop of the running tokens, and return the normed states of all tokens, (B, T, D)."""
-    run.picked = Selection.from_running(run.running)
     run.cache.set_loop(run.done + 1, run.picked)
     cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
     seen = 2 * run.cache.target.before + run.running.shape[1] + 1  # twice what a token sees: half of T, and all of M
@@ -72,11 +77,12 @@ def read_running(model: Any, run: Any) -> Tensor:
 
 
 def remove_exited(model: Any, run: Any, exits: Tensor) -> None:
-    """Remove the tokens that exit after the last loop, (B, T), and store their final cache entries."""
-    rows, tokens = (exits & run.running).nonzero().unbind(1)
-    run.running = run.running & ~exits
-    if not len(rows):
+    """Remove the tokens that exit after the last loop, (B, T), on the CPU, and store their final cache entries."""
+    exits = exits & run.running
+    if not bool(exits.any()):
         return
+    set_running(run, run.running & ~exits)
+    rows, tokens = exits.nonzero().T.to(run.state.device, non_blocking=True)
     cache = run.cache
     frozen: list[Any] = [None] * len(cache.core)
     if cache.policy.name == "frozen" and run.done < cache.loops:

@@ -174,6 +174,7 @@ class RnnStepper:
 
     def keep(self, rows: Tensor) -> None:
         """Remove all examples from the batch except the given ones."""
+        rows = rows.to(self.device, non_blocking=True)
         self._driven, self._state = self._driven[rows], self._state[rows]
 
     def admit(self, rows: Tensor) -> None:

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
@@ -90,7 +91,7 @@ class RunningTexts:
 
     def keep(self, rows: Tensor) -> None:
         """Drop all texts but these positions, int64, (A',)."""
-        selected: dict[int, Tensor] = {}  # layers share most inputs
+        selected: dict[int, Any] = {}  # layers share most inputs
         running = len(self.states)
         self.inputs[self.done :] = [
             LayerInputs(*_select_rows(tuple(inputs), rows, running, selected)) for inputs in self.inputs[self.done :]
@@ -105,16 +106,19 @@ def run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], opti
     return updated
 
 
-def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Tensor]) -> Any:
-    """Select rows of all tensors that have one for each of the running texts."""
+def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Any]) -> Any:
+    """Select rows of all tensors and masks of flex attention that have one for each of the running texts."""
     if isinstance(inputs, tuple):
         return tuple(_select_rows(part, rows, running, selected) for part in inputs)
     if isinstance(inputs, dict):
         return {name: _select_rows(part, rows, running, selected) for name, part in inputs.items()}
-    if not isinstance(inputs, Tensor) or inputs.dim() == 0 or len(inputs) != running:
+    if not isinstance(inputs, Tensor | BlockMask) or not inputs.shape or inputs.shape[0] != running:
         return inputs
     if id(inputs) not in selected:
         selected[id(inputs)] = inputs[rows]
+        if isinstance(inputs, BlockMask):
+            mask_mod = inputs.mask_mod
+            selected[id(inputs)].mask_mod = lambda row, head, query, key: mask_mod(rows[row], head, query, key)
     return selected[id(inputs)]
 
 

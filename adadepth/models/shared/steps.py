@@ -130,7 +130,7 @@ class Stepper(Protocol):
         ...
 
     def keep(self, rows: Tensor) -> None:
-        """Remove all rows from the batch except those at the given positions, int64 (A',)."""
+        """Remove all rows from the batch except those at the given positions, int64 (A',), on the CPU."""
         ...
 
 
@@ -150,7 +150,7 @@ class Steps(NamedTuple):
     """Predictions of a batch after every step, as returned by `run_steps`.
 
     The fields are logits, (B, N, C), halting logits, (B, N), exit steps, (B,), and the number and width of computed
-    rows, (I,).
+    rows, (I,). With `exits_only`, logits are (B, C), and there are no halting logits.
 
     Logits are float32, and NaN where a row did not run. For answers of L cells they are (B, N, L, C). `exit_steps`,
     `rows` and `widths` are int64; `rows` and `widths` are on the CPU. `deepest` is the maximum number of steps of a
@@ -205,6 +205,8 @@ def drop_exited_rows(
 ) -> Tensor:
     """Remove the rows that exit after this step, and return the positions of the remaining rows, int64 (A',).
 
+    The positions are on the CPU, so that steppers need not read them from the device.
+
     Args:
         rule: Exit rule.
         running: Cohorts that have just run a step.
@@ -218,13 +220,15 @@ def drop_exited_rows(
         cohort.decide(rule, own_logits, own_halting, max_updates)
         for cohort, own_logits, own_halting in zip(running, _split_by_cohort(logits, sizes), halting, strict=True)
     ]
-    # One synchronisation for all cohorts: the shape of the next step depends on it.
-    stays = torch.cat(exits).logical_not().cpu()
+    if all(cohort.step == max_updates for cohort in running):
+        stays = torch.zeros(sum(sizes), dtype=torch.bool)
+    else:  # one synchronisation for all cohorts: the shape of the next step depends on it
+        stays = torch.cat(exits).logical_not().cpu()
     staying = stays.nonzero().squeeze(1)
     if len(staying) < len(stays):
         for cohort, part in zip(running, _split_by_cohort(stays, sizes), strict=True):
-            cohort.keep(part.nonzero().squeeze(1).to(logits.device))
-    return staying.to(logits.device)
+            cohort.keep(part.nonzero().squeeze(1).to(logits.device, non_blocking=True))
+    return staying
 
 
 def _split_by_cohort(values: Tensor, sizes: list[int]) -> Sequence[Tensor]:
@@ -240,6 +244,7 @@ def run_steps(
     run_all: bool,
     generator: torch.Generator | None = None,
     places: int | None = None,
+    exits_only: bool = False,
 ) -> Steps:
     """Run a model step by step until an exit rule has stopped every row, at most `max_updates` steps.
 
@@ -252,6 +257,8 @@ def run_steps(
         generator: Random generator for stochastic rules.
         places: Number of rows that run at a time, or None for all rows. If it is a number, `stepper` must be a
             `RefillingStepper` that has started this number of rows.
+        exits_only: Whether only the logits at the exit of each row are stored and returned, (B, C), because those of
+            all steps would take too much memory. There are then no halting logits.
 
     Raises:
         ValueError: If `places` is less than 1, or if both `places` and `run_all` are set.
@@ -264,14 +271,19 @@ def run_steps(
     rows = torch.arange(stepper.rows, device=stepper.device)
     waiting = Cohort(rows, rule.start(stepper.rows, stepper.device, generator))
     begun, waiting = waiting.split(stepper.rows if places is None else places)
-    running, results = [begun], []
+    running, results, at_exit = [begun], [], None
     while running:
         width, computed, size = stepper.width, stepper.computed, sum(map(len, running))
         logits, halting_logits = _convert_to_float32(stepper.advance())
         for cohort in running:
             cohort.step += 1
         taken = [(cohort.rows, cohort.step) for cohort in running]
-        results.append(_Result(taken, width, computed, logits, halting_logits))
+        if exits_only:
+            table = logits.new_zeros(stepper.rows, *logits.shape[1:]) if at_exit is None else at_exit
+            at_exit = table.index_copy(0, torch.cat([numbers for numbers, _ in taken]), logits)
+            results.append(_Result(taken, size, width, computed))
+        else:
+            results.append(_Result(taken, size, width, computed, logits, halting_logits))
         staying = drop_exited_rows(rule, running, logits, halting_logits, max_updates)
         running = [cohort for cohort in running if len(cohort)]
         exited = size - len(staying)
@@ -282,17 +294,18 @@ def run_steps(
             admitted, waiting = waiting.split(exited)
             stepper.admit(admitted.rows)
             running.append(admitted)
-    return _write_back(results, stepper.rows, max_updates)
+    return _write_back(results, at_exit, stepper.rows, max_updates)
 
 
 class _Result(NamedTuple):
-    """Predictions of all running rows after one iteration of the loop over steps."""
+    """Rows that ran in one iteration of the loop over steps, and their predictions if those of all steps are stored."""
 
     taken: list[tuple[Tensor, int]]
+    rows: int
     width: int
     computed: tuple[int, int, Tensor | int] | None
-    logits: Tensor
-    halting_logits: Tensor | None
+    logits: Tensor | None = None
+    halting_logits: Tensor | None = None
 
 
 def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torch.Generator | None) -> Steps:
@@ -317,16 +330,23 @@ def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tenso
     return ComputedSteps(queries * constant, keys * constant, every)
 
 
-def _write_back(results: list[_Result], batch: int, max_updates: int) -> Steps:
-    """Collect the predictions of all iterations into tables with one row per example and one column per step."""
+def _write_back(results: list[_Result], at_exit: Tensor | None, batch: int, max_updates: int) -> Steps:
+    """Collect the predictions of all iterations into tables with one row per example and one column per step.
+
+    If only the predictions at the exits are stored, they are the result.
+    """
     taken = [cohort for result in results for cohort in result.taken]
     rows = torch.cat([numbers for numbers, _ in taken])
-    steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
-    logits = _fill_table([result.logits for result in results], rows, steps, (batch, max_updates))
-    halting = [result.halting_logits for result in results if result.halting_logits is not None]
-    halting_logits = _fill_table(halting, rows, steps, (batch, max_updates)) if halting else None
-    exit_steps = torch.bincount(rows, minlength=batch)  # a row exits at its last step
-    counts = torch.tensor([[len(result.logits), result.width] for result in results])
+    exit_steps = torch.zeros(batch, dtype=torch.int64, device=rows.device)
+    exit_steps.index_add_(0, rows, torch.ones_like(rows))  # a row exits at its last step
+    logits, halting_logits = at_exit, None
+    if logits is None:
+        steps = torch.cat([torch.full_like(numbers, step) for numbers, step in taken])
+        halting = [result.halting_logits for result in results if result.halting_logits is not None]
+        shape = (batch, max_updates)
+        logits = _fill_table([result.logits for result in results if result.logits is not None], rows, steps, shape)
+        halting_logits = _fill_table(halting, rows, steps, shape) if halting else None
+    counts = torch.tensor([[result.rows, result.width] for result in results])
     computed = [result.computed for result in results if result.computed is not None]
     of_tokens = ComputedSteps.from_counts(computed) if computed else None
     deepest = max(step for _, step in taken)

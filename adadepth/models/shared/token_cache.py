@@ -41,29 +41,62 @@ class Target:
 class Selection:
     """Subset of the tokens of a batch, such as the running ones, padded to R rows of r columns.
 
-    They are arranged in r columns, the number that the fullest row needs.
+    They are arranged in r columns, the number that the fullest row needs. The host computes all indices once per
+    decision, so no layer waits for the device.
 
     Attributes:
         rows: Indices of the rows, ascending, int64 (R,).
         tokens: Indices of the tokens, ascending in a row, int64 (R, r). Rows with fewer selected tokens are filled with
             unselected tokens.
         real: Whether each of these tokens was selected, boolean (R, r).
+        token_rows: Row index of each of the K selected tokens, int64 (K,). None: all tokens of the batch are selected.
+        token_columns: Token index of each of them, int64 (K,), or None.
+        cells: Index of each selected token among the R r cells, int64 (K,). None: all cells are selected.
+        span: The rows as a slice. None: they are not consecutive.
     """
 
     rows: Tensor
     tokens: Tensor
     real: Tensor
+    token_rows: Tensor | None = None
+    token_columns: Tensor | None = None
+    cells: Tensor | None = None
+    span: slice | None = None
 
     @classmethod
     def from_running(cls, running: Tensor) -> Selection | None:
-        """Select the running tokens by their mask, (B, T), or return None if all tokens run."""
-        counts = running.sum(dim=1)
-        most = int(counts.max())
-        if most == running.shape[1] and bool((counts == most).all()):
+        """Select the running tokens by their mask, (B, T), or return None if all tokens run.
+
+        The indices are on the device of the mask. The host waits for the mask, unless it is on the host.
+        """
+        selection = cls.from_mask(running.cpu())
+        return None if selection is None else selection.to(running.device)
+
+    @classmethod
+    def from_mask(cls, mask: Tensor) -> Selection | None:
+        """Select the tokens of a mask on the host, (B, T), or return None if it has all tokens."""
+        if bool(mask.all()):
             return None
-        rows = counts.nonzero().squeeze(1)
-        tokens = (~running[rows]).long().argsort(dim=1, stable=True)[:, :most]
-        return cls(rows, tokens, torch.arange(most, device=rows.device) < counts[rows].unsqueeze(1))
+        counts = mask.sum(dim=1)
+        rows, most = counts.nonzero().squeeze(1), int(counts.max())
+        tokens = (~mask[rows]).long().argsort(dim=1, stable=True)[:, :most]
+        real = torch.arange(most) < counts[rows].unsqueeze(1)
+        token_rows, token_columns = mask.nonzero().unbind(1)
+        cells = None if len(token_rows) == real.numel() else real.flatten().nonzero().squeeze(1)
+        first, last = (int(rows[0]), int(rows[-1])) if most else (0, -1)
+        span = slice(first, last + 1) if last + 1 - first == len(rows) else None
+        return cls(rows, tokens, real, token_rows, token_columns, cells, span)
+
+    def to(self, device: torch.device) -> Selection:
+        """Return the selection with its indices on a device: one copy for all, for which the host does not wait."""
+        if device.type == "cpu":
+            return self
+        columns = (self.rows, self.tokens, self.real, self.token_rows, self.token_columns, self.cells)
+        parts = [part for part in columns if part is not None]
+        packed = torch.cat([part.flatten().long() for part in parts]).to(device, non_blocking=True)
+        uploaded = packed.split([part.numel() for part in parts])
+        rows, tokens, real, *others = (copy.view_as(part) for copy, part in zip(uploaded, parts, strict=True))
+        return Selection(rows, tokens, real.bool(), *others[:2], *(others[2:] or [None]), self.span)
 
     def take(self, values: Tensor) -> Tensor:
         """Gather the values of the selected tokens, (R, r, ...), from a batch, (B, T, ...)."""
@@ -71,13 +104,14 @@ class Selection:
 
     def put(self, values: Tensor, computed: Tensor) -> Tensor:
         """Return `values`, (B, T, ...), in which `computed`, (R, r, ...), replaces those of the selected tokens."""
-        rows, tokens = self.coordinates
-        return values.index_put((rows, tokens), computed[self.real])
+        if self.token_rows is None or self.token_columns is None:
+            return computed
+        return values.index_put((self.token_rows, self.token_columns), self.flatten(computed))
 
-    @property
-    def coordinates(self) -> tuple[Tensor, Tensor]:
-        """Row index and token index of every selected token, int64 (K,) each."""
-        return self.rows.unsqueeze(1).expand_as(self.tokens)[self.real], self.tokens[self.real]
+    def flatten(self, computed: Tensor) -> Tensor:
+        """Return the values of the selected tokens, (K, ...), from those of all cells, (R, r, ...)."""
+        flat = computed.flatten(0, 1)
+        return flat if self.cells is None else flat[self.cells]
 
 
 _SLACK = 64  # tokens by which a full layer grows at least
@@ -182,21 +216,19 @@ class TokenLayer(CacheLayerMixin):
         """
         target = self._target
         filled = stored[:, :, : target.before + target.new]
-        if target.picked is None or len(target.picked.rows) == target.rows:
+        if target.picked is None:
             return filled
-        first, last = int(target.picked.rows[0]), int(target.picked.rows[-1])
-        if last - first + 1 == len(target.picked.rows):
-            return filled[first : last + 1]
-        return filled.index_select(0, target.picked.rows)
+        span = target.picked.span
+        return filled.index_select(0, target.picked.rows) if span is None else filled[span]
 
 
 def _write(stored: Tensor, new: Tensor, target: Target) -> None:
     """Write the keys or values of the running rows, (R, h, r, d), to the cache, (B, h, capacity, d)."""
-    if target.picked is None:
+    picked = target.picked
+    if picked is None or picked.token_columns is None:
         stored[:, :, target.before : target.before + target.new] = new
     else:
-        rows, tokens = target.picked.coordinates
-        stored[rows, :, target.before + tokens] = new.transpose(1, 2)[target.picked.real]
+        stored[picked.token_rows, :, target.before + picked.token_columns] = picked.flatten(new.transpose(1, 2))
 
 
 class _StopForward(Exception):

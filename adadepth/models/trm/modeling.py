@@ -478,6 +478,7 @@ class TrmStepper:
 
     def keep(self, rows: Tensor) -> None:
         """Remove all puzzles from the batch except the given ones."""
+        rows = rows.to(self.device, non_blocking=True)
         self._embedded = self._embedded[rows]
         self._answer, self._reasoning = self._answer[rows], self._reasoning[rows]
 

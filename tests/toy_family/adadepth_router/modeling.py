@@ -282,7 +282,7 @@ class RouterStepper:
 
     def keep(self, rows: Tensor) -> None:
         """Go on with these of the running tokens."""
-        self._running = self._running[rows]
+        self._running = self._running[rows.to(self.device)]
 
     def probabilities(self) -> Tensor:
         """Of all steps so far."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 from transformers.utils.generic import can_return_tuple
 
-from adadepth.halting.active_set import pack, take
+from adadepth.halting.active_set import ActiveSet, pack, take
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.shared.albert.block import (
     AlbertEmbeddings,
@@ -139,8 +139,9 @@ class AlbertStepper:
         return logits, halting_logits
 
     def keep(self, rows: Tensor) -> None:
-        """Remove all sequences from the batch except those at positions `rows`, int64 (A',)."""
-        self._memory = None if self._memory is None else self._memory[rows]
+        """Remove all sequences from the batch except those at positions `rows`, int64 (A',), on the CPU."""
+        if self._memory is not None:
+            self._memory = self._memory[rows.to(self.device, non_blocking=True)]
         self._running.keep(rows)
 
 
@@ -207,7 +208,7 @@ class PaddedRows:
 
         The call synchronises with the device.
         """
-        width = self.width
+        width, rows = self.width, rows.to(self._state.device, non_blocking=True)
         if self._valid is not None:
             valid = self._valid[rows]
             columns = torch.arange(1, width + 1, device=valid.device)
@@ -242,7 +243,7 @@ class PackedRows:
         self._state = take(state.flatten(0, 1), active.slots)
         if not len(self._state):
             raise ValueError("attention_mask: all sequences are empty")
-        self._align(active.counts, active.widest)
+        self._align(active.counts.cpu())
 
     @property
     def computed(self) -> tuple[int, int, Tensor | int]:
@@ -262,22 +263,26 @@ class PackedRows:
         return self._state[torch.stack([first, second], dim=1)]
 
     def keep(self, rows: Tensor) -> None:
-        """Remove all sequences except those at positions `rows`, int64 (A',). This synchronises with the device."""
-        stays = torch.zeros_like(self._active.counts, dtype=torch.bool).index_fill(0, rows, True)
-        self._state = take(self._state, stays[self._active.rows].nonzero().squeeze(1))
-        counts = self._active.counts[rows]
-        self.width = int(counts.max())
-        self._align(counts, self.width)
+        """Remove all sequences except those at positions `rows`, int64 (A',), on the CPU."""
+        stays = torch.zeros_like(self._counts, dtype=torch.bool).index_fill(0, rows, True)
+        packed = stays.repeat_interleave(self._counts).nonzero().squeeze(1)
+        self._state = take(self._state, packed.to(self._state.device, non_blocking=True))
+        self._align(self._counts[rows])
+        self.width = self._active.shape[1]
 
-    def _align(self, counts: Tensor, widest: int) -> None:
+    def _align(self, counts: Tensor) -> None:
         """Compute the positions and the mask of packed tokens, as if every sequence started in the first column.
 
+        The host plans them, and does not wait for the device.
+
         Args:
-            counts: Number of tokens of every row, int64, (A,).
-            widest: Number of tokens of the longest row.
+            counts: Number of tokens of every row, int64, (A,), on the CPU.
         """
-        valid = torch.arange(widest, device=counts.device) < counts.unsqueeze(1)
-        self._active = pack(valid)
+        self._counts, device = counts, self._state.device
+        valid = torch.arange(int(counts.max())) < counts.unsqueeze(1)
+        slots = valid.flatten().nonzero().squeeze(1).to(device, non_blocking=True)
+        self._active = ActiveSet(slots, (valid.shape[0], valid.shape[1]))
+        valid = valid.to(device, non_blocking=True)
         shaped = self._state.new_empty(*valid.shape, 1)
         self._mask = build_attention_mask(self._config, shaped, valid, training=self._training)
 
