@@ -116,7 +116,7 @@ class WordModel(EarlyExitModel):
         self.draw_skipped_layers(running)
         run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
         output = EarlyExitOutput(
-            past_key_values=running.cache,
+            cache=running.cache,
             hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
             exit_steps=run.exit_steps,
             halting_logits=None if run.gates is None else run.gates.detach(),

@@ -77,7 +77,7 @@ def resolve_cache(
         return make_cache()
     has = str(getattr(cache, "policy", "all"))
     if policy != has:
-        raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
+        raise ConfigError(f"cache_policy={policy}: the cache is a {type(cache).__name__} of policy {has}")
     return cache
 
 

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import CacheLayerMixin
 
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+
 
 @dataclass
 class Target:
@@ -234,7 +236,7 @@ def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **
     """
     recorder = _KeyValueRecorder()
     try:
-        layer(states, *arguments, **{**options, "past_key_values": recorder})
+        layer(states, *arguments, **{**options, CACHE_ARGUMENT: recorder})
     except _StopForward:
         return recorder.recorded
     raise AssertionError("the layer did not cache keys and values")
