@@ -1,6 +1,6 @@
-"""Private members of other libraries that the package uses: one list, with the test that fails if one goes away.
+"""Private members of other libraries that the package uses: `private_members.toml` is the list of them.
 
-Any release may change a private member without notice. Those with a public equivalent are not in the list.
+Any release may change a private member without notice, so the list names a test for each that fails without it.
 """
 
 from __future__ import annotations
@@ -8,6 +8,8 @@ from __future__ import annotations
 import ast
 import inspect
 import pkgutil
+import sys
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from importlib import import_module
@@ -18,20 +20,32 @@ import pytest
 
 from tests.sources_support import PLUGINS, ROOT, SOURCES, get_module_name, list_imports, list_nodes, parse_source
 
-PROJECT = ("adadepth", "hydra_plugins")
-LIBRARIES = ("accelerate", "datasets", "hydra", "omegaconf", "peft", "pytorch_optimizer", "torch", "transformers", "wandb")
-DOCUMENTED = {"_asdict", "_fields", "_replace", "_exit", "_root_"}  # of named tuples, `os`, and resolvers of OmegaConf
+LIBRARIES = (
+    "accelerate",
+    "datasets",
+    "hydra",
+    "omegaconf",
+    "peft",
+    "pytorch_optimizer",
+    "torch",
+    "transformers",
+    "wandb",
+)
+DOCUMENTED = {"_asdict", "_exit", "_fields", "_replace"}  # of named tuples and `os`
 
 
 class Private(NamedTuple):
     """A private member, the files that use it, and a test that fails without it."""
 
     member: str
-    files: tuple[str, ...]
+    files: list[str]
     test: str
 
 
-MEMBERS: list[Private] = []
+MEMBERS = [
+    Private(member, **entry)
+    for member, entry in tomllib.loads((ROOT / "tests/unit/private_members.toml").read_text("utf-8")).items()
+]
 
 
 def is_private(name: str) -> bool:
@@ -42,11 +56,12 @@ def is_private(name: str) -> bool:
 def list_members(kind: type) -> frozenset[str]:
     """Return the names of a class, and of what it declares or assigns on `self`, without its bases."""
     names = {*vars(kind), *inspect.get_annotations(kind)}
-    try:
-        nodes = ast.walk(ast.parse(inspect.cleandoc("\n" + inspect.getsource(kind))))
-    except (OSError, TypeError):  # of a compiled class
-        return frozenset(names)
-    return frozenset(names | {node.attr for node in nodes if is_own_store(node)})
+    file = getattr(sys.modules[kind.__module__], "__file__", None) or ""
+    if file.endswith(".py"):
+        for node in parse_source(Path(file)).body:
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                names |= {part.attr for part in ast.walk(node) if is_own_store(part)}
+    return frozenset(names)
 
 
 def is_own_store(node: ast.AST) -> bool:
@@ -77,8 +92,10 @@ def find_class(path: Path, name: str) -> type | None:
     return kind if isinstance(kind, type) else None
 
 
-def find_in_classes(path: Path) -> Iterator[str]:
-    """Yield the private names that the classes of a file use or override of their bases in other libraries."""
+@cache
+def find_in_classes(path: Path) -> frozenset[str]:
+    """Return the private names that the classes of a file use or override of their bases in other libraries."""
+    names: set[str] = set()
     for node in parse_source(path).body:
         if not isinstance(node, ast.ClassDef):
             continue
@@ -86,7 +103,8 @@ def find_in_classes(path: Path) -> Iterator[str]:
         used |= {name for part in node.body for name in list_defined(part)}
         used = {name for name in used if is_private(name)}
         if used and (kind := find_class(path, node.name)) is not None:
-            yield from used & list_inherited(kind)
+            names |= used & list_inherited(kind)
+    return frozenset(names)
 
 
 def refers_to_class(node: ast.AST) -> bool:
@@ -119,22 +137,18 @@ def list_project_names() -> frozenset[str]:
 
 
 @cache
-def list_all_inherited() -> frozenset[str]:
-    """Return the private names that classes of the package inherit from other libraries."""
-    names: set[str] = set()
-    for path in (*SOURCES, *PLUGINS):
-        for node in parse_source(path).body:
-            if isinstance(node, ast.ClassDef) and node.bases and (kind := find_class(path, node.name)) is not None:
-                names |= list_inherited(kind)
-    return frozenset(names)
+def list_names_in_strings() -> frozenset[str]:
+    """Return the private names of the classes in the list, which `getattr` may ask for."""
+    owners = {get_owner(entry.member) for entry in MEMBERS}
+    return frozenset(name for owner in owners if isinstance(owner, type) for name in list_inherited(owner))
 
 
-def find_anywhere(nodes: Iterator[ast.AST], project_names: frozenset[str], inherited: frozenset[str]) -> Iterator[str]:
-    """Yield the private names that expressions use of other libraries: as attributes, or in strings as for `getattr`."""
+def find_anywhere(nodes: Iterator[ast.AST], project_names: frozenset[str], in_strings: frozenset[str]) -> Iterator[str]:
+    """Yield the private names that expressions use of other libraries: as attributes or in strings."""
     for node in nodes:
         if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in project_names | DOCUMENTED:
             yield node.attr
-        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in inherited:
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value in in_strings:
             yield node.value
 
 
@@ -149,13 +163,56 @@ def find_imported(imports: Iterator[tuple[str, str]]) -> Iterator[str]:
 def find_members() -> set[tuple[str, str]]:
     """Return the name of every private member that the package uses, each with every file."""
     paths, project_names = (*SOURCES, *PLUGINS), list_project_names()
-    inherited = list_all_inherited()
     members = set()
     for path in paths:
         names = [
             *find_in_classes(path),
-            *find_anywhere(iter(list_nodes(path)), project_names, inherited),
+            *find_anywhere(iter(list_nodes(path)), project_names, list_names_in_strings()),
             *find_imported(iter(list_imports(path))),
         ]
         members |= {(name, path.relative_to(ROOT).as_posix()) for name in names}
     return members
+
+
+def get_owner(member: str) -> Any:
+    """Return the class or module of a member."""
+    return pkgutil.resolve_name(member.rpartition(".")[0])
+
+
+def get_leaf(member: str) -> str:
+    return member.rpartition(".")[2]
+
+
+def test_the_list_is_complete_and_every_entry_is_used() -> None:
+    listed = {(get_leaf(entry.member), file) for entry in MEMBERS for file in entry.files}
+    used = find_members()
+    assert used - listed == set()
+    assert listed - used == set()
+    leaves = [get_leaf(entry.member) for entry in MEMBERS]
+    assert len(leaves) == len(set(leaves))
+
+
+@pytest.mark.parametrize("member", [entry.member for entry in MEMBERS])
+def test_a_member_is_where_the_list_says(member: str) -> None:
+    kind, name = get_owner(member), get_leaf(member)
+    if isinstance(kind, type):
+        assert any(name in list_members(base) for base in kind.__mro__)
+    else:
+        assert hasattr(kind, name)
+
+
+@pytest.mark.parametrize("test", sorted({entry.test for entry in MEMBERS}))
+def test_the_test_that_guards_a_member_exists(test: str) -> None:
+    file, _, name = test.partition("::")
+    assert name in {node.name for node in parse_source(ROOT / file).body if isinstance(node, ast.FunctionDef)}
+
+
+def test_a_private_use_is_seen() -> None:
+    source = "import torch\ntorch._foreach_norm\ngetattr(model, '_tied_weights_keys')\nself._ours\npoint._asdict()"
+    nodes = ast.walk(ast.parse(source))
+    assert {*find_anywhere(nodes, frozenset({"_ours"}), list_names_in_strings())} == {
+        "_foreach_norm",
+        "_tied_weights_keys",
+    }
+    imports = [("hydra._internal.utils.get_args_parser", "run"), ("adadepth._x.y", "run"), ("torch.nn", "run")]
+    assert [*find_imported(iter(imports))] == ["_internal"]
