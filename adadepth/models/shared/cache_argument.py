@@ -21,19 +21,19 @@ _NAMES = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parame
 CACHE_ARGUMENT = "cache" if "cache" in _NAMES else FORMER_NAME
 
 
-def accept_former_name(forward: Callable[..., Any]) -> Callable[..., Any]:
-    """Let callers of a forward method also pass its `cache` as `past_key_values`.
+def accept_former_name(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let callers of a method of a model also pass its `cache` as `past_key_values`.
 
     Raises:
         ConfigError: If a call passes a cache by both names.
     """
 
-    @wraps(forward)
-    def forward_with_cache(*args: Any, **kwargs: Any) -> Any:
+    @wraps(method)
+    def call_with_cache(*args: Any, **kwargs: Any) -> Any:
         if (former := kwargs.pop(FORMER_NAME, None)) is not None:
             if kwargs.get("cache") is not None:
                 raise ConfigError("cache and past_key_values: are two names of one argument; pass one of them")
             kwargs["cache"] = former
-        return forward(*args, **kwargs)
+        return method(*args, **kwargs)
 
-    return forward_with_cache
+    return call_with_cache

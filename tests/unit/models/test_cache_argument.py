@@ -44,6 +44,14 @@ def test_a_cache_has_one_name_in_a_call() -> None:
         model(IDS, cache=cache, past_key_values=cache)
 
 
+@pytest.mark.parametrize("argument", ["cache", FORMER_NAME])
+def test_generation_takes_a_cache_by_both_names(argument: str) -> None:
+    model, options = small_looped().eval(), {"max_new_tokens": 3, "min_new_tokens": 3, "do_sample": False}
+    cache = model(IDS[:, :5], use_cache=True).cache
+    assert torch.equal(model.generate(IDS, **{argument: cache}, **options), model.generate(IDS, **options))
+    assert cache.get_seq_length() == IDS.shape[1] + 2
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_generation_computes_a_token_once(name: str) -> None:
     model, widths = MODELS[name]().eval(), []
