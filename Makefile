@@ -27,7 +27,7 @@ MAZES ?=
 SPELLED := README.md CHANGELOG.md docs configs adadepth hydra_plugins benchmarks examples
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo demos test test-slow test-tutorials test-next model-tests test-gpu test-fake-cuda gpu space docs figures lint format bench lock lock-check clean
+.PHONY: help install demo demos test test-slow test-tutorials test-next test-lowest model-tests test-gpu test-fake-cuda gpu space docs figures lint format bench lock lock-check clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-11s %s\n", $$1, $$2 }'
@@ -68,6 +68,9 @@ test-tutorials: $(READY_FOR_MORE) ## Execute the notebooks of docs/tutorials
 
 test-next: ## Run the quick tests with the newest transformers and torch, in .venv-next: ARGS="--pre --only transformers"
 	@$(PYTHON) .ci/next.py --workers $(WORKERS) $(ARGS)
+
+test-lowest: ## Run the quick tests with the lowest versions that pyproject.toml admits, in .venv-lowest
+	@$(PYTHON) .ci/next.py --lowest --workers $(WORKERS) $(if $(ARGS),-- $(ARGS))
 
 model-tests: $(MODEL_TESTS)/.ready ## Fetch transformers' own model tests, which test-slow runs on the families
 
@@ -131,5 +134,5 @@ lock-check: ## Check that poetry.lock belongs to pyproject.toml (offline)
 	@$(PYTHON) .ci/lock.py check
 
 clean: ## Remove the environment and the caches; keep outputs/
-	rm -rf $(VENV) .venv-next $(CUDA_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
+	rm -rf $(VENV) .venv-lowest .venv-next $(CUDA_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

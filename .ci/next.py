@@ -2,6 +2,8 @@
 
 `next.py [--pre] [--only transformers] [-- pytest's arguments]`. The environment is `.venv-next`, made by the first run
 and brought up to date by every later one. The project's own bounds do not hold there: they are what is asked about.
+
+`next.py --lowest [-- pytest's arguments]` runs them with the lowest versions that the bounds admit, in `.venv-lowest`.
 """
 
 from __future__ import annotations
@@ -11,39 +13,60 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-VENV = ROOT / ".venv-next"
-PYTHON = VENV / "bin" / "python"
 EXTRAS = "dev,minilm,optuna,parallel,slurm,tensorboard"  # those of `make test`
 PACKAGES = ("transformers", "torch", "accelerate")
 _MOST_LINES, _LONGEST = 12, 160
 
 
-def install(packages: Sequence[str], *, prereleases: bool) -> None:
-    """Install the project with its locked versions, then the newest of some packages.
+def make_environment(venv: Path, constraints: bytes) -> None:
+    """Make an environment with the project in it, unless there is one.
 
     Args:
-        packages: Names of what is brought up to date; the others stay as they are.
-        prereleases: Whether pre-releases count.
+        venv: Folder of the environment.
+        constraints: Constraints of pip on the versions.
     """
-    pip = (str(PYTHON), "-m", "pip", "install", "-qq", "--disable-pip-version-check")
-    if not PYTHON.is_file():
-        subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-        constraints = VENV / "constraints.txt"
-        lock = [sys.executable, ROOT / ".ci" / "lock.py", "constraints"]
-        constraints.write_bytes(subprocess.run(lock, check=True, capture_output=True).stdout)
-        subprocess.run([*pip, "-c", constraints, "-e", f"{ROOT}[{EXTRAS}]"], check=True)
-    subprocess.run([*pip, "--upgrade", *(["--pre"] if prereleases else []), *packages], check=True)
+    if not (venv / "bin" / "python").is_file():
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    path = venv / "constraints.txt"
+    if not path.is_file() or path.read_bytes() != constraints:
+        path.write_bytes(constraints)
+        subprocess.run([*pip_install(venv), "-c", path, "-e", f"{ROOT}[{EXTRAS}]"], check=True)
 
 
-def read_versions() -> dict[str, str]:
-    """Return the versions in the environment, by name."""
+def pip_install(venv: Path) -> tuple[str, ...]:
+    """Return the command that installs packages into an environment."""
+    return (str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check")
+
+
+def read_lock() -> bytes:
+    """Return the locked versions as constraints of pip."""
+    command = [sys.executable, ROOT / ".ci" / "lock.py", "constraints"]
+    return subprocess.run(command, check=True, capture_output=True).stdout
+
+
+def read_lowest() -> bytes:
+    """Return the lowest versions that the project's bounds admit, as constraints of pip.
+
+    A bound like 2.11 stands for the last release of 2.11. Tools of development have no lowest version.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [project["optional-dependencies"][name] for name in EXTRAS.split(",") if name != "dev"]
+    bounds = [re.findall(r"^([\w-]+)>=([\d.]+)", text)[0] for text in sum(extras, project["dependencies"])]
+    lines = (f"{name}=={lowest}{'.*' if lowest.count('.') < 2 else ''}\n" for name, lowest in bounds)
+    return "".join(lines).encode()
+
+
+def read_versions(venv: Path) -> dict[str, str]:
+    """Return the versions in an environment, by name."""
     code = f"from importlib.metadata import version\nfor name in {PACKAGES}: print(name, version(name))"
-    lines = subprocess.run([PYTHON, "-c", code], check=True, capture_output=True, text=True).stdout.splitlines()
+    command = [venv / "bin" / "python", "-c", code]
+    lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
     return dict(line.split() for line in lines)
 
 
@@ -83,18 +106,24 @@ def describe_versions(locked: Mapping[str, str], installed: Mapping[str, str]) -
 def main(arguments: Sequence[str]) -> int:
     """Install, test, and summarise; return pytest's exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--lowest", action="store_true", help="the lowest versions that the bounds admit")
     parser.add_argument("--pre", action="store_true", help="pre-releases, too")
     parser.add_argument("--only", nargs="+", choices=PACKAGES, default=PACKAGES, help="leave the others as locked")
     parser.add_argument("--workers", default="2", help="test processes")
     parser.add_argument("tests", nargs="*", help="arguments of pytest")
     options = parser.parse_args(arguments)
-    install(options.only, prereleases=options.pre)
-    results = VENV / "results.xml"
+    venv = ROOT / (".venv-lowest" if options.lowest else ".venv-next")
+    make_environment(venv, read_lowest() if options.lowest else read_lock())
+    if not options.lowest:
+        newest = ["--upgrade", *(["--pre"] if options.pre else []), *options.only]
+        subprocess.run([*pip_install(venv), *newest], check=True)
+    results = venv / "results.xml"
     results.unlink(missing_ok=True)
     parallel = ("-n", options.workers, "--dist", "worksteal")
-    command = [PYTHON, "-m", "pytest", "-q", "--tb=no", *parallel, f"--junitxml={results}", *options.tests]
+    tests = ["-m", "pytest", "-q", "--tb=no", *parallel, f"--junitxml={results}", *options.tests]
+    command = [venv / "bin" / "python", *tests]
     status = subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False).returncode
-    print(describe_versions(read_locked(), read_versions()))
+    print(describe_versions(read_locked(), read_versions(venv)))
     if results.is_file():
         print(*summarise(results), sep="\n")
     else:

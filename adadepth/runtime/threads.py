@@ -30,12 +30,12 @@ class ProcessorTimes(NamedTuple):
     Attributes:
         wall: Time of the clock.
         busy: Time that the processors allowed to this process have spent on any process, or that a host took from them.
-        own: Time that this process and its finished children have computed.
+        computed: Time that this process and its finished children have computed.
     """
 
     wall: float
     busy: float
-    own: float
+    computed: float
 
 
 class ThreadLimit(NamedTuple):
@@ -65,8 +65,8 @@ def read_processor_times() -> ProcessorTimes | None:
     fields = (line.split() for line in lines if line.startswith("cpu"))
     # user, nice, system, idle, iowait, irq, softirq, steal; the guests after them are counted in user and nice
     ticks = sum(sum(map(int, values[:3] + values[5:8])) for name, *values in fields if name in allowed)
-    own = os.times()
-    return ProcessorTimes(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), sum(own[:4]))
+    spent = os.times()
+    return ProcessorTimes(time.monotonic(), ticks / os.sysconf("SC_CLK_TCK"), sum(spent[:4]))
 
 
 _last_times = read_processor_times()
@@ -99,7 +99,7 @@ def measure_other_load() -> float:
     time.sleep(max(0.0, begun.wall + _WINDOW_S - time.monotonic()))
     _last_times = now = read_processor_times()
     assert now is not None, "/proc was there before"
-    return max(0.0, (now.busy - begun.busy) - (now.own - begun.own)) / (now.wall - begun.wall)
+    return max(0.0, (now.busy - begun.busy) - (now.computed - begun.computed)) / (now.wall - begun.wall)
 
 
 def limit_threads(requested: int | None, recorded: int | None = None) -> None:

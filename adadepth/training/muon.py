@@ -70,7 +70,7 @@ def find_hidden_matrices(model: Any) -> list[Tensor]:
         if isinstance(module, nn.Embedding) or name in heads
         for weight in module.parameters()
     }
-    weights = [module._parameters.get("weight") for module in model.modules()]
+    weights = [dict(module.named_parameters(recurse=False)).get("weight") for module in model.modules()]
     return [
         weight
         for weight in weights

@@ -91,6 +91,7 @@ EXCEPTIONS = {
     "models/early_exit/classifiers.py": {"EarlyExitForTokenClassification._find_slots": _TARGETS},
     "models/early_exit/masked_lm.py": {"EarlyExitForMaskedLM.forward": _TARGETS},
     "models/early_exit/modeling.py": {"EarlyExitModel.price": _COUNTS},
+    "models/early_exit/stepping.py": {"ExitStepper.keep": _EXITS},
     "models/early_exit/token_steps.py": {"*": _EXITS},
     "models/early_exit/word_model.py": {"*": _TARGETS},
     "models/looped/cache.py": {"*": _EXITS},
@@ -145,7 +146,7 @@ EXCEPTIONS = {
     "training/profiling.py": {"Stopwatch.tokens_per_second": _ONCE},
     "training/slot_training.py": {"TrainingSlots.logs": _ONCE},
     "training/stored_states.py": {"*": _ONCE},
-    "training/trainer.py": {"DepthTrainer.get_eval_dataloader": _HOST},
+    "training/trainer.py": {"DepthTrainer.get_eval_dataloader": _HOST, "DepthTrainer.prepare_batch": _HOST},
 }
 
 

@@ -28,3 +28,11 @@ def test_errors_are_counted_and_the_commonest_comes_first(tmp_path: Path, monkey
 
 def test_the_locked_versions_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(load_script(".ci/next.py", monkeypatch).read_locked()) == {"transformers", "torch", "accelerate"}
+
+
+def test_the_lowest_versions_are_those_of_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = load_script(".ci/next.py", monkeypatch).read_lowest().decode().splitlines()
+    assert "torch==2.11.*" in lines
+    assert "hydra-core==1.3.6" in lines
+    assert "optuna==4.5.*" in lines
+    assert not [line for line in lines if line.startswith(("pytest", "mypy"))]

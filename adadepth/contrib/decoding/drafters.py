@@ -24,6 +24,7 @@ from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.looped.exits import LoopReading
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_state import Looping
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 
 
 class Drafter(Protocol):
@@ -115,7 +116,7 @@ class ExitDrafter:
         assert self._mask is not None
         positions = (self._mask.long().cumsum(dim=1) - 1).clamp(min=0)[:, past : past + ids.shape[1]]
         return {
-            "input_ids": ids, "attention_mask": self._mask, "position_ids": positions, "past_key_values": self.cache,
+            "input_ids": ids, "attention_mask": self._mask, "position_ids": positions, CACHE_ARGUMENT: self.cache,
         }  # fmt: skip
 
     def _count(self, queries: list[int], first: int = 0) -> None:

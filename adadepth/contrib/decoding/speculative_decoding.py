@@ -32,6 +32,7 @@ from adadepth.halting.exit_rules import STATES, ExitRule
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.looped.heads import LoopedForCausalLM
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 
 
 @dataclass
@@ -87,7 +88,7 @@ def self_speculation(
         draft_rule: Rule that decides at which loop or exit a drafted token exits. A token that exits at the last one
             needs no verification.
         draft_tokens: Number k of tokens that are drafted before a verification.
-        **model_kwargs: attention_mask, past_key_values and num_loops.
+        **model_kwargs: attention_mask, cache and num_loops.
 
     Returns:
         Tokens (1, T + new), or a `SpeculativeOutput` with `return_dict_in_generate`.
@@ -119,7 +120,7 @@ def self_speculation(
         sequences=ids,
         scores=scores if generation_config.output_scores else None,
         logits=logits if generation_config.output_logits else None,
-        past_key_values=drafter.cache,
+        **{CACHE_ARGUMENT: drafter.cache},
         drafted=drafted,
         accepted=accepted,
         core_passes=drafter.core_passes,
@@ -131,7 +132,7 @@ def _prepare_drafting(
     model: LoopedForCausalLM | EarlyExitForCausalLM, draft_rule: str | ExitRule, options: dict[str, Any]
 ) -> tuple[ExitRule, Drafter]:
     """Return the exit rule that ends the drafting of each token, and the drafter for the type of the model."""
-    cache, mask = options["past_key_values"], options.get("attention_mask")
+    cache, mask = options[CACHE_ARGUMENT], options.get("attention_mask")
     if isinstance(model, EarlyExitForCausalLM):
         exit_cache = cache if isinstance(cache, ExitCache) else ExitCache(model.config.num_hidden_layers, "deferred")
         return model.resolve_rule(draft_rule), ExitDrafter(model, exit_cache, mask)
@@ -160,7 +161,7 @@ def _check(
         )
     if draft_tokens < 1:
         raise ConfigError(f"draft_tokens={draft_tokens}: must be at least 1")
-    cache = options.get("past_key_values")
+    cache = options.get(CACHE_ARGUMENT)
     if isinstance(model, EarlyExitForCausalLM):
         is_usable = isinstance(cache, DynamicCache) and not cache.get_seq_length()
         if not is_usable and not (isinstance(cache, ExitCache) and cache.policy == "deferred"):

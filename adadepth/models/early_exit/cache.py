@@ -94,7 +94,7 @@ class ExitCache(Cache):
         """
         first = self._layers[0]
         if first.is_initialized and len(first.keys) != rows:
-            raise ConfigError(f"past_key_values: has {len(first.keys)} texts, but the call has {rows}")
+            raise ConfigError(f"cache: has {len(first.keys)} texts, but the call has {rows}")
         waiting = 0 if self.waiting is None else self.waiting.done.shape[1]
         target = self.target
         target.before, target.new, target.rows, target.picked = (

@@ -22,6 +22,7 @@ from adadepth.models.early_exit.modeling import EarlyExitOutput
 from adadepth.models.early_exit.stepping import ReadingRule, fill_table
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, mask_by_documents, select_kept_columns
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
@@ -36,13 +37,14 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
     accepts_loss_kwargs = True
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -62,7 +64,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             input_ids: (B, T).
             attention_mask: 1 at real tokens, those in the cache included, (B, M + T).
             position_ids: (B, T) or (1, T); None: as the network counts them.
-            past_key_values: Keys and values of earlier tokens.
+            cache: Keys and values of earlier tokens.
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
             use_cache: Whether to make a cache; None: only if the call names a policy.
@@ -77,7 +79,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             documents: Number of each token's document, (B, T), for rows of several documents, padding as one more. A
                 token sees its own document alone. Labels at the first token of a document must be negative.
             cache_policy: Policy of the cache, which says whether tokens that exit save computation; see
-                `adadepth.models.early_exit.cache`. None: that of `past_key_values`, or else of the configuration.
+                `adadepth.models.early_exit.cache`. None: that of `cache`, or else of the configuration.
             options: See `LossOptions`.
 
         Raises:
@@ -90,10 +92,10 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             targets = causal_targets(labels)
         inputs: dict[str, Any] = {
             "input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
-            "past_key_values": self._resolve_cache(past_key_values, use_cache, cache_policy),
+            CACHE_ARGUMENT: self._resolve_cache(cache, use_cache, cache_policy),
             "inputs_embeds": inputs_embeds,
         }  # fmt: skip
-        cache = inputs["past_key_values"]
+        cache = inputs[CACHE_ARGUMENT]
         uses_cache = cache is not None or bool(use_cache) or cache_policy is not None
         if documents is not None:
             inputs |= mask_by_documents(documents, position_ids, uses_cache)
@@ -139,7 +141,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
 
         The rule decides at the tokens whose predictions are returned, and with the policy `frozen` at all of them.
         """
-        cache = inputs["past_key_values"]
+        cache = inputs[CACHE_ARGUMENT]
         words = self.check_words(inputs)
         real = find_real_tokens(inputs["attention_mask"], words.shape[:2], torch.device("cpu")).cpu()
         columns, units = select_kept_columns(logits_to_keep), real.clone()
@@ -161,7 +163,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             len(computed.queries), width=shape[1], computed=computed, memory_length=cache.get_seq_length() - shape[1]
         )
         output = EarlyExitOutput(
-            past_key_values=cache,
+            cache=cache,
             exit_steps=exits,
             trace=DepthTrace("token", exits.float(), exits > 0, self.max_updates, execution=execution),
         )
@@ -202,11 +204,11 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             raise ConfigError(
                 f"cache_policy={policy}: has its own cache and does not support cache_implementation={kind}"
             )
-        has_cache = model_kwargs.get("past_key_values") is not None or generation_config.use_cache is False
+        has_cache = model_kwargs.get(CACHE_ARGUMENT) is not None or generation_config.use_cache is False
         if policy == "all" or has_cache or self._drafting_exit is not None:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
         else:
-            model_kwargs["past_key_values"] = self._make_cache(policy)
+            model_kwargs[CACHE_ARGUMENT] = self._make_cache(policy)
 
     @property
     def _drafting_exit(self) -> int | None:

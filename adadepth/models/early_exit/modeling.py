@@ -54,7 +54,7 @@ from adadepth.models.shared.losses import (
 from adadepth.models.shared.network_loading import map_network_names
 from adadepth.models.shared.network_model import NetworkModel
 from adadepth.models.shared.network_settings import DECODERS
-from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.published_files import (
     find_folder,
     is_rotary_table,
@@ -68,7 +68,7 @@ from adadepth.models.shared.steps import (
 
 
 @dataclass
-class EarlyExitOutput(FieldOrderedOutput):
+class EarlyExitOutput(CacheOutput):
     """Predictions of a head.
 
     Attributes:
@@ -77,7 +77,7 @@ class EarlyExitOutput(FieldOrderedOutput):
         logits: Predictions at each unit's exit: (B, T, V) of a language model, (B, C) of texts, (B, T, C) of tokens,
             0 at padding. A language model in training with labels leaves them out.
         prediction_logits: The logits of a model of masked words, under the name that pretraining heads use.
-        past_key_values: The cache of a language model.
+        cache: The cache of a language model.
         hidden_states: States before the first layer and after every exit, (B, T, D) each, on request; None in place of
             those that are not requested.
         step_logits: Predictions of every exit: `ExitLogits` (B, T, N, V) of a language model, if all ran; else
@@ -95,7 +95,7 @@ class EarlyExitOutput(FieldOrderedOutput):
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
     prediction_logits: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor | None, ...] | None = None
     step_logits: Any = None
     halting_logits: Tensor | None = None

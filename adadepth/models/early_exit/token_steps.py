@@ -30,6 +30,7 @@ from torch import Tensor
 
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
 from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.layered_network import RunningTexts, run_layer
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
 
@@ -274,6 +275,6 @@ def _begin_tokens(
         positions = torch.cat([waiting.positions, positions], dim=1)
     running = model.begin({
         "inputs_embeds": embedded, "attention_mask": inputs.get("attention_mask"), "position_ids": positions,
-        "past_key_values": cache,
+        CACHE_ARGUMENT: cache,
     }, use_cache=True)  # fmt: skip
     return running, positions

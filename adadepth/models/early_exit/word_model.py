@@ -116,7 +116,7 @@ class WordModel(EarlyExitModel):
         self.draw_skipped_layers(running)
         run = (self._run_all if run_all else self._run_online)(running, rule, real, generator)
         output = EarlyExitOutput(
-            past_key_values=running.cache,
+            cache=running.cache,
             hidden_states=None if requested is None else choose_states((embedded, *run.states), requested),
             exit_steps=run.exit_steps,
             halting_logits=None if run.gates is None else run.gates.detach(),
@@ -202,8 +202,10 @@ class WordModel(EarlyExitModel):
         flat, numbers = states.flatten(0, -2), steps.flatten()
         if fixed_exit is None and not len(self.exits):
             fixed_exit = self.max_updates  # all exits have the same head
-        on_host = numbers.cpu() if fixed_exit is None else None
-        present = [fixed_exit] if on_host is None else on_host.unique().tolist()
+        if fixed_exit is not None:
+            return self.read(fixed_exit, flat).unflatten(0, states.shape[:-1])
+        on_host = numbers.cpu()
+        present = on_host.unique().tolist()
         if len(present) == 1:
             return self.read(present[0], flat).unflatten(0, states.shape[:-1])
         logits = None

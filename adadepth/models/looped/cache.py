@@ -178,7 +178,7 @@ class LoopedCache(Cache):
             )
         first = self._loop_layers[0]
         if first.is_initialized and len(first.keys) != rows:
-            raise ConfigError(f"past_key_values: has {len(first.keys)} rows, but the call has {rows}")
+            raise ConfigError(f"cache: has {len(first.keys)} rows, but the call has {rows}")
         target = self.target
         target.before, target.new, target.rows = self.get_seq_length(), new, rows
         target.loop, target.picked = -1, None

@@ -20,7 +20,7 @@ from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     """Configuration of a looped language model. It can also read those of published models."""
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values", "hidden_states"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "cache", "hidden_states"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
     # The settings of `LoopedSettings`, which documents them, with the values of a file that lacks them.

@@ -144,8 +144,8 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
             continue
         signals = (values[-1].detach() if values else None for values in (halting, moves))
         read = None if reads_exits_only else _read_units(model, run, reading)
-        known = running if on_host is None else on_host
-        exits = running if step == last else reading.exits(step, steps, known, read, *signals)
+        mask = running if on_host is None else on_host
+        exits = running if step == last else reading.exits(step, steps, mask, read, *signals)
         exits_on_host = on_host if on_host is None or step == last else exits.cpu()  # the host waits here alone
         if read is None:
             if step < last and exits_on_host is not None and not exits_on_host.any():

@@ -33,6 +33,7 @@ from adadepth.models.looped.objectives import (
     objective_terms,
 )
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, select_kept_columns
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
@@ -64,13 +65,14 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         self.lm_head = LanguageModelHead(config)
         self.post_init()
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Any = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -93,7 +95,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             input_ids: Token ids, (B, T).
             attention_mask: Mask of the real tokens; see `LoopedModel.begin`.
             position_ids: Position of each token; see `LoopedModel.begin`.
-            past_key_values: Cache of earlier tokens; see `LoopedModel.begin`.
+            cache: Cache of earlier tokens; see `LoopedModel.begin`.
             inputs_embeds: Embeddings instead of `input_ids`, (B, T, D).
             labels: Input ids, (B, T), negative where no token is to be predicted.
             use_cache: Whether to store keys and values; see `LoopedModel.begin`. With the cache policy `all`, all loops
@@ -110,7 +112,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             num_targets: Counts that normalise the loss parts in place of this batch's counts; see `combine_terms`.
             documents: Document of each token; see `LoopedModel.begin`. Labels at the first token of a document must be
                 negative.
-            cache_policy: Policy of the cache; see `adadepth.models.looped.cache`. None means that of `past_key_values`,
+            cache_policy: Policy of the cache; see `adadepth.models.looped.cache`. None means that of `cache`,
                 or else that of the configuration.
             token_type_ids: Tokens with bidirectional attention; see `LoopedModel.begin`.
             options: Options of transformers' trainers; see `LossOptions`.
@@ -127,9 +129,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         loops = self.config.loops(resolved)
         rule = self.rule(exit_rule, loops, self.config.vocab_size)
         all_loops = self._reads_all_loops(run_all_steps, targets, rule, loops)
-        past_key_values = self._resolve_cache(past_key_values, use_cache, cache_policy, loops)
+        cache = self._resolve_cache(cache, use_cache, cache_policy, loops)
         run = self.model.begin(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, resolved, initial_state,
+            input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, resolved, initial_state,
             documents, token_type_ids,
         )  # fmt: skip
         real = find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
@@ -157,7 +159,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         if run.counts is not None:
             exits = exits.minimum(run.counts.unsqueeze(1))
         output = LoopedOutput(
-            past_key_values=run.cache,
+            cache=run.cache,
             hidden_states=results.states,
             halting_logits=None if halting is None else halting.view(*real.shape, -1),
             state_moves=self._show_moves(results, all_loops, real.shape),
@@ -237,7 +239,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         """Create the cache for `generate` with the requested policy and loops, unless one is given."""
         policy = model_kwargs.get("cache_policy") or self.config.cache_policy
         kind = generation_config.cache_implementation
-        has_cache = model_kwargs.get("past_key_values") is not None
+        has_cache = model_kwargs.get(CACHE_ARGUMENT) is not None
         if has_cache or generation_config.use_cache is False or kind not in (None, "dynamic"):
             if parse_policy(policy).name != "all" and kind not in (None, "dynamic"):
                 raise ConfigError(
@@ -246,7 +248,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
         loops = self.config.loops(model_kwargs.get("num_loops"))
-        model_kwargs["past_key_values"] = make_cache(self.config, policy, loops)
+        model_kwargs[CACHE_ARGUMENT] = make_cache(self.config, policy, loops)
 
 
 class _Classifier(LoopedTaskModel):

@@ -16,6 +16,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from adadepth.errors import ConfigError
 from adadepth.models.looped.configuration import LoopedConfig
+from adadepth.models.shared.cache_argument import accept_former_name
 from adadepth.models.shared.layers import Product, linear_in_float32
 
 
@@ -115,12 +116,13 @@ class LoopedLayer(nn.Module):
         if self.norms != "pre":
             self.attention_post_norm, self.mlp_post_norm = build_norm(config), build_norm(config)
 
+    @accept_former_name
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
         position_embeddings: tuple[Tensor, Tensor] | None = None,
-        past_key_values: Any = None,
+        cache: Any = None,
         queries: Tensor | None = None,
         **kwargs: Any,
     ) -> Tensor:
@@ -131,7 +133,7 @@ class LoopedLayer(nn.Module):
         assert position_embeddings is not None
         normed = self.attention_norm(hidden_states)
         querying = normed if queries is None else self.attention_norm(queries)
-        attended = self.self_attn(normed, querying, position_embeddings, attention_mask, past_key_values, **kwargs)
+        attended = self.self_attn(normed, querying, position_embeddings, attention_mask, cache, **kwargs)
         states = self._add(hidden_states, attended, "attention_post_norm")
         return self._add(states, self.mlp(self.mlp_norm(states)), "mlp_post_norm")
 

@@ -19,6 +19,7 @@ from adadepth.errors import ConfigError
 from adadepth.models.looped.cache import LoopedCache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.loop_adapters import LoopProduct
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.token_cache import Selection
 
 _BIDIRECTIONAL = ("eager", "sdpa", "flex_attention")  # attention implementations with masks of any form
@@ -117,8 +118,8 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
                 attention_mask=run.masks[run.kinds[first + number]] if run.kinds else run.masks,
                 position_embeddings=run.rotation,
                 position_ids=run.positions,
-                past_key_values=_view_layer(run.cache, cached + number, first + number),
                 use_cache=run.cache is not None,
+                **{CACHE_ARGUMENT: _view_layer(run.cache, cached + number, first + number)},
                 **more,
             )
         return states

@@ -34,7 +34,6 @@ from torch import Tensor, nn
 from transformers import MODEL_MAPPING, Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.masking_utils import create_masks_for_generate
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
@@ -58,9 +57,11 @@ from adadepth.models.looped.layers import (
 from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors, repeat_changes
 from adadepth.models.looped.loop_state import Layers, Looping, build_part, find_prefix_blocks
 from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running, set_running
+from adadepth.models.shared.cache_argument import accept_former_name
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Product
+from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.published_files import find_folder, load_stored_weights, read_generation_config
 
 
@@ -73,7 +74,7 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
     _no_split_modules = ["LoopedLayer"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
     _supports_sdpa = _supports_flash_attn = _supports_flex_attn = _supports_attention_backend = True
     depth_unit: DepthUnit = "token"
 
@@ -161,17 +162,17 @@ def _find_other_loops(stored: Mapping[str, Any], options: Mapping[str, Any]) -> 
 
 
 @dataclass
-class LoopedModelOutput(ModelOutput):
+class LoopedModelOutput(CacheOutput):
     """Output of the looped model without a task head.
 
     Attributes:
         last_hidden_state: Head input r_N after the last loop, (B, T, D).
-        past_key_values: Key-value cache, or None.
+        cache: Key-value cache, or None.
         hidden_states: States s_0 to s_N, (B, T, D) each, if requested.
     """
 
     last_hidden_state: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
 
 
@@ -206,13 +207,14 @@ class LoopedModel(LoopedPreTrainedModel):
         self._drawn: Tensor | None = None
         self.post_init()
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
@@ -222,7 +224,7 @@ class LoopedModel(LoopedPreTrainedModel):
     ) -> LoopedModelOutput:
         """Run all loops. The arguments are those of `begin`."""
         run = self.begin(
-            input_ids, attention_mask, position_ids, past_key_values, inputs_embeds, use_cache, num_loops,
+            input_ids, attention_mask, position_ids, cache, inputs_embeds, use_cache, num_loops,
             initial_state, token_type_ids=token_type_ids,
         )  # fmt: skip
         states = [self.split_state(run.state)[0]]
@@ -240,7 +242,7 @@ class LoopedModel(LoopedPreTrainedModel):
         input_ids: Tensor | None,
         attention_mask: Any = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         num_loops: int | None = None,
@@ -256,10 +258,10 @@ class LoopedModel(LoopedPreTrainedModel):
                 take.
             position_ids: Position of each token, (B, T) or (1, T). If it is None, positions are counted from the first
                 real token and continue after the cache.
-            past_key_values: Cache of the keys and values of earlier tokens, with an entry for every layer that a token
+            cache: Cache of the keys and values of earlier tokens, with an entry for every layer that a token
                 passes.
             inputs_embeds: Embeddings instead of `input_ids`, (B, T, D).
-            use_cache: Whether to store keys and values. None means only if `past_key_values` is given.
+            use_cache: Whether to store keys and values. None means only if `cache` is given.
             num_loops: Number N of loops of this forward pass, or None for that of the configuration.
             initial_state: First state s_0, (B, T, D), or None for that which the setting `start` defines.
             documents: Number of the document of each token, (B, T), for rows of several documents. Padding counts as
@@ -279,7 +281,7 @@ class LoopedModel(LoopedPreTrainedModel):
         blocks = find_prefix_blocks(self.config, token_type_ids)
         loops = self.config.loops(num_loops)
         embedded = self.embed(input_ids, inputs_embeds)
-        cache = self._select_cache(past_key_values, use_cache, loops)
+        cache = self._select_cache(cache, use_cache, loops)
         if documents is not None:
             if cache is not None or position_ids is not None or blocks is not None:
                 raise DataError("documents: cannot be combined with a cache, position_ids or token_type_ids")

@@ -38,7 +38,7 @@ from adadepth.models.looped.objectives import (
     draw_loops,
     text_uniforms,
 )
-from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.steps import ExitRuleKnob
 from adadepth.runtime.devices import select_float64_device, upload
 
@@ -59,7 +59,7 @@ class StepLogits:
 
 
 @dataclass
-class LoopedOutput(FieldOrderedOutput):
+class LoopedOutput(CacheOutput):
     """Output of a looped model with a task head.
 
     Attributes:
@@ -67,7 +67,7 @@ class LoopedOutput(FieldOrderedOutput):
         loss_parts: Weighted and normalised parts by name.
         logits: Predictions at the exit of each unit: (B, T, V) for a language model, (B, C) for sequences, and (B, T,
             C), 0 at padding, for tokens. None for a language model in training with labels.
-        past_key_values: Cache of a language model, or None.
+        cache: Cache of a language model, or None.
         hidden_states: State s_0 and the states after every loop that ran, (B, T, D) each, if requested.
         step_logits: Predictions of every loop, if all loops ran: `StepLogits`, (B, T, N, V), for a language model, else
             (K, N, C).
@@ -86,7 +86,7 @@ class LoopedOutput(FieldOrderedOutput):
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     step_logits: Any = None
     halting_logits: Tensor | None = None

@@ -61,7 +61,7 @@ def check_cache(cache: Cache) -> None:
         DataError: Names the class of the cache.
     """
     if cache.is_compileable:
-        raise DataError(f"past_key_values={type(cache).__name__}: must be a dynamic cache, such as ParXLCache")
+        raise DataError(f"cache={type(cache).__name__}: must be a dynamic cache, such as ParXLCache")
 
 
 def check_implementation(name: str | None) -> None:

@@ -15,7 +15,6 @@ from transformers import Cache, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.utils import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
@@ -34,8 +33,10 @@ from adadepth.models.par_xl.attention import (
     relative_positions,
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.layers import Dropout, Product
+from adadepth.models.shared.outputs import CacheOutput
 from adadepth.runtime.devices import fill_values
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS
@@ -86,6 +87,7 @@ class ParXLBlock(GradientCheckpointingLayer):
         self.norm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps) if paper else None
         self.dropout = Dropout(config.hidden_dropout_prob)
 
+    @accept_former_name
     def forward(
         self,
         state: Tensor,
@@ -93,7 +95,7 @@ class ParXLBlock(GradientCheckpointingLayer):
         memory: Tensor | None,
         positions: Positions,
         *weights: Tensor | None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Run the operations of a weighted mix on the block's input.
 
@@ -106,7 +108,7 @@ class ParXLBlock(GradientCheckpointingLayer):
             memory: States of earlier positions for attention, (B, M, d), or None.
             positions: Relative positions and masks of attention.
             *weights: Weight of each operation, a scalar, or None for no factor.
-            past_key_values: Cache of earlier keys and values.
+            cache: Cache of earlier keys and values.
 
         Returns:
             The states after the block, (B, T, d), and the attention weights, (B, h, T, L), if attention ran and
@@ -119,7 +121,7 @@ class ParXLBlock(GradientCheckpointingLayer):
                 continue  # the sum starts with the state
             if operation == ATTENTION:
                 assert self.attention is not None
-                change, attended = self.attention(state, memory, positions, past_key_values)
+                change, attended = self.attention(state, memory, positions, cache)
                 term = self._add_branch(state, change, self.attention.norm)
             elif operation == FEED_FORWARD:
                 assert self.feed_forward is not None
@@ -137,27 +139,27 @@ class ParXLBlock(GradientCheckpointingLayer):
 
 
 @dataclass
-class ParXLModelOutput(ModelOutput):
+class ParXLModelOutput(CacheOutput):
     """Output of the PAR-XL encoder for one text segment.
 
     Attributes:
         last_hidden_state: Input of the output layer, (B, T, d).
         memory: Memory for the next segment of the same rows, (A, B, M', d), detached, or None with a cache. M' is at
             most the memory length of the context.
-        past_key_values: Cache with this segment added, or None without a cache.
+        cache: Cache with this segment added, or None without a cache.
         hidden_states: Embeddings and the state after every block, N + 1 tensors (B, T, d), if requested.
         attentions: Attention weights of every attending block, (B, h, T, M + T) each, if requested.
     """
 
     last_hidden_state: Tensor | None = None
     memory: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
 
 
 @dataclass
-class ParXLOutput(ModelOutput):
+class ParXLOutput(CacheOutput):
     """Output of a PAR-XL language model for one text segment.
 
     Attributes:
@@ -166,7 +168,7 @@ class ParXLOutput(ModelOutput):
         logits: Log-probabilities of the next token, float32, (B, T, V), or None with targets.
         token_losses: Loss of every target in nats, in row-major order, float32, detached, (P,).
         memory: Same as in `ParXLModelOutput`.
-        past_key_values: Same as in `ParXLModelOutput`.
+        cache: Same as in `ParXLModelOutput`.
         hidden_states: Same as in `ParXLModelOutput`.
         attentions: Same as in `ParXLModelOutput`.
         gate_probabilities: Gate probabilities softmax(a) of a supernet without noise, float32, (N, 3), differentiable.
@@ -178,7 +180,7 @@ class ParXLOutput(ModelOutput):
     logits: Tensor | None = None
     token_losses: Tensor | None = None
     memory: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None
     gate_probabilities: Tensor | None = None
@@ -226,7 +228,7 @@ class ParXLPreTrainedModel(StrictLoading, PreTrainedModel):
     supports_gradient_checkpointing = True
     _supports_sdpa = True
     _no_split_modules = ["ParXLBlock"]
-    _skip_keys_device_placement = ["past_key_values"]
+    _skip_keys_device_placement = ["cache", "past_key_values"]
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -296,12 +298,13 @@ class ParXLModel(ParXLPreTrainedModel):
         if self._is_alone:
             super().init_weights()
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
@@ -315,7 +318,7 @@ class ParXLModel(ParXLPreTrainedModel):
         Args:
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 0 at padding, 1 elsewhere, for earlier and new positions, (B, M + T).
-            past_key_values: Cache of keys and values of the text so far; the new tokens are added to it.
+            cache: Cache of keys and values of the text so far; the new tokens are added to it.
             inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
             use_cache: Whether to create a `ParXLCache` if no cache is given.
             output_attentions: Whether to return attention weights, which fused kernels do not compute.
@@ -337,13 +340,13 @@ class ParXLModel(ParXLPreTrainedModel):
         words = self.embedding(inputs) if inputs_embeds is None else inputs
         state = self.dropout(words * config.hidden_size**0.5)
         block_memories = self._split_memory(memory, state)
-        if use_cache and past_key_values is None:
-            past_key_values = ParXLCache(config)
-        positions = self._build_positions(state, memory, past_key_values, attention_mask, context, output_attentions)
+        if use_cache and cache is None:
+            cache = ParXLCache(config)
+        positions = self._build_positions(state, memory, cache, attention_mask, context, output_attentions)
         states, weights = [state], []
         for block, mix, block_memory in zip(self.blocks, mixes or self._build_mixes(), block_memories, strict=True):
             state, attended = block(
-                states[-1], tuple(mix), block_memory, positions, *mix.values(), past_key_values=past_key_values
+                states[-1], tuple(mix), block_memory, positions, *mix.values(), **{CACHE_ARGUMENT: cache}
             )
             states.append(state)
             weights += [] if attended is None else [attended]
@@ -352,8 +355,8 @@ class ParXLModel(ParXLPreTrainedModel):
         attended_states = [states[number] for number in self.attending]
         return ParXLModelOutput(
             last_hidden_state=self.output_dropout(state),
-            memory=_remember(attended_states, memory, state, length) if past_key_values is None else None,
-            past_key_values=past_key_values,
+            memory=_remember(attended_states, memory, state, length) if cache is None else None,
+            cache=cache,
             hidden_states=tuple(states) if returns_states else None,
             attentions=tuple(weights) if positions.wants_weights else None,
         )
@@ -418,7 +421,7 @@ def count_memory_positions(memory: Tensor | None, cache: Cache | None) -> int:
     if cache is None:
         return 0 if memory is None else memory.shape[2]
     if memory is not None:
-        raise DataError("memory and past_key_values: both hold the previous text; pass one of them, without use_cache")
+        raise DataError("memory and cache: both hold the previous text; pass one of them, without use_cache")
     check_cache(cache)
     return count_cached_positions(cache)
 

@@ -239,7 +239,7 @@ class ParXLConfig(FamilyConfig, settings=ParXLFields):
 
     # Outputs that a stock `Trainer` does not collect in an evaluation.
     keys_to_ignore_at_inference: ClassVar[list[str]] = [
-        "loss_parts", "token_losses", "memory", "past_key_values", "hidden_states", "attentions", "gate_probabilities",
+        "loss_parts", "token_losses", "memory", "cache", "hidden_states", "attentions", "gate_probabilities",
         "trace",
     ]  # fmt: skip
 

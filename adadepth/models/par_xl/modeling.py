@@ -33,6 +33,7 @@ from adadepth.models.par_xl.blocks import (
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, find_most_probable_at_cost, price_par_xl
 from adadepth.models.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.layers import whole
@@ -188,7 +189,7 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
             logits=logits,
             token_losses=None if losses is None else losses.detach(),
             memory=stack.memory,
-            past_key_values=stack.past_key_values,
+            cache=stack.cache,
             hidden_states=stack.hidden_states,
             attentions=stack.attentions,
             trace=trace,
@@ -239,12 +240,13 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
         super().__init__(config)
         self.post_init()
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -268,7 +270,7 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
             input_ids: Token ids, (B, T); exclusive with `inputs_embeds`.
             attention_mask: 0 at padding, 1 elsewhere, for earlier and new positions, (B, M + T). Distances count every
                 position, so padding must be at an end of the text.
-            past_key_values: Cache of keys and values of the text so far. The new tokens are added to it.
+            cache: Cache of keys and values of the text so far. The new tokens are added to it.
             inputs_embeds: Word embeddings instead of `input_ids`, (B, T, d).
             labels: Input ids, (B, T), negative where no token is to be predicted.
             use_cache: Whether to create a `ParXLCache` if no cache is given. It cannot be used with a memory.
@@ -285,11 +287,11 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
         Raises:
             DataError: If inputs are mutually exclusive, or their shapes do not fit.
         """
-        remembered = count_memory_positions(memory, past_key_values)
+        remembered = count_memory_positions(memory, cache)
         stack = self.model(
             input_ids,
             attention_mask,
-            past_key_values,
+            cache,
             inputs_embeds,
             use_cache,
             output_attentions,
@@ -310,11 +312,11 @@ class ParXLForCausalLM(CheckedGeneration, ParXLLanguageModel, GenerationMixin):
         Raises:
             ConfigError: If `cache_implementation` requests a cache of another kind.
         """
-        if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
+        if generation_config.use_cache is False or model_kwargs.get(CACHE_ARGUMENT) is not None:
             super()._prepare_cache_for_generation(generation_config, model_kwargs, *args)  # type: ignore[misc]
             return
         check_implementation(generation_config.cache_implementation)
-        cache = model_kwargs["past_key_values"] = ParXLCache(self.config)
+        cache = model_kwargs[CACHE_ARGUMENT] = ParXLCache(self.config)
         if generation_config.is_assistant:
             cache.activate_past_recording()
 

@@ -45,7 +45,7 @@ class RoutedCache(Cache):
         """
         layer: Any = self.layers[0]
         if layer.is_initialized and len(layer.keys) != rows:
-            raise ConfigError(f"past_key_values: has {len(layer.keys)} rows, but the call has {rows}")
+            raise ConfigError(f"cache: has {len(layer.keys)} rows, but the call has {rows}")
 
     def append(self, layer: int, rows: Tensor, batch: int, keys: Tensor, values: Tensor) -> None:
         """Append keys and values of some rows, (R, h, r, d), to a layer; the other of the B rows get zeros."""

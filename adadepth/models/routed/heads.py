@@ -21,6 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import RoutedCache
 from adadepth.models.routed.modeling import RoutedModel, RoutedOutput
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, cross_entropies, mask_by_documents, select_kept_columns
 from adadepth.models.shared.generation import CheckedGeneration
 from adadepth.models.shared.losses import (
@@ -40,13 +41,14 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
     mapping = MODEL_FOR_CAUSAL_LM_MAPPING
     accepts_loss_kwargs = True
 
+    @accept_former_name
     @can_return_tuple
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
@@ -64,7 +66,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
             input_ids: (B, T).
             attention_mask: 1 at real tokens, those in the cache included, (B, M + T).
             position_ids: (B, T) or (1, T); None: as the network counts them.
-            past_key_values: Cache of earlier tokens, a `RoutedCache`.
+            cache: Cache of earlier tokens, a `RoutedCache`.
             inputs_embeds: (B, T, D) instead of `input_ids`.
             labels: The input ids themselves, negative where nothing is to be predicted, (B, T).
             use_cache: Whether to make a cache.
@@ -87,12 +89,12 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         targets = options.get("shift_labels")
         if targets is None and labels is not None:
             targets = causal_targets(labels)
-        cache = self._resolve_cache(past_key_values, use_cache)
+        cache = self._resolve_cache(cache, use_cache)
         if cache is not None and routing == "topk":
             raise ConfigError("routing=topk: needs whole rows, and no cache")
         inputs: dict[str, Any] = {
             "input_ids": input_ids, "attention_mask": attention_mask, "position_ids": position_ids,
-            "past_key_values": cache, "inputs_embeds": inputs_embeds,
+            CACHE_ARGUMENT: cache, "inputs_embeds": inputs_embeds,
         }  # fmt: skip
         if documents is not None:
             inputs |= mask_by_documents(documents, position_ids, cache is not None)
@@ -122,7 +124,7 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         if cache is None:
             return self.make_cache() if use_cache and not self.training else None
         if not isinstance(cache, RoutedCache):
-            raise ConfigError(f"past_key_values: a routed model needs a RoutedCache, not a {type(cache).__name__}")
+            raise ConfigError(f"cache: a routed model needs a RoutedCache, not a {type(cache).__name__}")
         return cache
 
     def make_cache(self) -> RoutedCache:
@@ -134,8 +136,8 @@ class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):
         kind = generation_config.cache_implementation
         if kind not in (None, "dynamic"):
             raise ConfigError(f"cache_implementation={kind}: routed models have a cache of their own")
-        if model_kwargs.get("past_key_values") is None and generation_config.use_cache is not False:
-            model_kwargs["past_key_values"] = self.make_cache()
+        if model_kwargs.get(CACHE_ARGUMENT) is None and generation_config.use_cache is not False:
+            model_kwargs[CACHE_ARGUMENT] = self.make_cache()
 
     def get_output_embeddings(self) -> Any:
         """Return the matrix of predictions."""

@@ -42,11 +42,12 @@ from adadepth.models.routed.routers import (
     choose_depths,
 )
 from adadepth.models.routed.spans import RoutedSpan, SpanRunner, has_fixed_shapes
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_pair_macs, count_projection_macs
 from adadepth.models.shared.losses import LossTerm
 from adadepth.models.shared.network_model import NetworkModel
-from adadepth.models.shared.outputs import FieldOrderedOutput
+from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.steps import Choice, choose_states, requested_states
 from adadepth.runtime.distributed import all_reduce_sum
 
@@ -54,14 +55,14 @@ ROUTINGS = ("causal", "topk")
 
 
 @dataclass
-class RoutedOutput(FieldOrderedOutput):
+class RoutedOutput(CacheOutput):
     """Predictions of a routed model.
 
     Attributes:
         loss: Sum of `loss_parts`, with labels.
         loss_parts: Weighted and normalised parts by name.
         logits: Predictions: (B, T, V) of a language model, which leaves them out in training, or (B, T, C) of tokens.
-        past_key_values: Cache of a language model.
+        cache: Cache of a language model.
         hidden_states: States before the first span and after every span, (B, T, D) each, on request; None in place of
             those that are not requested.
         router_logits: Logits of the routers, (B, T, S), or of the depths with router=token, (B, T, R).
@@ -76,7 +77,7 @@ class RoutedOutput(FieldOrderedOutput):
     loss: Tensor | None = None
     loss_parts: dict[str, Tensor] | None = None
     logits: Tensor | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
     hidden_states: tuple[Tensor | None, ...] | None = None
     router_logits: Tensor | None = None
     trace: DepthTrace | None = None
@@ -194,7 +195,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             raise ConfigError(f"routing={routing}: must be one of {', '.join(ROUTINGS)}")
         words = self.check_words(inputs)
         real = find_real_tokens(attention_mask, words.shape[:2], words.device)
-        cache = inputs.get("past_key_values")
+        cache = inputs.get(CACHE_ARGUMENT)
         if cache is not None:
             cache.check_rows(words.shape[0])
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
@@ -323,7 +324,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             stacked = routing.logits[0] if routing.depths is not None else torch.stack(routing.logits, dim=-1)
             logits = stacked.detach()
         return RoutedOutput(
-            past_key_values=cache,
+            cache=cache,
             router_logits=logits,
             trace=DepthTrace(
                 "token", ran.sum(dim=-1).float(), routing.real, self.max_updates, ran=ran, execution=execution
@@ -339,7 +340,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         if routing.agreed:
             agreed, candidates = (torch.stack(counts).sum() for counts in zip(*routing.agreed, strict=True))
             measures["routing/agreement"] = LossTerm(agreed, candidates)
-        if self.config.measure_leak and self.config.router == "expert" and inputs.get("past_key_values") is None:
+        if self.config.measure_leak and self.config.router == "expert" and inputs.get(CACHE_ARGUMENT) is None:
             with torch.no_grad():
                 states = self.run(inputs, real, has_losses=False, routing="topk")[0]
                 measures["routing/topk_loss"] = self.compute_task_loss(states, targets)[0]

@@ -26,6 +26,7 @@ from torch._subclasses import FakeTensor
 
 from adadepth.errors import ConfigError
 from adadepth.models.routed.cache import LayerView, RoutedCache
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
 from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
 from adadepth.runtime.devices import upload
@@ -118,7 +119,7 @@ class SpanRunner:
         needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
         if cache is None and needs_cache:
             cache = RoutedCache(sum(len(span.modules) for span in spans), len(spans))
-        if cache is not None and not all("past_key_values" in options for options in self._inputs):
+        if cache is not None and not all(CACHE_ARGUMENT in options for options in self._inputs):
             raise ConfigError(f"keys_and_values={keys_and_values}: the layers of this base store no keys and values")
         self._cache, self._keys_and_values = cache, keys_and_values
         self._owners = {layer: span.number for span in spans for layer in span.layers}
@@ -131,8 +132,8 @@ class SpanRunner:
         everyone = torch.arange(rows, device=states.device)
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             options = dict(self._inputs[module])
-            if "past_key_values" in options:
-                options["past_key_values"] = self._view(layer, source, everyone, rows)
+            if CACHE_ARGUMENT in options:
+                options[CACHE_ARGUMENT] = self._view(layer, source, everyone, rows)
             states = run_layer(self._layers.get_layer(module), states, (), options)
         pairs = width * (width + 1) // 2 if self._is_causal else width * width
         self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
@@ -184,8 +185,8 @@ class SpanRunner:
     ) -> Tensor:
         rows, width = self._real.shape
         options = select_layer_inputs(self._inputs[module], selection, rows, width, mask)
-        if "past_key_values" in options:
-            options["past_key_values"] = self._view(layer, source, selection.rows, rows)
+        if CACHE_ARGUMENT in options:
+            options[CACHE_ARGUMENT] = self._view(layer, source, selection.rows, rows)
         return run_layer(self._layers.get_layer(module), packed, (), options)
 
     def _view(self, layer: int, source: int, rows: Tensor, batch: int) -> LayerView | None:

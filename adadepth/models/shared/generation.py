@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import Cache
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 
 
 class CheckedGeneration:
@@ -23,6 +24,7 @@ class CheckedGeneration:
     vocabulary_size: int | None
     generation_config: Any
 
+    @accept_former_name
     def generate(self, inputs: Any = None, generation_config: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Generate continuations of prompts as transformers does, after validating the prompts.
 
@@ -43,6 +45,8 @@ class CheckedGeneration:
         layers = kwargs.get("assistant_early_exit", getattr(config, "assistant_early_exit", None))
         if layers is not None:
             self.check_early_exit(layers)
+        if "cache" in kwargs:
+            kwargs[CACHE_ARGUMENT] = kwargs.pop("cache")
         parent: Any = super()
         return parent.generate(inputs, generation_config, *args, **kwargs)
 
@@ -77,7 +81,7 @@ def resolve_cache(
         return make_cache()
     has = str(getattr(cache, "policy", "all"))
     if policy != has:
-        raise ConfigError(f"cache_policy={policy}: past_key_values is a {type(cache).__name__} of policy {has}")
+        raise ConfigError(f"cache_policy={policy}: the cache is a {type(cache).__name__} of policy {has}")
     return cache
 
 

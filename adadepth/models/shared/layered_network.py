@@ -26,6 +26,7 @@ from transformers import Cache, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from adadepth.errors import ConfigError
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.encoders import select_accepted_inputs
 from adadepth.runtime.devices import fill_values, upload
 from adadepth.runtime.distributed import is_distributed
@@ -288,11 +289,11 @@ def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], us
         inputs: Arguments of the network; those that it does not know are dropped.
         use_cache: Whether it makes a cache if the inputs have none.
     """
-    cache = inputs.get("past_key_values")
+    cache = inputs.get(CACHE_ARGUMENT)
     with layers.record() as running:
         running.memory_length = 0 if cache is None else cache.get_seq_length()
         output = base(**select_accepted_inputs(base, {**inputs, "use_cache": use_cache}))
-    running.cache = getattr(output, "past_key_values", None)
+    running.cache = getattr(output, CACHE_ARGUMENT, None)
     return running
 
 

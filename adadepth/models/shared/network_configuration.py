@@ -30,7 +30,7 @@ OPTIONAL_SIZES = (
 class NetworkConfig(FamilyConfig, settings=NetworkSettings):
     """The configuration of a model around a network of transformers, which is described by its own configuration."""
 
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "past_key_values"]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*BESIDE_LOGITS, "cache"]
     sub_configs: ClassVar = {"base_config": AutoConfig}
 
     # The settings of `NetworkSettings`, which documents them, with the values of a file that lacks them.

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import CacheLayerMixin
 
+from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+
 
 @dataclass
 class Target:
@@ -95,8 +97,10 @@ class Selection:
         parts = [part for part in columns if part is not None]
         packed = torch.cat([part.flatten().long() for part in parts]).to(device, non_blocking=True)
         uploaded = packed.split([part.numel() for part in parts])
-        rows, tokens, real, *others = (copy.view_as(part) for copy, part in zip(uploaded, parts, strict=True))
-        return Selection(rows, tokens, real.bool(), *others[:2], *(others[2:] or [None]), self.span)
+        rows, tokens, real, *copies = (copy.view_as(part) for copy, part in zip(uploaded, parts, strict=True))
+        optional = iter(copies)
+        token_rows, token_columns, cells = (None if column is None else next(optional) for column in columns[3:])
+        return Selection(rows, tokens, real.bool(), token_rows, token_columns, cells, self.span)
 
     def take(self, values: Tensor) -> Tensor:
         """Gather the values of the selected tokens, (R, r, ...), from a batch, (B, T, ...)."""
@@ -266,7 +270,7 @@ def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **
     """
     recorder = _KeyValueRecorder()
     try:
-        layer(states, *arguments, **{**options, "past_key_values": recorder})
+        layer(states, *arguments, **{**options, CACHE_ARGUMENT: recorder})
     except _StopForward:
         return recorder.recorded
     raise AssertionError("the layer did not cache keys and values")

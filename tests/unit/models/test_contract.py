@@ -21,7 +21,7 @@ from tests.unit.models.every_model_support import BUILD, inputs_of
 
 ACT = {
     "DepthKnob", "HoldsBudget", "ReplaysHalting", "executions", "one_depth", "soft_depth", "force_depth",
-    "shows_states", "least_activations", "halting_bias", "list_heads",
+    "shows_states", "least_activations", "halting_bias", "list_heads", "freeze_untrained",
 }  # fmt: skip
 PONDER = {
     "DepthKnob",
@@ -56,8 +56,9 @@ OWN = {
     },
     "looped": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
+        "freeze_untrained",
     },
-    "early exit": {"DepthKnob", "exit_signals", "readout_work", "set_step", "take_padding"},
+    "early exit": {"DepthKnob", "exit_signals", "readout_work", "set_step", "take_padding", "freeze_untrained"},
     "network": {"Remembers", "least_activations"},
     "supernet": {
         "Remembers", "LearnsGates", "HoldsBudget", "set_step", "expected_depth", "latency", "least_activations",

@@ -198,11 +198,9 @@ def test_contradictions_are_one_clear_line():
     model, ids = small_network("sfs"), words()
     memory = model(ids).memory
     for options in ({"past_key_values": ParXLCache(model.config)}, {"use_cache": True}):
-        with pytest.raises(
-            DataError, match=r"^memory and past_key_values: both hold the previous text; pass one of them"
-        ):
+        with pytest.raises(DataError, match=r"^memory and cache: both hold the previous text; pass one of them"):
             model(ids, memory=memory, **options)
-    with pytest.raises(DataError, match=r"^past_key_values=StaticCache: must be a dynamic cache, such as ParXLC"):
+    with pytest.raises(DataError, match=r"^cache=StaticCache: must be a dynamic cache, such as ParXLC"):
         model(ids, past_key_values=StaticCache(config=model.config, max_cache_len=20))
     with pytest.raises(ConfigError, match=r"^cache_implementation=static: par_xl supports only dynamic, or none$"):
         generate(model, ids, cache_implementation="static")

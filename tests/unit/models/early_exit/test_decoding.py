@@ -266,7 +266,7 @@ def test_wrong_policies_are_refused() -> None:
     model = small()
     with pytest.raises(ConfigError, match="cache_policy=defered: must be one of all, frozen, deferred"):
         model(IDS, use_cache=True, cache_policy="defered")
-    with pytest.raises(ConfigError, match="cache_policy=frozen: past_key_values is a ExitCache of policy deferred"):
+    with pytest.raises(ConfigError, match="cache_policy=frozen: the cache is a ExitCache of policy deferred"):
         model(IDS, past_key_values=ExitCache(LAYERS, "deferred"), cache_policy="frozen")
     with pytest.raises(ConfigError, match="use_cache=False"):
         model(IDS, use_cache=False, cache_policy="frozen")

@@ -73,9 +73,9 @@ def test_calls_that_make_no_sense_are_refused() -> None:
         model(IDS, routing="best")
     with pytest.raises(ConfigError, match="routing=topk: needs whole rows, and no cache"):
         model(IDS, routing="topk", use_cache=True)
-    with pytest.raises(ConfigError, match="past_key_values: a routed model needs a RoutedCache, not a DynamicCache"):
+    with pytest.raises(ConfigError, match="cache: a routed model needs a RoutedCache, not a DynamicCache"):
         model(IDS, past_key_values=DynamicCache())
-    with pytest.raises(ConfigError, match="past_key_values: has 3 rows, but the call has 1"):
+    with pytest.raises(ConfigError, match="cache: has 3 rows, but the call has 1"):
         model(IDS[:1], past_key_values=model(IDS, use_cache=True).past_key_values)
     with pytest.raises(ConfigError, match="cache_implementation=static: routed models have a cache of their own"):
         model.generate(IDS, max_new_tokens=2, cache_implementation="static")
