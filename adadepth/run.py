@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if not __package__:  # run by path: sys.path[0] is this folder, whose modules must not shadow installed ones
     sys.path[0] = str(ROOT)
 
+import gc
 import os
 
 from adadepth.cli.config_files import check_user_folder
@@ -28,7 +29,10 @@ def main() -> None:
     show = os.environ.get("HYDRA_FULL_ERROR") == "1" or any(word.startswith("debug=") for word in sys.argv[1:])
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra then raises to here instead of printing and exiting itself
     with convert_signals_to_exits():
-        _main(show)
+        try:
+            _main(show)
+        finally:
+            gc.freeze()  # else Python looks for garbage in all libraries, for a second, before it ends
 
 
 def _main(show: bool) -> None:

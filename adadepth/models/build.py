@@ -310,7 +310,8 @@ def load_model(
         if name == "attn_implementation" and value is not None:
             attention = {name: value}
         elif name in in_model and (value is not None or name == "exit_rule"):  # None: all units run all steps
-            setattr(config, name, value)
+            with _prefix_setting(f"model.{name}"):
+                setattr(config, name, value)
     has = list_weight_names(config) if only_encoder else None
     with _name_unknown_setting(settings):
         model: Any = load_with_weights("checkpoint", path, model_class, config, has=has, **attention)

@@ -169,6 +169,6 @@ def describe_precision(trainer: TrainerConfig) -> str:
     precision = choose_precision(trainer)
     if trainer.precision is not Precision.auto:
         return f"precision {precision}, as trainer.precision says"
-    no_gpu = "trainer.use_cpu=true" if trainer.use_cpu else "there is no CUDA device"
+    no_gpu = "the run must use the CPU" if trainer.use_cpu else "there is no CUDA device"
     reasons = {"bf16": "the device supports it", "fp16": "the device does not support bf16", "fp32": no_gpu}
     return f"precision {precision}, because {reasons[precision]}"

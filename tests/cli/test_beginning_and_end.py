@@ -30,7 +30,7 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     out = command(*DEBUG, *BEST_FIRST, "seed=3").out
     lines = out.splitlines()
     memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an optimiser step needs at least \d+ MiB"
-    reason = "(there is no CUDA device|trainer.use_cpu=true)"
+    reason = "(there is no CUDA device|the run must use the CPU)"
     device = rf"CPU, 1 thread; {memory}; 9 steps, at most 30 minutes"
     assert re.search(rf"^precision fp32, because {reason}\n{device}$", out, re.M)
     (ended,) = (line for line in lines if line.startswith("training ended: "))

@@ -199,7 +199,7 @@ def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[d
         ConfigError: If the knob does not exist, or the value is out of its range.
     """
     with restore_depth(model):
-        before = dict(vars(model.config))
+        before = model.config.to_dict()
         if setting.knob == FULL:
             set_full_depth(model)
         elif setting.knob != AS_TRAINED:
@@ -207,5 +207,4 @@ def apply_setting(model: Any, knobs: list[Knob], setting: Setting) -> Iterator[d
             if knob is None:
                 raise ConfigError(f"{setting.knob!r:.60}: unknown depth control of this model")
             knob.apply(model, knob.validate(setting.value))
-        now = vars(model.config)
-        yield {name: value for name, value in now.items() if before.get(name) != value}
+        yield {name: value for name, value in model.config.to_dict().items() if before.get(name) != value}

@@ -244,7 +244,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
         yield f"trainer.lora.rank={rank}: cannot be combined with objective=gate_alone, which freezes all matrices"
     if model.objective is Objective.gate_alone and model.num_loops == 1 and config.mode is Mode.train:
-        yield "model.num_loops=1: must be at least 2 with model.objective=gate_alone, which compares loops"
+        yield "model.num_loops=1: a gate has nothing to compare, and model.objective=gate_alone needs at least 2 loops"
     if model.loop_lora_rank is not None and model.cache_policy != "all":
         yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
     try:

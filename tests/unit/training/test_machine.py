@@ -59,7 +59,7 @@ def test_only_the_second_version_of_fsdp_shards(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(("overrides", "devices", "described"), [
     ([], [False, False], "precision fp32, because there is no CUDA device"),
-    (["trainer.use_cpu=true"], [True, True], "precision fp32, because trainer.use_cpu=true"),
+    (["trainer.use_cpu=true"], [True, True], "precision fp32, because the run must use the CPU"),
     ([], [True, True], "precision bf16, because the device supports it"),
     ([], [True, False], "precision fp16, because the device does not support bf16"),
     (["trainer.precision=bf16"], [False, False], "precision bf16, as trainer.precision says"),
