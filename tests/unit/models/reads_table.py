@@ -112,6 +112,13 @@ def _routed(**fields: Any) -> Callable[[int, int], Any]:
     return build
 
 
+def _build_skipping(layers: int, exits: int) -> Any:
+    """Return a network in which `exits` single layers have a router, each after `layers - 1` layers without one."""
+    routed = [layers * number for number in range(1, exits + 1)]
+    options = {"router": "threshold", "keys_and_values": "all", "capacities": [0.4], "choice_bias": 0.2}
+    return small_routed(num_hidden_layers=routed[-1], routed_layers=routed, **options).float()
+
+
 RULE = {"exit_rule": Staggered()}
 CASES: dict[str, Case] = {
     "ACT-ALBERT": Case(_act(AlbertActForSequenceClassification), {}),
@@ -153,6 +160,7 @@ CASES: dict[str, Case] = {
         for router in ("expert", "token")
         for source in ("selected", "all")
     },
+    "routed, `router=threshold`": Case(_build_skipping, {}, "word", decodes=True),
 }
 COUNTS: dict[str, Counts] = {
     "ACT-ALBERT": Counts(0, 1, 0),
@@ -180,8 +188,9 @@ COUNTS: dict[str, Counts] = {
     "looped, `start=drawn`, `cache_policy=last`": Counts(3, 1, 3),
     "routed, `router=expert`, `keys_and_values=selected`": Counts(4, 1, 2),
     "routed, `router=expert`, `keys_and_values=all`": Counts(4, 1, 2),
-    "routed, `router=token`, `keys_and_values=selected`": Counts(4, 1, 2),
-    "routed, `router=token`, `keys_and_values=all`": Counts(4, 1, 2),
+    "routed, `router=token`, `keys_and_values=selected`": Counts(4, 0, 2),
+    "routed, `router=token`, `keys_and_values=all`": Counts(4, 0, 2),
+    "routed, `router=threshold`": Counts(4, 1, 2),
 }
 
 
@@ -231,7 +240,9 @@ def count_reads(name: str, layers: int, exits: int, *, decodes: bool = False) ->
     model = case.build(layers, exits)
     with torch.no_grad(), accelerator_autocast(), reads:
         model = model.to(ACCELERATOR)
-        inputs: dict[str, Any] = {key: value.to(ACCELERATOR) for key, value in _make_inputs(name).items()}
+        inputs: dict[str, Any] = {
+            key: value.to(ACCELERATOR) for key, value in _make_inputs(name, generates=case.decodes).items()
+        }
         if decodes:
             prompt = {key: value[:, :-1] for key, value in inputs.items()}
             cache = model(**prompt, use_cache=True, **case.options).past_key_values
@@ -242,8 +253,8 @@ def count_reads(name: str, layers: int, exits: int, *, decodes: bool = False) ->
     return reads.reads.total()
 
 
-def _make_inputs(name: str) -> dict[str, Tensor]:
-    """Return the inputs of a batch; those of language models are as `generate` passes them."""
+def _make_inputs(name: str, *, generates: bool = False) -> dict[str, Tensor]:
+    """Return the inputs of a padded batch as the trainer passes them, or as `generate` does, with positions."""
     if name == "PonderNet's cell":
         return {"inputs": torch.randn(ROWS, 6)}
     if name == "TRM":
@@ -253,7 +264,7 @@ def _make_inputs(name: str) -> dict[str, Tensor]:
         return {"input_ids": ids}
     mask = torch.ones_like(ids)
     mask[0, :2] = 0
-    positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if CASES[name].decodes else {}
+    positions = {"position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)} if generates else {}
     return {"input_ids": ids, "attention_mask": mask, **positions}
 
 

@@ -24,7 +24,7 @@ def test_reads_do_not_grow_with_layers(name: str) -> None:
 def test_no_step_and_no_exit_reads_more_than_three_times() -> None:
     assert COUNTS.keys() == CASES.keys()
     for name, counts in COUNTS.items():
-        training = 0 if name.startswith("routed") else counts.training
+        training = counts.training - name.startswith("routed")  # transformers reads a decoder's mask twice
         assert max(training, counts.exit, counts.decoding) <= MOST, name
 
 
