@@ -7,6 +7,7 @@ covers both on the meta device.
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -58,6 +59,10 @@ EXPLAINED: dict[str, str] = {
     "models/looped/task_model.py _find_range_of_loops: fewest, most = limits.tolist()": (
         "drawn loops: the most loops of a text, once a step"
     ),
+    (
+        "models/par_xl/adaptive_softmax.py _rows_of_clusters: yield start, ((ids >= start) & (ids < stop))"
+        ".nonzero().squeeze(1)"
+    ): ("clusters of words: the words of each, once a cluster"),
     "models/par_xl/attention.py forward: key, value = cache.update(key, value, self.layer)": (
         "a layer of the cache begins with an empty tensor, once a layer"
     ),
@@ -85,12 +90,15 @@ EXPLAINED: dict[str, str] = {
         "models/shared/albert/heads.py predict_words: slots = (labels >= 0).nonzero().squeeze(1)  # waits for "
         "the device, once"
     ): ("the words with a target, once a pass"),
+    "models/shared/albert/stepper.py __init__: self._align(active.counts.cpu())": (
+        "packed execution: the number of tokens of every text, once a pass; the host plans all steps by it"
+    ),
     (
-        "models/shared/albert/stepper.py keep: self._state = take(self._state, "
-        "stays[self._active.rows].nonzero().squeeze(1))"
-    ): ("packed execution: the tokens of the texts that stay, once a step with an exit"),
-    "models/shared/albert/stepper.py keep: self.width = int(counts.max())": (
-        "packed execution: the longest text that stays, once a step with an exit"
+        "models/shared/albert/stepper.py _align: slots = valid.flatten().nonzero().squeeze(1).to(device, "
+        "non_blocking=True)"
+    ): ("packed execution: the places of the tokens, once a pass and once a step with an exit, after a read"),
+    "models/shared/albert/stepper.py _align: valid = valid.to(device, non_blocking=True)": (
+        "packed execution: the mask of the tokens, once a pass and once a step with an exit, after a read"
     ),
     "models/shared/generation.py <genexpr>: low, high = (int(edge) for edge in ids.aminmax())": (
         "the check of a prompt, once a call of `generate`"
@@ -102,19 +110,20 @@ EXPLAINED: dict[str, str] = {
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     (
-        "models/shared/steps.py _write_back: exit_steps = torch.bincount(rows, minlength=batch)  # a row exits "
-        "at its last step"
-    ): ("early exits: the largest row, once a pass"),
-    "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device))": (
-        "early exits: the rows that stay, once a step with an exit"
-    ),
-    "models/shared/steps.py drop_exited_rows: return staying.to(logits.device)": (
-        "early exits: the rows that stay, once a step"
-    ),
+        "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device, "
+        "non_blocking=True))"
+    ): ("early exits: the rows that stay, once a step with an exit; the device is idle after the read before it"),
     "models/shared/steps.py drop_exited_rows: stays = torch.cat(exits).logical_not().cpu()": (
         "early exits: which rows exit, once a step; the shape of the next step depends on it"
     ),
 }
+
+
+@pytest.fixture(autouse=True)
+def answer_as_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transformers look at masks, which it skips for fake tensors, and answer how much memory the device has."""
+    monkeypatch.setattr("transformers.utils.import_utils.is_fake_tensor", lambda _: False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
 
 
 def run_passes(name: str, mode: FakeCuda, dtype: torch.dtype) -> None:
