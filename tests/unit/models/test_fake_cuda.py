@@ -81,7 +81,7 @@ EXPLAINED: dict[str, str] = {
         "the words with a target, once a pass"
     ),
     "models/shared/albert/block.py build_attention_mask: return create_bidirectional_mask(": (
-        "transformers' look whether a mask hides anything, in evaluation alone, once a pass"
+        "transformers' look whether a mask hides anything, in evaluation alone, once a mask"
     ),
     (
         "models/shared/albert/heads.py predict_words: slots = (labels >= 0).nonzero().squeeze(1)  # waits for "
