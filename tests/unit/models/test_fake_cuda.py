@@ -1,12 +1,12 @@
 """Forward passes and `generate` on a simulated CUDA device read, copy and mix only what a table explains.
 
-The backward pass needs a real device, and transformers does not look at the masks of fake tensors: `test_host_reads.py`
-covers both on the meta device.
+The backward pass needs a real device: `test_host_reads.py` covers it on the meta device.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +39,9 @@ EXPLAINED: dict[str, str] = {
     "models/adalayers/modeling.py _find_active: weights = whole(self.layer_distribution()).tolist()": (
         "evaluation: the layers with a weight, so that those above the last one do not run"
     ),
+    "models/albert/modeling.py forward: outputs = self.albert(": (
+        "transformers' look whether a mask hides anything, or positions begin anew, once a pass"
+    ),
     "models/albert_act/recurrence.py forward: if step > 1 and may_wait and not tokens.halting.running.any():": (
         "evaluation: whether a token still runs, once an update"
     ),
@@ -48,49 +51,51 @@ EXPLAINED: dict[str, str] = {
     "models/looped/heads.py _compute_losses: counted = (targets >= 0).nonzero().squeeze(1)": (
         "the words with a target, once a pass"
     ),
-    ("models/looped/loop_state.py update: return self._cache.update(keys, values, self._number, *args, **kwargs)"): (
+    "models/looped/loop_state.py update: return self._cache.update(keys, values, self._number, *args, **kwargs)": (
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
-    (
-        "models/looped/objectives.py text_uniforms: start = _mix_bits(torch.tensor([seed, step], "
-        "device=ids.device) * _WORD + torch.tensor([1, 2], device=ids.device))"
-    ): ("drawn loops: four numbers, once a step"),
+    "models/looped/modeling.py begin: masks = create_masks_for_generate(": (
+        "transformers' look whether a mask hides anything, or positions begin anew, once a pass"
+    ),
     "models/looped/task_model.py _find_range_of_loops: fewest, most = limits.tolist()": (
         "drawn loops: the most loops of a text, once a step"
     ),
+    (
+        "models/par_xl/adaptive_softmax.py _rows_of_clusters: yield start, ((ids >= start) & (ids < "
+        "stop)).nonzero().squeeze(1)"
+    ): ("clusters of words: the words of each, once a cluster"),
     "models/par_xl/attention.py forward: key, value = cache.update(key, value, self.layer)": (
         "a layer of the cache begins with an empty tensor, once a layer"
     ),
-    (
-        "models/par_xl/blocks.py make_architecture_trace: operations=Operations(weights, "
-        "executed=torch.tensor(executed, device=real.device)),"
-    ): ("the executed operations, once a pass"),
-    (
-        "models/par_xl/blocks.py one_hot: return nn.functional.one_hot(torch.tensor(path, device=device), "
-        "len(OPERATIONS)).float()"
-    ): ("the path of a network, once a pass"),
     "models/par_xl/modeling.py _compute_target_losses: counted = (words >= 0).nonzero().squeeze(1)": (
         "the words with a target, once a pass"
     ),
-    "models/par_xl/modeling.py draw_noise: self._noise = noise.to(self.gates.device, non_blocking=True)": (
-        "the gates' noise, drawn on the host so that all devices draw the same"
-    ),
+    (
+        "models/par_xl/modeling.py set_step: self._path = (whole(self.gates).float().cpu() + "
+        "noise).argmax(dim=-1).tolist()"
+    ): ("a sampled path: the gates, once a step"),
     "models/routed/cache.py append: self.layers[layer].update(keys, values)": (
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     "models/routed/heads.py compute_task_loss: counted = (targets >= 0).flatten().nonzero().squeeze(1)": (
         "the words with a target, once a pass"
     ),
+    "models/shared/albert/block.py build_attention_mask: return create_bidirectional_mask(": (
+        "transformers' look whether a mask hides anything, in evaluation alone, once a mask"
+    ),
     (
         "models/shared/albert/heads.py predict_words: slots = (labels >= 0).nonzero().squeeze(1)  # waits for "
         "the device, once"
     ): ("the words with a target, once a pass"),
+    "models/shared/albert/stepper.py __init__: self._align(active.counts.cpu())": (
+        "packed execution: the number of tokens of every text, once a pass; the host plans all steps by it"
+    ),
     (
-        "models/shared/albert/stepper.py keep: self._state = take(self._state, "
-        "stays[self._active.rows].nonzero().squeeze(1))"
-    ): ("packed execution: the tokens of the texts that stay, once a step with an exit"),
-    "models/shared/albert/stepper.py keep: self.width = int(counts.max())": (
-        "packed execution: the longest text that stays, once a step with an exit"
+        "models/shared/albert/stepper.py _align: slots = valid.flatten().nonzero().squeeze(1).to(device, "
+        "non_blocking=True)"
+    ): ("packed execution: the places of the tokens, once a pass and once a step with an exit, after a read"),
+    "models/shared/albert/stepper.py _align: valid = valid.to(device, non_blocking=True)": (
+        "packed execution: the mask of the tokens, once a pass and once a step with an exit, after a read"
     ),
     "models/shared/generation.py <genexpr>: low, high = (int(edge) for edge in ids.aminmax())": (
         "the check of a prompt, once a call of `generate`"
@@ -98,23 +103,40 @@ EXPLAINED: dict[str, str] = {
     "models/shared/generation.py generate: return parent.generate(inputs, generation_config, *args, **kwargs)": (
         "transformers' loop: special tokens to the device once, and whether all texts have ended, once a token"
     ),
+    (
+        "models/shared/layered_network.py begin_texts: output = base(**select_accepted_inputs(base, {**inputs, "
+        '"use_cache": use_cache}))'
+    ): ("transformers' look whether a mask hides anything, or positions begin anew, once a pass"),
     "models/shared/layered_network.py run_layer: output = layer(states, *arguments, **options)": (
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     (
-        "models/shared/steps.py _write_back: exit_steps = torch.bincount(rows, minlength=batch)  # a row exits "
-        "at its last step"
-    ): ("early exits: the largest row, once a pass"),
-    "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device))": (
-        "early exits: the rows that stay, once a step with an exit"
-    ),
-    "models/shared/steps.py drop_exited_rows: return staying.to(logits.device)": (
-        "early exits: the rows that stay, once a step"
-    ),
+        "models/shared/layered_network.py run_layers: self.skipped = self.skipped.cpu()  # the host reads the "
+        "choices of all layers at once"
+    ): ("layer dropout: which layers each text skips, once a step"),
+    (
+        "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device, "
+        "non_blocking=True))"
+    ): ("early exits: the rows that stay, once a step with an exit; the device is idle after the read before it"),
     "models/shared/steps.py drop_exited_rows: stays = torch.cat(exits).logical_not().cpu()": (
         "early exits: which rows exit, once a step; the shape of the next step depends on it"
     ),
+    (
+        "models/stock_classifier/modeling.py forward: outputs = "
+        "super().forward(**{**select_accepted_inputs(encoder, inputs), **requested})"
+    ): ("transformers' look whether a mask hides anything, or positions begin anew, once a pass"),
+    (
+        'runtime/devices.py upload: return (values.pin_memory() if device.type == "cuda" else values).to(device, '
+        "non_blocking=True)"
+    ): ("numbers drawn or chosen on the host, from pinned memory: the host does not wait"),
 }
+
+
+@pytest.fixture(autouse=True)
+def answer_as_with_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let transformers look at masks, which it skips for fake tensors, and answer how much memory the device has."""
+    monkeypatch.setattr("transformers.utils.import_utils.is_fake_tensor", lambda _: False)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=80 * 2**30))
 
 
 def run_passes(name: str, mode: FakeCuda, dtype: torch.dtype) -> None:

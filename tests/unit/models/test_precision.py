@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import pytest
@@ -21,6 +22,7 @@ class Figures(NamedTuple):
     updates: float
 
 
+@cache
 def train(name: str, seed: int, dtype: torch.dtype, learning_rate: float = LEARNING_RATE) -> Figures:
     """Train a small model on one batch, from weights that a seed has changed by 5 %."""
     torch.manual_seed(seed)
