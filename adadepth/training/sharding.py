@@ -16,6 +16,8 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from adadepth.models.contract import ReadsCachedStates
+
 
 def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
     """Configure accelerate to shard the model with FSDP2, on any device.
@@ -48,14 +50,15 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 def _group_by_blocks(model: Any) -> Iterator[None]:
     """Configure accelerate, within the `with` block, to shard a model block by block, plus one group for the rest.
 
-    Frozen parts form separate groups, so that a base with cached states is never gathered. By default accelerate would
-    also make groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two
-    groups. Heads share biases and matrices with the embeddings, or read the embedding matrix without calling the
-    embedding module.
+    A frozen base forms a separate group if its states can be cached, so that it is never gathered. Other frozen parts do
+    not: models call their modules without calling them, and heads may share their parameters. By default accelerate would also make
+    groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two groups.
+    Heads share biases and matrices with the embeddings, or read the embedding matrix without calling the embedding
+    module.
     """
-    for part in model.children():
-        if (parameters := list(part.parameters())) and not any(parameter.requires_grad for parameter in parameters):
-            fully_shard(part)
+    base = model.base_model
+    if isinstance(model, ReadsCachedStates) and not any(parameter.requires_grad for parameter in base.parameters()):
+        fully_shard(base)
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:
         setattr(model, name, lambda: None)

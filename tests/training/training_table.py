@@ -149,13 +149,8 @@ IMPOSSIBLE = frozenset(
 )
 # Rows in which every process draws numbers of its own: they train, but not as one process does.
 DRAWN = frozenset({"model.dropout_growth=exponential", "model.start=drawn", "model.router=random"})
-# Rows that the checks refuse to shard; and a frozen network whose head is tied to it, which FSDP2 refuses.
-WHOLE = frozenset(
-    {
-        "trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search",
-        "model.trains=exits",
-    }
-)  # fmt: skip
+# Rows that the checks refuse to shard.
+WHOLE = frozenset({"trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search"})
 # What chooses a kernel or a function without parameters.
 _NEUTRAL = (Activation, Attention)
 
@@ -221,8 +216,9 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
         yield f"model.{family.fixed_depth}=2"
     yield from (f"budget.unit={unit}" for unit in family.budget.trained if unit is not BudgetUnit.milliseconds)
     if head == first:
-        yield from ("trainer.ema_decay=0.5", "trainer.gradient_checkpointing=true")
-        yield "trainer.gradient_accumulation_steps=2"
+        yield from ("trainer.ema_decay=0.5", "trainer.gradient_accumulation_steps=2")
+        if family.head(head).supports_gradient_checkpointing:
+            yield "trainer.gradient_checkpointing=true"
     if family.name == "albert_act" and head == first:
         for kind, name in ((Optimizer, "optimizer"), (Schedule, "schedule")):
             yield from (f"trainer.{name}={value}" for value in kind if value != getattr(base.trainer, name))
