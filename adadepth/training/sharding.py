@@ -50,11 +50,11 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 def _group_by_blocks(model: Any) -> Iterator[None]:
     """Configure accelerate, within the `with` block, to shard a model block by block, plus one group for the rest.
 
-    A frozen base forms a separate group if its states can be cached, so that it is never gathered. Other frozen parts do
-    not: models call their modules without calling them, and heads may share their parameters. By default accelerate would also make
-    groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two groups.
-    Heads share biases and matrices with the embeddings, or read the embedding matrix without calling the embedding
-    module.
+    A frozen base whose states can be cached forms a separate group, so that it is never gathered. Other frozen parts do
+    not: a model may run the modules inside a part without calling the part, and heads may share its parameters. By
+    default accelerate would also make groups of the embeddings and of the output layer. This would fail, because a
+    parameter must not be in two groups. Heads share biases and matrices with the embeddings, or read the embedding
+    matrix without calling the embedding module.
     """
     base = model.base_model
     if isinstance(model, ReadsCachedStates) and not any(parameter.requires_grad for parameter in base.parameters()):

@@ -76,9 +76,7 @@ def test_muon_goes_on_bit_for_bit(tmp_path):
 @pytest.mark.parametrize(
     ("optimizer", "recorded"), mostly_slow([("adamw", True), ("adamw", False), ("lamb", True)], lambda case: case[1])
 )
-def test_a_checkpoint_from_before_parameters_were_frozen_goes_on_bit_for_bit(
-    tmp_path, monkeypatch, optimizer, recorded
-):
+def test_a_checkpoint_of_parameters_frozen_since_goes_on_bit_for_bit(tmp_path, monkeypatch, optimizer, recorded):
     """Earlier versions gave the optimizer the halting unit of a fixed depth, which no loss reads."""
     overrides = (
         "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
