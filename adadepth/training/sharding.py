@@ -52,9 +52,9 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
 
     A frozen base whose states can be cached forms a separate group, so that it is never gathered. Other frozen parts do
     not: a model may run the modules inside a part without calling the part, and heads may share its parameters. By
-    default accelerate would also make groups of the embeddings and of the output layer. This would fail, because a
-    parameter must not be in two groups. Heads share biases and matrices with the embeddings, or read the embedding
-    matrix without calling the embedding module.
+    default accelerate would also make groups of the embeddings and of the output layer, and transformers lists the
+    embeddings of encoders as a block. This would fail, because a parameter must not be in two groups. Heads share
+    biases and matrices with the embeddings, or read the embedding matrix without calling the embedding module.
     """
     base = model.base_model
     if isinstance(model, ReadsCachedStates) and not any(parameter.requires_grad for parameter in base.parameters()):
@@ -62,11 +62,33 @@ def _group_by_blocks(model: Any) -> Iterator[None]:
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:
         setattr(model, name, lambda: None)
+    blocks = model._no_split_modules
+    model._no_split_modules = set(blocks or ()) - _list_sharing_classes(model)
     try:
         yield
     finally:
+        model._no_split_modules = blocks
         for name in names:
             delattr(model, name)
+
+
+def _list_sharing_classes(model: nn.Module) -> set[str]:
+    """Return the names of the classes of modules that share a parameter with a module outside."""
+    holders = _count_holders(model)
+    return {
+        type(module).__name__
+        for module in model.modules()
+        if any(count < holders[parameter] for parameter, count in _count_holders(module).items())
+    }
+
+
+def _count_holders(model: nn.Module) -> Counter[nn.Parameter]:
+    """Return how many modules hold each parameter of a model under a name."""
+    return Counter(
+        parameter
+        for module in model.modules()
+        for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+    )
 
 
 def keep_repeated_blocks_gathered(model: nn.Module) -> None:

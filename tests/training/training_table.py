@@ -28,7 +28,7 @@ from adadepth.config.experiment import Optimizer, Schedule, SearchConfig
 from adadepth.models.registry import Family, families
 from adadepth.tasks.extensions import prepare_model
 from adadepth.tasks.session import Session
-from adadepth.training.callbacks import EpochCallback
+from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.training.questions_support import write
@@ -254,10 +254,13 @@ def _find_task(config: ExperimentConfig) -> Any:
 def _train(session: Session) -> DepthTrainer:
     """Train as `Session.train` does, without a run."""
     prepare_model(session.config, session.model)
+    for module in session.model.modules():
+        if isinstance(module, torch.nn.Dropout):  # of a network of transformers, for which there is no setting
+            module.p = 0.0
     session, epochs = session.with_extensions(), EpochCallback()
     epochs.trainer = trainer = DepthTrainer(
         session.model, session.args, session.data, session.evaluation_sets, session.start_evaluation,
-        session.config.trainer, [epochs], session.extensions,
+        session.config.trainer, [epochs, StepCallback()], session.extensions,
     )  # fmt: skip
     trainer.train()
     return trainer
