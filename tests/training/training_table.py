@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple
@@ -149,6 +150,8 @@ IMPOSSIBLE = frozenset(
 )
 # Rows in which every process draws numbers of its own: they train, but not as one process does.
 DRAWN = frozenset({"model.dropout_growth=exponential", "model.start=drawn", "model.router=random"})
+# Weights whose gradients are 0 but for rounding, in rows whose updates do not depend on the size of a gradient.
+ROUNDED = {"trainer.optimizer=adam_atan2": "key.bias"}
 # Rows that the checks refuse to shard.
 WHOLE = frozenset({"trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search"})
 # What chooses a kernel or a function without parameters.
@@ -188,6 +191,8 @@ def list_rows(folder: Path, *bases: tuple[str, str]) -> list[Row]:
             if (title := f"{name} {head} {change}".strip()) not in IMPOSSIBLE:
                 rows.append(Row(title, (root, *overrides)))
     further = [item for item in FURTHER.items() if not bases or item[0].split()[0] in {name for name, _ in bases}]
+    if find_spec("peft") is None:  # an optional package
+        further = [(title, command) for title, command in further if "trainer.lora" not in title]
     return [*rows, *(Row(title, (root, *COMMON, *own)) for title, (root, *own) in further)]
 
 
