@@ -150,6 +150,8 @@ IMPOSSIBLE = frozenset(
 )
 # Rows in which every process draws numbers of its own: they train, but not as one process does.
 DRAWN = frozenset({"model.dropout_growth=exponential", "model.start=drawn", "model.router=random"})
+# Rows whose loss is not linear in the examples, because it has shares of all tokens of a process.
+SHARES = frozenset({"routed language_model model.router=token", "routed language_model model.trains=routers"})
 # Weights whose gradients are 0 but for rounding, in rows whose updates do not depend on the size of a gradient.
 ROUNDED = {"trainer.optimizer=adam_atan2": "key.bias"}
 # Rows that the checks refuse to shard.
