@@ -16,6 +16,8 @@ from accelerate.utils import DistributedType, FullyShardedDataParallelPlugin
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from adadepth.models.contract import ReadsCachedStates
+
 
 def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, Any]) -> None:
     """Configure accelerate to shard the model with FSDP2, on any device.
@@ -48,22 +50,45 @@ def enable_sharding(accelerator: Accelerator, model: Any, settings: dict[str, An
 def _group_by_blocks(model: Any) -> Iterator[None]:
     """Configure accelerate, within the `with` block, to shard a model block by block, plus one group for the rest.
 
-    Frozen parts form separate groups, so that a base with cached states is never gathered. By default accelerate would
-    also make groups of the embeddings and of the output layer. This would fail, because a parameter must not be in two
-    groups. Heads share biases and matrices with the embeddings, or read the embedding matrix without calling the
-    embedding module.
+    A frozen base whose states can be cached forms a separate group, so that it is never gathered. Other frozen parts do
+    not: a model may run the modules inside a part without calling the part, and heads may share its parameters. By
+    default accelerate would also make groups of the embeddings and of the output layer, and transformers lists the
+    embeddings of encoders as a block. This would fail, because a parameter must not be in two groups. Heads share
+    biases and matrices with the embeddings, or read the embedding matrix without calling the embedding module.
     """
-    for part in model.children():
-        if (parameters := list(part.parameters())) and not any(parameter.requires_grad for parameter in parameters):
-            fully_shard(part)
+    base = model.base_model
+    if isinstance(model, ReadsCachedStates) and not any(parameter.requires_grad for parameter in base.parameters()):
+        fully_shard(base)
     names = ("get_input_embeddings", "get_output_embeddings")
     for name in names:
         setattr(model, name, lambda: None)
+    blocks = model._no_split_modules
+    model._no_split_modules = set(blocks or ()) - _list_sharing_classes(model)
     try:
         yield
     finally:
+        model._no_split_modules = blocks
         for name in names:
             delattr(model, name)
+
+
+def _list_sharing_classes(model: nn.Module) -> set[str]:
+    """Return the names of the classes of modules that share a parameter with a module outside."""
+    holders = _count_holders(model)
+    return {
+        type(module).__name__
+        for module in model.modules()
+        if any(count < holders[parameter] for parameter, count in _count_holders(module).items())
+    }
+
+
+def _count_holders(model: nn.Module) -> Counter[nn.Parameter]:
+    """Return how many modules hold each parameter of a model under a name."""
+    return Counter(
+        parameter
+        for module in model.modules()
+        for _, parameter in module.named_parameters(recurse=False, remove_duplicate=False)
+    )
 
 
 def keep_repeated_blocks_gathered(model: nn.Module) -> None:

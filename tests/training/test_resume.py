@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adadepth.errors import CheckpointError
+from adadepth.models.albert_act.modeling import AlbertActPreTrainedModel
 from adadepth.runs.checkpoints import (
     begin_checkpoint,
     checkpoints,
@@ -70,6 +71,38 @@ def test_muon_goes_on_bit_for_bit(tmp_path):
         assert torch.equal(value, parameters(resumed)[name]), name
     assert losses(whole) == losses(resumed)
     assert _equal(whole.optimizer.state_dict()["state"], resumed.optimizer.state_dict()["state"])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "recorded"), mostly_slow([("adamw", True), ("adamw", False), ("lamb", True)], lambda case: case[1])
+)
+def test_a_checkpoint_of_parameters_frozen_since_goes_on_bit_for_bit(tmp_path, monkeypatch, optimizer, recorded):
+    """Earlier versions gave the optimizer the halting unit of a fixed depth, which no loss reads."""
+    overrides = (
+        "trainer.max_steps=4", "trainer.save_strategy=steps", "trainer.save_steps=2", "trainer.save_total_limit=null",
+        "trainer.per_device_train_batch_size=4", "model.fixed_depth=2", "model.act_penalty=0",
+        f"trainer.optimizer={optimizer}",
+    )  # fmt: skip
+    with monkeypatch.context() as earlier:
+        earlier.setattr(AlbertActPreTrainedModel, "freeze_untrained", lambda model: None)
+        whole = tiny_trainer(tmp_path, *overrides)
+        whole.train()
+    checkpoint = tmp_path / "checkpoint-2"
+    stored = torch.load(checkpoint / "optimizer.pt", weights_only=True)
+    if not recorded:
+        progress = checkpoint / "progress_0.json"
+        values = json.loads(progress.read_text())
+        progress.write_text(json.dumps({key: value for key, value in values.items() if key != "stateless"}))
+    resumed = tiny_trainer(tmp_path / "resumed", *overrides)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    groups = [state["param_groups"] for state in (stored, resumed.optimizer.state_dict())]
+    before, now = (sum(len(group["params"]) for group in state) for state in groups)
+    assert before == now + 2  # the matrix and the bias of the halting unit
+    for name, value in parameters(whole).items():
+        assert torch.equal(value, parameters(resumed)[name]), name
+    assert losses(whole) == losses(resumed)
+    moments = [trainer.optimizer.state_dict()["state"].values() for trainer in (whole, resumed)]
+    assert _equal(*(dict(enumerate(values)) for values in moments))
 
 
 HELD = (

@@ -12,7 +12,7 @@ import torch
 from adadepth.models.registry import families
 from tests.configs.support import configured
 from tests.training.processes_support import on_processes
-from tests.training.training_table import BASES, DRAWN, STEPS, WHOLE, Row, list_rows, write_files
+from tests.training.training_table import BASES, DRAWN, ROUNDED, SHARES, STEPS, WHOLE, Row, list_rows, write_files
 
 
 def is_any(row: str, names: frozenset[str]) -> bool:
@@ -36,10 +36,12 @@ def assert_equal(results: dict[str, Any], expected: dict[str, Any]) -> None:
     """Losses and weights are the same to rounding, of sums of float32 in another order."""
     for name, result in results.items():
         assert len(result["losses"]) == STEPS, name
-        if is_any(name, DRAWN):
+        if is_any(name, DRAWN | SHARES):
             continue
         assert result["losses"] == pytest.approx(expected[name]["losses"], rel=1e-4, abs=1e-4), name
         for weight, value in expected[name]["weights"].items():
+            if any(row in name and weight.endswith(end) for row, end in ROUNDED.items()):
+                continue
             torch.testing.assert_close(
                 result["weights"][weight],
                 value,

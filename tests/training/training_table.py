@@ -15,6 +15,7 @@ import typing
 from collections.abc import Iterator
 from enum import StrEnum
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from types import UnionType
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from adadepth.config.experiment import Optimizer, Schedule, SearchConfig
 from adadepth.models.registry import Family, families
 from adadepth.tasks.extensions import prepare_model
 from adadepth.tasks.session import Session
-from adadepth.training.callbacks import EpochCallback
+from adadepth.training.callbacks import EpochCallback, StepCallback
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.training.questions_support import write
@@ -149,13 +150,12 @@ IMPOSSIBLE = frozenset(
 )
 # Rows in which every process draws numbers of its own: they train, but not as one process does.
 DRAWN = frozenset({"model.dropout_growth=exponential", "model.start=drawn", "model.router=random"})
-# Rows that the checks refuse to shard; and a frozen network whose head is tied to it, which FSDP2 refuses.
-WHOLE = frozenset(
-    {
-        "trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search",
-        "model.trains=exits",
-    }
-)  # fmt: skip
+# Rows whose loss is not linear in the examples, because it has shares of all tokens of a process.
+SHARES = frozenset({"routed language_model model.router=token", "routed language_model model.trains=routers"})
+# Weights whose gradients are 0 but for rounding, in rows whose updates do not depend on the size of a gradient.
+ROUNDED = {"trainer.optimizer=adam_atan2": "key.bias"}
+# Rows that the checks refuse to shard.
+WHOLE = frozenset({"trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search"})
 # What chooses a kernel or a function without parameters.
 _NEUTRAL = (Activation, Attention)
 
@@ -193,6 +193,8 @@ def list_rows(folder: Path, *bases: tuple[str, str]) -> list[Row]:
             if (title := f"{name} {head} {change}".strip()) not in IMPOSSIBLE:
                 rows.append(Row(title, (root, *overrides)))
     further = [item for item in FURTHER.items() if not bases or item[0].split()[0] in {name for name, _ in bases}]
+    if find_spec("peft") is None:  # an optional package
+        further = [(title, command) for title, command in further if "trainer.lora" not in title]
     return [*rows, *(Row(title, (root, *COMMON, *own)) for title, (root, *own) in further)]
 
 
@@ -221,8 +223,9 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
         yield f"model.{family.fixed_depth}=2"
     yield from (f"budget.unit={unit}" for unit in family.budget.trained if unit is not BudgetUnit.milliseconds)
     if head == first:
-        yield from ("trainer.ema_decay=0.5", "trainer.gradient_checkpointing=true")
-        yield "trainer.gradient_accumulation_steps=2"
+        yield from ("trainer.ema_decay=0.5", "trainer.gradient_accumulation_steps=2")
+        if family.head(head).supports_gradient_checkpointing:
+            yield "trainer.gradient_checkpointing=true"
     if family.name == "albert_act" and head == first:
         for kind, name in ((Optimizer, "optimizer"), (Schedule, "schedule")):
             yield from (f"trainer.{name}={value}" for value in kind if value != getattr(base.trainer, name))
@@ -258,10 +261,13 @@ def _find_task(config: ExperimentConfig) -> Any:
 def _train(session: Session) -> DepthTrainer:
     """Train as `Session.train` does, without a run."""
     prepare_model(session.config, session.model)
+    for module in session.model.modules():
+        if isinstance(module, torch.nn.Dropout):  # of a network of transformers, for which there is no setting
+            module.p = 0.0
     session, epochs = session.with_extensions(), EpochCallback()
     epochs.trainer = trainer = DepthTrainer(
         session.model, session.args, session.data, session.evaluation_sets, session.start_evaluation,
-        session.config.trainer, [epochs], session.extensions,
+        session.config.trainer, [epochs, StepCallback()], session.extensions,
     )  # fmt: skip
     trainer.train()
     return trainer
