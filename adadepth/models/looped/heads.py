@@ -136,7 +136,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         )  # fmt: skip
         real = find_real_tokens(attention_mask, run.embedded.shape[:2], run.embedded.device)
         units = (None, self.lm_head, real.flatten())
-        results, rule = self._run_loops(run, rule, call, all_loops, units, input_ids, targets)
+        results, rule = self._run_loops(run, rule, call, all_loops, units, input_ids, attention_mask, targets)
         output = self._build_output(run, results, real, all_loops)
         if targets is not None:
             terms = self._compute_losses(results, rule, targets.flatten(), output)
@@ -287,7 +287,7 @@ class _Classifier(LoopedTaskModel):
             run_all = True  # evaluations record the predictions of every loop
         all_loops = self._reads_all_loops(run_all, labels, rule, run.loops)
         units = (slots, self.score, torch.ones_like(slots, dtype=torch.bool))
-        results, rule = self._run_loops(run, rule, call, all_loops, units, inputs[0], labels)
+        results, rule = self._run_loops(run, rule, call, all_loops, units, inputs[0], inputs[1], labels)
         exits = results.exit_steps
         if run.counts is not None:
             exits = exits.minimum(run.counts[slots // run.embedded.shape[1]])

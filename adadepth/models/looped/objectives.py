@@ -135,19 +135,20 @@ _MIX = ((30, 0xBF58476D1CE4E5B9 - 2**64), (27, 0x94D049BB133111EB - 2**64))
 _MAX_RATIO = 8  # no text gets more loops than this times the mean
 
 
-def text_uniforms(ids: Tensor, seed: int, step: int) -> Tensor:
+def text_uniforms(ids: Tensor, mask: Tensor | None, seed: int, step: int) -> Tensor:
     """Return two reproducible random numbers in [0, 1) per text, float64 (B, 2), from its tokens, seed and step.
 
-    A resumed run therefore draws the same numbers as an uninterrupted one. They do not depend on the process or
-    micro-batch of a text.
+    A resumed run therefore draws the same numbers as an uninterrupted one. They do not depend on the process, the
+    micro-batch or the padding of a text.
 
     Args:
         ids: Token ids, (B, T).
+        mask: Mask of the real tokens, (B, T), or None if all are real.
         seed: Seed, the setting `draw_seed`.
         step: Number of completed optimiser steps.
     """
-    offsets = torch.arange(1, ids.shape[1] + 1, device=ids.device) * _WORD
-    texts = _mix_bits(ids.long() + offsets).sum(dim=1)
+    real = torch.ones_like(ids, dtype=torch.long) if mask is None else mask.long()
+    texts = (_mix_bits(ids.long() + real.cumsum(dim=1) * _WORD) * real).sum(dim=1)
     start = _mix_bits(torch.tensor([seed, step]) * _WORD + torch.tensor([1, 2]))  # numbers of the host
     keys = texts + (start[0] + _mix_bits(start[1]))
     numbers = [_mix_bits(keys + which) for which in (1, 2)]

@@ -177,7 +177,14 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             config.num_loops, config.loop_curriculum, config.curriculum_share, self._step, self._steps
         )
 
-    def _draw_loops(self, run: Looping, input_ids: Tensor | None, labels: Tensor | None, num_loops: int | None) -> None:
+    def _draw_loops(
+        self,
+        run: Looping,
+        input_ids: Tensor | None,
+        attention_mask: Tensor | None,
+        labels: Tensor | None,
+        num_loops: int | None,
+    ) -> None:
         """Draw a random number of loops for every text, in training with `train_loops=drawn`."""
         if not self.training or labels is None or num_loops is not None or self.config.train_loops == "fixed":
             return
@@ -190,7 +197,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         if input_ids is None or self._step is None:
             uniform = upload(torch.rand(rows, 2, dtype=torch.float64), device)
         else:
-            uniform = text_uniforms(input_ids.to(device), self.config.draw_seed, self._step)
+            mask = None if attention_mask is None else attention_mask.to(device)
+            uniform = text_uniforms(input_ids.to(device), mask, self.config.draw_seed, self._step)
         run.counts = draw_loops(uniform, mean, spread).to(run.state.device)
         run.fewest, run.loops = self._find_range_of_loops(run.counts)
 
@@ -221,6 +229,7 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         all_loops: bool,
         units: tuple[Tensor | None, nn.Module, Tensor],
         input_ids: Tensor | None,
+        attention_mask: Tensor | None,
         labels: Tensor | None,
     ) -> tuple[LoopResults, ExitRule]:
         """Run the loops of a forward pass, and return their results and the exit rule.
@@ -234,9 +243,10 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
             all_loops: Whether all loops run and the head reads each of them.
             units: Slots, head and mask of the predicted units; see `LoopReading`.
             input_ids: Token ids, (B, T), on which the drawn numbers of loops depend.
+            attention_mask: Mask of the real tokens, (B, T), or None if all are real.
             labels: Labels, or None if no loss is computed.
         """
-        self._draw_loops(run, input_ids, labels, call.num_loops)
+        self._draw_loops(run, input_ids, attention_mask, labels, call.num_loops)
         rule = Fixed(run.loops) if run.counts is not None else rule
         wants_states = call.output_hidden_states
         states = bool(self.config.output_hidden_states if wants_states is None else wants_states)

@@ -62,7 +62,7 @@ def count_an_update() -> Any:
         count_an_update,
         lambda: layer_weights(torch.zeros(4, device=ACCELERATOR), 1.0, active=[1, 3]),
         lambda: draw_skipped([0.0, 0.5, 1.0], 4, ACCELERATOR),
-        lambda: text_uniforms(torch.zeros(2, 5, dtype=torch.long, device=ACCELERATOR), seed=1, step=2),
+        lambda: text_uniforms(torch.zeros(2, 5, dtype=torch.long, device=ACCELERATOR), None, seed=1, step=2),
         lambda: upload(torch.zeros(3), ACCELERATOR),
     ],
 )

@@ -200,22 +200,31 @@ def test_drawn_loops_have_the_published_law() -> None:
 
 def test_texts_draw_evenly_and_by_themselves() -> None:
     ids = torch.randint(0, 50, (20_000, 6), generator=torch.Generator().manual_seed(1))
-    uniform = text_uniforms(ids, seed=3, step=5)
+    uniform = text_uniforms(ids, None, seed=3, step=5)
     assert ((uniform >= 0) & (uniform < 1)).all()
     assert uniform.mean(dim=0).tolist() == pytest.approx([0.5, 0.5], abs=0.01)
     assert uniform.var(dim=0).tolist() == pytest.approx([1 / 12, 1 / 12], rel=0.03)
     assert abs(torch.corrcoef(uniform.T)[0, 1]) < 0.03
-    later = text_uniforms(ids, seed=3, step=6)
+    later = text_uniforms(ids, None, seed=3, step=6)
     assert abs(torch.corrcoef(torch.stack([uniform[:, 0], later[:, 0]]))[0, 1]) < 0.03
-    assert torch.equal(text_uniforms(ids[7:9], seed=3, step=5), uniform[7:9])  # whatever is beside them
-    assert not torch.equal(text_uniforms(ids.flip(1), seed=3, step=5), uniform)  # the order of a text counts
-    assert not torch.equal(text_uniforms(ids, seed=4, step=5), uniform)
+    assert torch.equal(text_uniforms(ids[7:9], None, seed=3, step=5), uniform[7:9])  # whatever is beside them
+    assert not torch.equal(text_uniforms(ids.flip(1), None, seed=3, step=5), uniform)  # the order of a text counts
+    assert not torch.equal(text_uniforms(ids, None, seed=4, step=5), uniform)
+
+
+@pytest.mark.parametrize("padding", [(0, 3), (2, 0)])
+def test_padding_draws_nothing(padding: tuple[int, int]) -> None:
+    ids = torch.randint(1, 50, (5, 6), generator=torch.Generator().manual_seed(1))
+    padded, mask = (torch.nn.functional.pad(values, padding) for values in (ids, torch.ones_like(ids)))
+    expected = text_uniforms(ids, None, seed=3, step=5)
+    assert torch.equal(text_uniforms(padded, mask, seed=3, step=5), expected)
+    assert not torch.equal(text_uniforms(padded, None, seed=3, step=5), expected)
 
 
 def test_a_text_trains_its_own_number_of_loops() -> None:
     model = small(**DRAWN).train()
     model.set_step(7, 100)
-    counts = draw_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    counts = draw_loops(text_uniforms(IDS, None, 0, 7), 4, 0.5)
     assert len(set(counts.tolist())) > 1
     found = model(IDS, labels=LABELS)
     assert torch.equal(found.trace.updates, counts.float().unsqueeze(1).expand(-1, LENGTH))
@@ -233,7 +242,7 @@ def test_classifiers_train_their_own_numbers_of_loops(head: type) -> None:
     model = small(head, **DRAWN, num_labels=3).train()
     model.set_step(7, 100)
     labels = IDS % 3 if head is LoopedForTokenClassification else torch.tensor([0, 1, 2])
-    counts = draw_loops(text_uniforms(IDS, 0, 7), 4, 0.5)
+    counts = draw_loops(text_uniforms(IDS, None, 0, 7), 4, 0.5)
     found = model(IDS, labels=labels)
     assert torch.equal(found.trace.updates.view(3, -1)[:, 0], counts.float())
     alone = [
