@@ -70,8 +70,8 @@ def test_every_requirement_is_bounded_and_satisfied_by_the_lock() -> None:
 @pytest.mark.parametrize(
     ("name", "admitted", "refused"),
     [
-        ("torch", ["2.11.0", "2.12.1", "2.13.0", "2.13.0+cpu"], ["2.10.0", "2.14.0"]),
-        ("transformers", ["5.17.0", "5.23.0"], ["4.57.0", "5.16.0", "6.0.0"]),
+        ("torch", ["2.11.0", "2.13.0+cpu", "2.15.0"], ["2.10.0", "2.16.0"]),
+        ("transformers", ["5.23.0", "5.24.0"], ["4.57.0", "5.22.2", "6.0.0"]),
         ("hydra-core", ["1.3.6", "1.3.8"], ["1.3.2", "1.4.0"]),
         ("omegaconf", ["2.3.0", "2.3.1"], ["2.4.0"]),
     ],
