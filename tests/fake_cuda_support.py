@@ -85,9 +85,9 @@ class FakeCuda(TorchDispatchMode):
 
     def _compute_on_cpu(self, func: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         args, options = tree_map_only(FakeTensor, self._values.__getitem__, (args, options))
-        if func in _SOFTMAX and args[2]:  # from half precision to float32, which only CUDA has
-            args = (args[0].float(), args[1], False)
         with unset_fake_temporarily():
+            if func in _SOFTMAX and args[2]:  # from half precision to float32, which only CUDA has
+                args = (args[0].float(), args[1], False)
             if func in _PINNING:  # which needs a driver
                 return args[0].clone() if func is _PIN else False
             return func(*args, **options | {"device": "cpu"} if "device" in options else options)
