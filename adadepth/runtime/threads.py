@@ -43,7 +43,7 @@ class ThreadLimit(NamedTuple):
 
     Attributes:
         number: Number of threads.
-        is_fixed: Whether every batch uses this number, because the user or an earlier start of the run has set it.
+        is_fixed: Whether every batch uses this number, because the user has set it.
         reason: Reason for a number other than that of the processors, or the empty text.
     """
 

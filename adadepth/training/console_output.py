@@ -95,8 +95,10 @@ class ConsoleCallback(TrainerCallback):
 
     def _warn_of_other_load(self) -> None:
         """Say once that threads of this run wait for a processor, because another process has started meanwhile."""
-        waited, threads, elapsed = read_waiting_seconds(), get_thread_limit(), time.monotonic() - self._begun
-        if self._waited is None or waited is None or threads == 1 or elapsed < _MIN_ELAPSED_S:
+        threads, elapsed = get_thread_limit(), time.monotonic() - self._begun
+        if self._waited is None or threads == 1 or elapsed < _MIN_ELAPSED_S:
+            return
+        if (waited := read_waiting_seconds()) is None:
             return
         share = (waited - self._waited) / elapsed
         if share > _WAITING_SHARE:
