@@ -7,7 +7,6 @@ no driver.
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from tests.host_reads_support import PACKAGE
+from tests.host_reads_support import find_line
 
 _aten = torch.ops.aten
 _READ, _COPY = _aten._local_scalar_dense.default, _aten._to_copy.default
@@ -108,14 +107,6 @@ class FakeCuda(TorchDispatchMode):
                 assert not (is_buffer and fake.numel()), (fake.shape, value.shape)
                 self._values[fake] = fake.new_empty(0, device="cpu") if is_buffer else value
         return fakes
-
-
-def find_line() -> str:
-    """Return the innermost line of the package on the stack, with its file and function."""
-    for frame in reversed(traceback.extract_stack()):
-        if frame.filename.startswith(str(PACKAGE)):
-            return f"{frame.filename.removeprefix(f'{PACKAGE}/')} {frame.name}: {frame.line}"
-    return "outside of the package"
 
 
 @contextmanager

@@ -55,28 +55,28 @@ class HostReads(TorchDispatchMode):
         if not any(tensor.device == ACCELERATOR for tensor in tensors):
             return self._from_the_host(func, args, given)
         if func is _aten._local_scalar_dense.default:
-            self.reads[_line()] += 1
+            self.reads[find_line()] += 1
             return {torch.bool: True}.get(args[0].dtype, 1.0 if args[0].is_floating_point() else 1)
         if func is _aten.nonzero.default:
             return self._places(args[0])
         if func._overloadpacket in _INDEXED:
             args = (args[0], self._without_truths(args[1]), *args[2:])
         if func is _aten._to_copy.default and given.get("device", ACCELERATOR) != ACCELERATOR:
-            self.reads[_line()] += 1
+            self.reads[find_line()] += 1
             return torch.ones(args[0].shape, dtype=given.get("dtype") or args[0].dtype)
         if any(tensor.device != ACCELERATOR and tensor.dim() for tensor in tensors):
-            self.moves[_line()] += 1
+            self.moves[find_line()] += 1
         return func(*args, **given)
 
     def _from_the_host(self, func: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
         is_copy = func is _aten._to_copy.default and given.get("device") == ACCELERATOR
         if is_copy and not given.get("non_blocking"):
-            self.moves[_line()] += 1
+            self.moves[find_line()] += 1
         return func(*args, **given)
 
     def _places(self, chosen: Tensor) -> Tensor:
         """As many as there can be."""
-        self.reads[_line()] += 1
+        self.reads[find_line()] += 1
         return torch.zeros(chosen.numel(), chosen.dim(), dtype=torch.long, device=ACCELERATOR)
 
     def _without_truths(self, indices: Any) -> list[Tensor | None]:
@@ -104,7 +104,7 @@ class Float64Uses(HostReads):
         made = super().__torch_dispatch__(func, types, args, kwargs)
         tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
         if any(tensor.device == ACCELERATOR and tensor.dtype == torch.float64 for tensor in tensors):
-            self.doubles[_line()] += 1
+            self.doubles[find_line()] += 1
         return made
 
 
@@ -121,16 +121,16 @@ class _Constructors(TorchFunctionMode):
         made = func(*args, **(kwargs or {}))
         of_numbers = func in (torch.tensor, torch.as_tensor) and not isinstance(args[0], Tensor)
         if (of_numbers or func is Tensor.new_tensor) and made.device == ACCELERATOR and made.numel():
-            self._moves[_line()] += 1
+            self._moves[find_line()] += 1
         return made
 
 
-def _line() -> str:
-    """The innermost line of the package; of a backward pass there is none."""
+def find_line() -> str:
+    """Return the innermost line of the package on the stack, with its file and function; a backward pass has none."""
     for frame in reversed(traceback.extract_stack()):
         if frame.filename.startswith(str(PACKAGE)):
-            return f"{Path(frame.filename).relative_to(PACKAGE)}: {frame.line}"
-    return "backward pass"
+            return f"{frame.filename.removeprefix(f'{PACKAGE}/')} {frame.name}: {frame.line}"
+    return "outside of the package"
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from tests.host_reads_support import _INDEXED, ACCELERATOR, HostReads, _line
+from tests.host_reads_support import _INDEXED, ACCELERATOR, HostReads, find_line
 
 _aten = torch.ops.aten
 _NEEDS_NUMBERS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -54,22 +54,22 @@ class MirroredReads(HostReads):
         tensors = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
         on_device = [tensor for tensor in tensors if tensor.device == ACCELERATOR]
         if func is _aten._to_copy.default and on_device and options.get("device", ACCELERATOR) != ACCELERATOR:
-            self.reads[_line()] += 1
+            self.reads[find_line()] += 1
             return func(self._mirror(args[0]), *args[1:], **options)
         if not on_device and torch.device(options.get("device") or "cpu") != ACCELERATOR:
             return func(*args, **options)
         if any(tensor.device != ACCELERATOR and tensor.dim() for tensor in tensors) and not options.get("non_blocking"):
-            self.moves[_line()] += 1
+            self.moves[find_line()] += 1
         expected = self._compute(func, args, options)
         if func is _aten._local_scalar_dense.default:
-            self.reads[_line()] += 1
+            self.reads[find_line()] += 1
             return expected
         if func._overloadpacket in _INDEXED:
             waits = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
         else:
             waits = bool(_NEEDS_NUMBERS & set(func.tags))
         if waits:
-            self.reads[_line()] += 1
+            self.reads[find_line()] += 1
             if not func._schema.is_mutable:
                 return tree_map(self._make_counterpart, expected)
             return args[0]
@@ -90,7 +90,7 @@ class MirroredReads(HostReads):
         if not isinstance(value, Tensor) or value.device != ACCELERATOR:
             return value
         entry = self._mirrors.get(value.untyped_storage()._cdata)
-        assert entry is not None, f"{_line()}: a tensor of shape {tuple(value.shape)} has no numbers"
+        assert entry is not None, f"{find_line()}: a tensor of shape {tuple(value.shape)} has no numbers"
         mirror = torch.empty(0, dtype=value.dtype)
         return mirror.set_(entry[1], value.storage_offset(), value.shape, value.stride())
 
