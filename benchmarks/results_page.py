@@ -1,4 +1,4 @@
-"""Write docs/results.md and its figures docs/figures/bench*.svg from the results of the full bench in results.parquet.
+"""Write docs/results.md, its figures docs/figures/bench*.svg and the README's table from results.parquet.
 
     python benchmarks/results_page.py [FOLDER ...]
 
@@ -18,12 +18,16 @@ from typing import Any
 import yaml
 from results_table import read_table, write_table
 
+from adadepth.contrib.bench.comparisons import format_p_value
 from adadepth.contrib.bench.page import read_results, to_markdown, write_bench
-from adadepth.contrib.bench.recommendations import RECOMMENDATIONS
+from adadepth.contrib.bench.recommendations import RECOMMENDATIONS, TaskOutcome, evaluate_tasks
+from adadepth.report.table import percent
 
 ROOT = Path(__file__).resolve().parents[1]
 _TASKS = ROOT / "adadepth" / "contrib" / "bench" / "configs" / "bench" / "task"
 PAGE = ROOT / "docs" / "results.md"
+README = ROOT / "README.md"
+MARKS = ("<!-- results: written by benchmarks/results_page.py -->\n", "<!-- end of results -->")
 
 
 def read_descriptions() -> dict[str, str]:
@@ -42,6 +46,37 @@ def format_page(results: Sequence[Mapping[str, Any]]) -> str:
     return to_markdown(results, read_descriptions(), locate_figure)
 
 
+def format_readme_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Format the README's table: compute of the cheapest adaptive and fixed-depth method of each task."""
+    lines = ["| task | adaptive depth | fixed depth | significant difference | seeds |", "|---|---|---|---|---|"]
+    for outcome in evaluate_tasks(results):
+        comparison = outcome.depth_comparison
+        cheaper = None if comparison is None else comparison.significantly_cheaper
+        cells = [
+            _format_cheapest(outcome, is_adaptive, cheaper == name)
+            for name, is_adaptive in (("first", True), ("second", False))
+        ]
+        p = "" if comparison is None else f" (p = {format_p_value(comparison.p)})".replace("= <", "<")
+        verdict = {"first": "adaptive depth needs less", "second": "fixed depth needs less", None: "none"}[cheaper]
+        lines.append(f"| `{outcome.task}` | {' | '.join(cells)} | {verdict}{p} | {len(outcome.seeds)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _format_cheapest(outcome: TaskOutcome, is_adaptive: bool, is_bold: bool) -> str:
+    cheapest = outcome.find_cheapest(is_adaptive)
+    if cheapest is None:
+        return "98 % not reached"
+    method, compute = cheapest
+    share = percent(compute.mean / outcome.full_depth)
+    return f"{f'**{share}**' if is_bold else share} ({method.label})"
+
+
+def fill_readme(text: str, results: Sequence[Mapping[str, Any]]) -> str:
+    """Return the README's text with the table of the results between its marks."""
+    before, rest = text.split(MARKS[0])
+    return before + MARKS[0] + format_readme_table(results) + MARKS[1] + rest.split(MARKS[1])[1]
+
+
 def main(folders: list[str]) -> None:
     """Add the results in the folders to the table, and write the page and its figures."""
     if folders:
@@ -49,6 +84,7 @@ def main(folders: list[str]) -> None:
         write_table({result["name"]: result for result in [*read_table(), *new]}.values())
     results = read_table()
     PAGE.write_text(format_page(results), encoding="utf-8")
+    README.write_text(fill_readme(README.read_text(encoding="utf-8"), results), encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
         write_bench(Path(folder), results, read_descriptions(), [])
         for figure in Path(folder).glob("figures/*.svg"):

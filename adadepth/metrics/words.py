@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adadepth.metrics.adaptation import FEWEST_CLUSTERS, Sums, estimate
+from adadepth.metrics.significance import FEWEST_CLUSTERS, Sums, estimate
 
 FEWEST_OCCURRENCES = 20  # occurrences of a word that is ranked
 RANKED_WORDS = 15  # words at either end

@@ -1,21 +1,23 @@
 """Research questions on adaptive depth that papers answer differently, and the answer of each task of a bench.
 
 Each comparison has one of three answers on a task: the first group needs less compute, the second does, or they are not
-significantly different.
+significantly different. The p-values of a comparison are corrected for its number of tasks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from adadepth.contrib.bench.measures import (
+    RELEVANT_SHARE,
+    Candidates,
     Comparison,
     ComparisonResult,
-    Estimate,
     HaltingMethod,
     evaluate_comparison,
 )
+from adadepth.metrics.significance import SeedMean, correct_p_values
 from adadepth.report.table import Column, Table, percent, text
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
@@ -140,29 +142,33 @@ COMPARISONS = (
     ),
 )
 
-Requirements = Mapping[HaltingMethod, Mapping[str, Any] | None]
-
 
 class ComparisonOutcome(NamedTuple):
-    """A comparison of two groups of methods, and its result on each task that has both groups."""
+    """A comparison of two groups of methods, and its result on each task that has both groups, with corrected p."""
 
     comparison: Comparison
     results: Mapping[str, ComparisonResult]
 
 
-def evaluate_comparisons(requirements: Mapping[str, Requirements]) -> list[ComparisonOutcome]:
+def evaluate_comparisons(
+    candidates: Mapping[str, Candidates], full_depth: Mapping[str, float]
+) -> list[ComparisonOutcome]:
     """Evaluate all comparisons of groups of methods on all tasks.
 
     Args:
-        requirements: Requirements by task from `adadepth.contrib.bench.measures.find_requirements`.
+        candidates: Methods of each task from `adadepth.contrib.bench.measures.measure_candidates`.
+        full_depth: Compute of full depth by task.
     """
     outcomes = []
     for comparison in COMPARISONS:
         by_task = {
-            task: evaluate_comparison(comparison, task_requirements) for task, task_requirements in requirements.items()
+            task: evaluate_comparison(comparison, methods, RELEVANT_SHARE * full_depth[task])
+            for task, methods in candidates.items()
         }
-        decided = {task: result for task, result in by_task.items() if result is not None}
-        outcomes.append(ComparisonOutcome(comparison, decided))
+        results = {task: result for task, result in by_task.items() if result is not None}
+        p_values = correct_p_values([result.p for result in results.values()])
+        corrected = {task: results[task]._replace(p=p) for task, p in zip(results, p_values, strict=True)}
+        outcomes.append(ComparisonOutcome(comparison, corrected))
     return outcomes
 
 
@@ -177,7 +183,7 @@ def format_outcome(outcome: ComparisonOutcome) -> str:
         ("second", f"{second} needs less compute than {first}"),
         (None, f"{first} and {second} do not differ significantly in compute"),
     ):
-        if tasks := [task for task, result in outcome.results.items() if result.cheaper == cheaper]:
+        if tasks := [task for task, result in outcome.results.items() if result.significantly_cheaper == cheaper]:
             sentences.append(f"{start} on {len(tasks)} of {total} tasks ({', '.join(tasks)}).")
     return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
 
@@ -193,6 +199,7 @@ def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: M
         Column("comparison", "comparison", text, "text"),
         Column("task", "task", text, "text"),
         Column("cheaper", "group with less compute", text, "text"),
+        Column("p", "p", format_p_value),
         Column("first", "least compute in the first group", text, "text"),
         Column("second", "least compute in the second group", text, "text"),
     ]
@@ -208,23 +215,29 @@ def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: M
     return Table("comparisons", columns, rows)
 
 
-def _build_row(comparison: Comparison, result: ComparisonResult, full_depth: float) -> dict[str, str]:
+def _build_row(comparison: Comparison, result: ComparisonResult, full_depth: float) -> dict[str, str | float]:
     answers = {"first": comparison.first, "second": comparison.second, None: "not significantly different"}
     return {
         "first": _format_cheapest(result.first, full_depth),
         "second": _format_cheapest(result.second, full_depth),
-        "cheaper": answers[result.cheaper],
+        "cheaper": answers[result.significantly_cheaper],
+        "p": result.p,
     }
 
 
-def _format_cheapest(cheapest: tuple[HaltingMethod, Estimate] | None, full_depth: float) -> str:
+def format_p_value(p: float) -> str:
+    """Format a p-value with three digits after the point."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
+
+
+def _format_cheapest(cheapest: tuple[HaltingMethod, SeedMean] | None, full_depth: float) -> str:
     if cheapest is None:
         return "no method reaches the threshold"
     method, compute = cheapest
     return f"{method.label}: {format_share(compute, full_depth)}"
 
 
-def format_share(compute: Estimate, full_depth: float) -> str:
+def format_share(compute: SeedMean, full_depth: float) -> str:
     """Format compute relative to full depth, with its standard error."""
     error = "" if compute.error is None else f" ± {100 * compute.error / full_depth:.1f}"
     return percent(compute.mean / full_depth) + error

@@ -63,8 +63,9 @@ COLUMNS = (
     ),
     (
         "compute for 98%",
-        "This column has the least compute with which the method reaches 98% of the best score of the task. A dash "
-        "means that the method does not reach this score with every seed.",
+        "This column has the least compute with which the method reaches 98% of the best score of the task, "
+        "interpolated between two neighbouring settings. A dash means that the method does not reach this score with "
+        "every seed.",
     ),
     (
         "equal steps",

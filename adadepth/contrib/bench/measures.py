@@ -8,12 +8,17 @@ Methods are compared on one task, for one share of the best score that any halti
        are log-likelihoods in nats. The threshold is then that share of the likelihood.
     2. For each halting method and seed, the operating point of least compute is selected among those with a score that
        reaches the threshold. If settings are selected on one half of the examples, the score is that of this half. A
-       halting method reaches the threshold only if it has such a point for every seed.
-    3. Compute and score are estimated on the other half: means over S seeds, with the standard error sqrt(var / S +
-       mean(e^2) / S), where var is the variance over seeds and e the error over the examples of each seed. For a single
-       seed, the error is e.
-    4. The halting method of least compute is recommended. Other methods are not significantly different from it if
-       their compute differs by less than 1.96 standard errors of the difference.
+       halting method reaches the threshold only if it has such a point for every seed. The compute that it needs is
+       interpolated between this point and the next cheaper one, at the threshold: a mixture of both, drawn at random
+       for every unit, has this compute and this score. Without interpolation, two equal methods whose score at a
+       setting lies near the threshold would differ by a whole step between settings.
+    3. Compute and score are estimated on the other half: means over seeds, with the standard error of
+       `adadepth.metrics.significance.average_over_seeds`. It includes the variation over seeds and over examples.
+    4. The halting method of least compute is recommended. Every pair of methods is tested (Welch's t with its degrees
+       of freedom), and p-values are corrected for the number of pairs (Holm). Methods whose difference from the
+       recommended one is not significant, or below 1 % of the compute of full depth, are named.
+
+A method that misses the threshold with some seeds is tested on its best score, because its compute is unknown.
 
 A budget is fitted on one half of the examples, so its points have scores only on halves. If a task has budgets, all its
 points are therefore selected on the first half and scored on the second. If a method has no score on the second half,
@@ -27,30 +32,27 @@ updates times the mean compute of an update.
 All compared methods were trained for the same number of steps, or with the same *training compute*. Training compute is
 the number of steps times the compute of a unit in a step. It is counted at full depth if units have different depths.
 
-A *comparison* asks whether one group of halting methods needs less compute than another at the same threshold. The
-answer of a task compares the cheapest halting method of each group with the test of step 4. A group that does not reach
-the threshold loses to one that does.
+A *comparison* asks whether one group of halting methods needs less compute than another at the same threshold. It tests
+the cheapest method of one group against the cheapest of the other. The best of many equal methods is better by chance:
+if the group with the cheaper method is larger, the p-value is multiplied by the ratio of the numbers of methods. The
+p-values of a comparison are then corrected for its number of tasks (Holm).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean, mode, variance
+from itertools import combinations
+from statistics import fmean, mode
 from typing import Any, NamedTuple
+
+from adadepth.metrics.significance import LEVEL, SeedMean, average_over_seeds, compare_means, correct_p_values
 
 QUALITY_SHARES = (0.95, 0.98, 0.99)
 BUDGET = "budget"  # rule of the points whose mean depth was fitted to a target after training
 _WITHOUT_PREDICTION = ("run", BUDGET)  # rules whose compute is measured without the prediction of a unit
+RELEVANT_SHARE = 0.01  # least relevant difference in compute, as a share of the compute of full depth
 _COMPUTE_TOLERANCE = 0.1  # relative difference in training compute up to which methods count as equal
-_CRITICAL_VALUE = 1.96  # standard errors beyond which a difference is significant
-
-
-class Estimate(NamedTuple):
-    """Mean over seeds with its standard error, which is None if it was not measured."""
-
-    mean: float
-    error: float | None
 
 
 class HaltingMethod(NamedTuple):
@@ -222,14 +224,35 @@ def find_requirements(points: OperatingPoints, threshold: float) -> dict[Halting
     seeds = {seed for by_seed in points.values() for seed in by_seed}
     requirements: dict[HaltingMethod, dict[str, Any] | None] = {}
     for method, by_seed in points.items():
-        cheapest = {seed: _find_cheapest_point(seed_points, threshold) for seed, seed_points in by_seed.items()}
-        selected = {seed: point for seed, point in cheapest.items() if point is not None}
-        requirements[method] = _estimate_requirement(selected) if set(selected) == seeds else None
+        selected = {seed: _find_requirement(seed_points, threshold) for seed, seed_points in by_seed.items()}
+        reached = {seed: point for seed, point in selected.items() if point is not None}
+        requirements[method] = _estimate_requirement(reached) if set(reached) == seeds else None
     return requirements
 
 
-def _find_cheapest_point(points: Sequence[dict[str, Any]], threshold: float) -> dict[str, Any] | None:
-    return next((point for point in points if _get_selection_score(point) >= threshold), None)
+def _find_requirement(points: Sequence[dict[str, Any]], threshold: float) -> dict[str, Any] | None:
+    """Return the operating point at which a method reaches the threshold, or None if no point reaches it.
+
+    Its figures are interpolated between the first point that reaches the threshold and the point before it. Its setting
+    is that of the first point that reaches it.
+    """
+    for position, point in enumerate(points):
+        if (score := _get_selection_score(point)) >= threshold:
+            if position == 0:
+                return point
+            before = points[position - 1]
+            share = (threshold - (low := _get_selection_score(before))) / (score - low)
+            mixed = {key: _mix(before.get(key), point.get(key), share) for key in _MIXED_FIGURES}
+            return {**point, **{key: value for key, value in mixed.items() if value is not None}}
+    return None
+
+
+# Means over units, which a random mixture of two settings interpolates.
+_MIXED_FIGURES = ("compute", "updates", "score", "updates_error", "score_error")
+
+
+def _mix(first: float | None, second: float | None, share: float) -> float | None:
+    return None if first is None or second is None else first + share * (second - first)
 
 
 def _get_selection_score(point: Mapping[str, Any]) -> float:
@@ -243,19 +266,29 @@ def _get_compute(point: Mapping[str, Any]) -> float:
 
 def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     points = list(selected.values())
-    compute, updates = list(map(_get_compute, points)), [float(point["updates"]) for point in points]
-    errors = [
-        None if point.get("updates_error") is None else point["updates_error"] * macs / max(steps, 1e-12)
-        for point, macs, steps in zip(points, compute, updates, strict=True)
-    ]
-    scores, score_errors = [float(point["score"]) for point in points], [point.get("score_error") for point in points]
     return {
-        "compute": average_over_seeds(compute, errors),
-        "updates": average_over_seeds(updates, [point.get("updates_error") for point in points]),
-        "score": average_over_seeds(scores, score_errors),
+        "compute": _average_compute(points),
+        "updates": average_over_seeds(
+            [float(point["updates"]) for point in points], [point.get("updates_error") for point in points]
+        ),
+        "score": _average_scores(points),
         "spearman": _average_measured(point.get("spearman") for point in points),
         "settings": {seed: _format_setting(point) for seed, point in selected.items()},
     }
+
+
+def _average_compute(points: Sequence[Mapping[str, Any]]) -> SeedMean:
+    errors = [
+        None if point.get("updates_error") is None else point["updates_error"] * point["compute"] / point["updates"]
+        for point in points
+    ]
+    return average_over_seeds(list(map(_get_compute, points)), errors)
+
+
+def _average_scores(points: Sequence[Mapping[str, Any]]) -> SeedMean:
+    return average_over_seeds(
+        [float(point["score"]) for point in points], [point.get("score_error") for point in points]
+    )
 
 
 def _format_setting(point: Mapping[str, Any]) -> str:
@@ -268,13 +301,54 @@ def _average_measured(values: Iterable[float | None]) -> float | None:
     return fmean(measured) if measured else None
 
 
-def average_over_seeds(values: Sequence[float], errors: Sequence[float | None]) -> Estimate:
-    """Return the mean over seeds, with a standard error from the variation between seeds and examples."""
-    within = [error**2 for error in errors if error is not None]
-    if len(within) < len(values) and len(values) == 1:
-        return Estimate(values[0], None)
-    between = variance(values) if len(values) > 1 else 0.0
-    return Estimate(fmean(values), math.sqrt((between + (fmean(within) if within else 0.0)) / len(values)))
+# ---- tests
+
+
+class Candidate(NamedTuple):
+    """Halting method at a threshold score, as it is tested against other methods.
+
+    Attributes:
+        compute: Compute that the method needs, or None if some seed misses the threshold.
+        best_score: Largest score.
+    """
+
+    compute: SeedMean | None
+    best_score: SeedMean
+
+    @property
+    def order(self) -> float:
+        """Compute by which methods are sorted; infinite for a method that misses the threshold."""
+        return math.inf if self.compute is None else self.compute.mean
+
+
+Candidates = dict[HaltingMethod, Candidate]
+
+
+def measure_candidates(points: OperatingPoints, threshold: float) -> Candidates:
+    """Return the compute and the best score of every method that has points for all seeds of the bench."""
+    seeds = {seed for by_seed in points.values() for seed in by_seed}
+    return {
+        method: Candidate(
+            None if requirement is None else requirement["compute"],
+            _average_scores([max(seed_points, key=_get_selection_score) for seed_points in points[method].values()]),
+        )
+        for method, requirement in find_requirements(points, threshold).items()
+        if set(points[method]) == seeds
+    }
+
+
+def compare_candidates(cheaper: Candidate, other: Candidate, least: float = 0.0) -> float:
+    """Return the p-value of the difference between a method, which reaches the threshold, and one of more compute.
+
+    A method that misses the threshold is tested on its best score. If both reach it, a difference in compute below
+    `least` is irrelevant, and the p-value is 1.
+    """
+    assert cheaper.compute is not None
+    if other.compute is None:
+        is_worse = other.best_score.mean < cheaper.best_score.mean
+        return compare_means(other.best_score, cheaper.best_score) if is_worse else 1.0
+    is_relevant = other.compute.mean - cheaper.compute.mean >= least
+    return compare_means(cheaper.compute, other.compute) if is_relevant else 1.0
 
 
 class Recommendation(NamedTuple):
@@ -284,19 +358,25 @@ class Recommendation(NamedTuple):
     ties: list[HaltingMethod]
 
 
-def recommend_method(requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]) -> Recommendation | None:
-    """Recommend the halting method with the least compute, or return None if none reaches the threshold."""
-    compute = {method: needs["compute"] for method, needs in requirements.items() if needs is not None}
-    if not compute:
+def recommend_method(candidates: Candidates, least: float = 0.0) -> Recommendation | None:
+    """Recommend the halting method with the least compute, or return None if none reaches the threshold.
+
+    The p-values are corrected for all pairs of methods, not only for those with the recommended one, because it was
+    selected by the same measurements.
+
+    Args:
+        candidates: Methods of the task from `measure_candidates`.
+        least: Least relevant difference in compute.
+    """
+    ordered = sorted(candidates, key=lambda method: candidates[method].order)
+    if not ordered or candidates[ordered[0]].compute is None:
         return None
-    best, *rest = sorted(compute, key=lambda method: compute[method].mean)
-    return Recommendation(best, [method for method in rest if not differ_significantly(compute[best], compute[method])])
-
-
-def differ_significantly(first: Estimate, second: Estimate) -> bool:
-    """Return whether two means differ significantly. An error that was not measured counts as 0."""
-    error = math.hypot(first.error or 0.0, second.error or 0.0)
-    return abs(first.mean - second.mean) > _CRITICAL_VALUE * error
+    pairs = [pair for pair in combinations(ordered, 2) if candidates[pair[0]].compute is not None]
+    p_values = correct_p_values(
+        [compare_candidates(candidates[first], candidates[second], least) for first, second in pairs]
+    )
+    ties = [second for (first, second), p in zip(pairs, p_values, strict=True) if first == ordered[0] and p >= LEVEL]
+    return Recommendation(ordered[0], ties)
 
 
 # ---- comparisons
@@ -330,43 +410,57 @@ class ComparisonResult(NamedTuple):
     Attributes:
         first: Cheapest halting method of the first group and its compute, or None if no method reaches the threshold.
         second: The same for the second group.
-        cheaper: `first`, `second`, or None if they are not significantly different.
+        cheaper: `first` or `second`, the group with the cheapest method.
+        p: p-value of the claim that this group needs less compute.
+        seeds: Number of seeds.
     """
 
-    first: tuple[HaltingMethod, Estimate] | None
-    second: tuple[HaltingMethod, Estimate] | None
-    cheaper: str | None
+    first: tuple[HaltingMethod, SeedMean] | None
+    second: tuple[HaltingMethod, SeedMean] | None
+    cheaper: str
+    p: float
+    seeds: int
+
+    @property
+    def significantly_cheaper(self) -> str | None:
+        """The group that needs less compute, or None if the difference is not significant."""
+        return self.cheaper if self.p < LEVEL else None
 
 
-def evaluate_comparison(
-    comparison: Comparison, requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
-) -> ComparisonResult | None:
+def evaluate_comparison(comparison: Comparison, candidates: Candidates, least: float = 0.0) -> ComparisonResult | None:
     """Compare two groups of methods on one task; return None if a group is missing or none reaches the threshold.
 
     Args:
         comparison: The comparison to decide.
-        requirements: Requirements of the task from `find_requirements`.
+        candidates: Methods of the task from `measure_candidates`.
+        least: Least relevant difference in compute.
     """
     predicates = (comparison.is_first, comparison.is_second)
-    groups = [[method for method in requirements if is_member(method)] for is_member in predicates]
+    groups = [[method for method in candidates if is_member(method)] for is_member in predicates]
     if comparison.is_within_method:
         shared = set.intersection(*({method.name for method in group} for group in groups))
         groups = [[method for method in group if method.name in shared] for group in groups]
-    first, second = (find_cheapest_method(group, requirements) for group in groups)
-    if not all(groups) or (first is None and second is None):
+    if not all(groups):
         return None
-    if first is None or second is None:
-        return ComparisonResult(first, second, "second" if first is None else "first")
-    cheaper = "first" if first[1].mean < second[1].mean else "second"
-    return ComparisonResult(first, second, cheaper if differ_significantly(first[1], second[1]) else None)
+    best = [min(group, key=lambda method: candidates[method].order) for group in groups]
+    winner = min((0, 1), key=lambda index: candidates[best[index]].order)
+    cheaper, other = candidates[best[winner]], candidates[best[1 - winner]]
+    if cheaper.compute is None:
+        return None
+    if other.compute is None:  # the best of a group that misses the threshold
+        other = max((candidates[method] for method in groups[1 - winner]), key=lambda method: method.best_score.mean)
+    advantage = max(1.0, len(groups[winner]) / len(groups[1 - winner]))
+    p = min(1.0, advantage * compare_candidates(cheaper, other, least))
+    first, second = (find_cheapest_method(group, candidates) for group in groups)
+    return ComparisonResult(first, second, "second" if winner else "first", p, cheaper.compute.seeds)
 
 
 def find_cheapest_method(
-    group: Iterable[HaltingMethod], requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
-) -> tuple[HaltingMethod, Estimate] | None:
+    group: Iterable[HaltingMethod], candidates: Candidates
+) -> tuple[HaltingMethod, SeedMean] | None:
     """Return the halting method with the least compute in a group, with its compute.
 
     The result is None if no method of the group reaches the threshold.
     """
-    compute = [(method, needs["compute"]) for method in group if (needs := requirements[method]) is not None]
+    compute = [(method, needs) for method in group if (needs := candidates[method].compute) is not None]
     return min(compute, key=lambda pair: pair[1].mean) if compute else None

@@ -9,7 +9,6 @@ from typing import Any
 
 from adadepth.contrib.bench.comparisons import (
     build_comparisons_table,
-    evaluate_comparisons,
     format_outcome,
     has_fixed_depth,
 )
@@ -17,9 +16,9 @@ from adadepth.contrib.bench.descriptions import COLUMNS
 from adadepth.contrib.bench.file_types import BenchResultFields
 from adadepth.contrib.bench.measures import (
     QUALITY_SHARES,
+    RELEVANT_SHARE,
     HaltingMethod,
     OperatingPoints,
-    average_over_seeds,
     collect_points,
     compute_threshold,
     find_requirements,
@@ -33,6 +32,7 @@ from adadepth.contrib.bench.recommendations import (
     TaskOutcome,
     build_recommendations_figure,
     build_recommendations_table,
+    evaluate_all,
     evaluate_tasks,
     find_full_depth_compute,
     format_advice,
@@ -52,6 +52,7 @@ from adadepth.contrib.bench.recommendations import (
 )
 from adadepth.errors import CheckpointError
 from adadepth.metrics.exit_pareto import SETTLED
+from adadepth.metrics.significance import average_over_seeds
 from adadepth.report.figure import Axis, Figure, Lines, Panel, pad_range
 from adadepth.report.page_writer import write_page
 from adadepth.report.run_files import write_json
@@ -210,17 +211,16 @@ def format_anchor(task: str) -> str:
 
 def format_comparisons(results: Results) -> list[tuple[str, str, str]]:
     """Format each research question with the answer of papers and the answer of the tasks."""
-    requirements = {outcome.task: outcome.requirements for outcome in evaluate_tasks(results)}
     return [
         (outcome.comparison.question, outcome.comparison.literature, format_outcome(outcome))
-        for outcome in evaluate_comparisons(requirements)
+        for outcome in evaluate_all(evaluate_tasks(results))
     ]
 
 
 def build_outcomes_table(results: Results) -> Table:
     """Build the table of comparisons between groups of methods, at the recommended threshold."""
     outcomes = evaluate_tasks(results)
-    comparisons = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
+    comparisons = evaluate_all(outcomes)
     return build_comparisons_table(comparisons, {outcome.task: outcome.full_depth for outcome in outcomes})
 
 
@@ -454,7 +454,8 @@ def to_markdown(
         "The thresholds of exit rules are selected on one half of the examples, and compute and score are measured "
         "on the other half. The measured score of a recommended method may therefore be below the required score. "
         "Mean depths that are set after training are compared only with methods that have a score on this other half. "
-        "An error (±) is one standard error over seeds and examples. The compute of full depth is the compute of "
+        "An error (±) is one standard error over seeds and examples. Compute is interpolated between the cheapest "
+        "setting that reaches the required score and the next cheaper one. The compute of full depth is the compute of "
         "the most expensive method of the task.",
         "",
         "The command `python adadepth/run.py --config-name depth_bench` runs the benchmark. The module "
@@ -467,8 +468,10 @@ def to_markdown(
         "## Comparison of groups of methods",
         "",
         "Each comparison is between two groups of methods, and each group is represented by its cheapest method "
-        f"that reaches {share} of the best score of the task. A group in which no method reaches this score loses to "
-        "a group in which a method does.",
+        f"that reaches {share} of the best score of the task. Differences over seeds are tested by Welch's t. The "
+        "p-value is corrected for the selection of the cheapest method from a larger group, and for the number of "
+        "tasks (Holm). A group in which no method reaches this score is tested on its best score. A difference below "
+        f"{percent(RELEVANT_SHARE)} of the compute of full depth is not relevant.",
         "",
         *(f"- **{question}** {literature} **Result**: {answer}" for question, literature, answer in comparisons),
         "",
@@ -491,7 +494,7 @@ def to_markdown(
 
 def _format_summary(outcomes: Sequence[TaskOutcome]) -> str:
     """Format on which tasks adaptive depth needs less compute than fixed depth."""
-    first, *_ = evaluate_comparisons({outcome.task: outcome.requirements for outcome in outcomes})
+    first, *_ = evaluate_all(outcomes)
     return format_outcome(first)
 
 

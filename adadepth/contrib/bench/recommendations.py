@@ -6,24 +6,34 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from adadepth.contrib.bench.comparisons import format_share, has_adaptive_depth, has_fixed_depth
+from adadepth.contrib.bench.comparisons import (
+    ComparisonOutcome,
+    evaluate_comparisons,
+    format_p_value,
+    format_share,
+    has_adaptive_depth,
+    has_fixed_depth,
+)
 from adadepth.contrib.bench.descriptions import describe_method
 from adadepth.contrib.bench.measures import (
-    Estimate,
+    RELEVANT_SHARE,
+    Candidates,
+    ComparisonResult,
     HaltingMethod,
     OperatingPoints,
     Recommendation,
     collect_points,
     compute_best_score,
     compute_threshold,
-    differ_significantly,
     find_budget_scores,
     find_cheapest_method,
     find_requirements,
     find_uncounted_predictions,
+    measure_candidates,
     recommend_method,
     select_equal_steps,
 )
+from adadepth.metrics.significance import SeedMean
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter
 from adadepth.report.table import Column, Table, make_number_format, number, percent, text
 
@@ -43,7 +53,10 @@ class TaskOutcome(NamedTuple):
         threshold: Score that a method must reach.
         full_depth: Compute of full depth.
         requirements: Requirement of each method for the threshold, or None for a method that does not reach it.
+        candidates: Compute and best score of each method, for tests.
         recommendation: Recommended method, or None if no method reaches the threshold.
+        depth_comparison: Comparison of adaptive with fixed depth, corrected for the number of tasks, or None if the
+            task lacks one of both.
     """
 
     task: str
@@ -52,7 +65,9 @@ class TaskOutcome(NamedTuple):
     threshold: float
     full_depth: float
     requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+    candidates: Candidates
     recommendation: Recommendation | None
+    depth_comparison: ComparisonResult | None = None
 
     @property
     def seeds(self) -> list[int]:
@@ -65,10 +80,10 @@ class TaskOutcome(NamedTuple):
         assert requirement is not None
         return requirement
 
-    def find_cheapest(self, is_adaptive: bool) -> tuple[HaltingMethod, Estimate] | None:
+    def find_cheapest(self, is_adaptive: bool) -> tuple[HaltingMethod, SeedMean] | None:
         """Return the cheapest method of adaptive or fixed depth, or None if none reaches the threshold."""
         is_member = has_adaptive_depth if is_adaptive else has_fixed_depth
-        return find_cheapest_method(filter(is_member, self.requirements), self.requirements)
+        return find_cheapest_method(filter(is_member, self.candidates), self.candidates)
 
 
 def list_tasks(results: Results) -> list[str]:
@@ -117,19 +132,30 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
         points = collect_points(select_equal_steps(runs), list_sets(runs)[0])
         if points:
             threshold = compute_threshold(points, ADVISED_SHARE)
-            requirements = find_requirements(points, threshold)
+            candidates = measure_candidates(points, threshold)
+            full_depth = find_full_depth_compute(points)
             outcomes.append(
                 TaskOutcome(
                     task,
                     runs,
                     compute_best_score(points),
                     threshold,
-                    find_full_depth_compute(points),
-                    requirements,
-                    recommend_method(requirements),
+                    full_depth,
+                    find_requirements(points, threshold),
+                    candidates,
+                    recommend_method(candidates, RELEVANT_SHARE * full_depth),
                 )
             )
-    return outcomes
+    (_, by_task), *_ = evaluate_all(outcomes)
+    return [outcome._replace(depth_comparison=by_task.get(outcome.task)) for outcome in outcomes]
+
+
+def evaluate_all(outcomes: Sequence[TaskOutcome]) -> list[ComparisonOutcome]:
+    """Evaluate the comparisons of groups of methods on all tasks."""
+    return evaluate_comparisons(
+        {outcome.task: outcome.candidates for outcome in outcomes},
+        {outcome.task: outcome.full_depth for outcome in outcomes},
+    )
 
 
 # ---- sentences
@@ -198,8 +224,10 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
     if alternative is None:
         return f"No method of {kind} reaches {percent(ADVISED_SHARE)} of the best score."
     name, compute = alternative
-    is_significant = differ_significantly(outcome.get_requirement(method)["compute"], compute)
+    assert outcome.depth_comparison is not None
+    is_significant = outcome.depth_comparison.significantly_cheaper is not None
     difference = "which is significantly more" if is_significant else "which is not significantly more"
+    difference += f" (p = {format_p_value(outcome.depth_comparison.p)})"
     share = format_share(compute, outcome.full_depth)
     label = f"{quote}{name.label}{quote}"
     return f"The cheapest method of {kind} ({label}) needs {share} of the compute of full depth, {difference}."
@@ -239,7 +267,7 @@ def format_setting(requirement: Mapping[str, Any]) -> str:
     return ", ".join(sorted(set(requirement["settings"].values())))
 
 
-def format_estimate(value: Estimate, digits: int) -> str:
+def format_estimate(value: SeedMean, digits: int) -> str:
     """Format a mean with its standard error."""
     return number(value.mean, digits) + ("" if value.error is None else f" ± {number(value.error, digits)}")
 
@@ -300,13 +328,13 @@ def _build_row(outcome: TaskOutcome, descriptions: Mapping[str, str]) -> dict[st
     return row
 
 
-def format_share_cells(key: str, compute: Estimate, full_depth: float) -> dict[str, Any]:
+def format_share_cells(key: str, compute: SeedMean, full_depth: float) -> dict[str, Any]:
     """Return the cells for compute relative to full depth; see `make_error_columns`."""
     error = None if compute.error is None else compute.error / full_depth
     return {key: compute.mean / full_depth, f"{key}_error": error, f"{key}_text": format_share(compute, full_depth)}
 
 
-def _format_cells(key: str, value: Estimate, digits: int) -> dict[str, Any]:
+def _format_cells(key: str, value: SeedMean, digits: int) -> dict[str, Any]:
     return {key: value.mean, f"{key}_error": value.error, f"{key}_text": format_estimate(value, digits)}
 
 
@@ -355,7 +383,7 @@ def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
     )
 
 
-def _build_dot(outcome: TaskOutcome, method: HaltingMethod, compute: Estimate, group: str, y: float) -> Dot:
+def _build_dot(outcome: TaskOutcome, method: HaltingMethod, compute: SeedMean, group: str, y: float) -> Dot:
     is_recommended = outcome.recommendation is not None and outcome.recommendation.method == method
     share = compute.mean / outcome.full_depth
     title = f"{outcome.task}, {group}: {method.label}, {format_share(compute, outcome.full_depth)}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adadepth.metrics.adaptation import estimate_clustered_mean
+from adadepth.metrics.significance import estimate_clustered_mean
 
 # Description of each kind of classes, in the order of tables.
 CLASS_KINDS: dict[str, str] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.contrib.treebank.measures import CLASS_KINDS, FILE_ONLY
-from adadepth.metrics.adaptation import FEWEST_CLUSTERS
 from adadepth.metrics.metric_names import metric_name
+from adadepth.metrics.significance import FEWEST_CLUSTERS
 from adadepth.report.figure import Axis, Figure, Panel, Ranges, Span, pad_range
 from adadepth.report.file_types import OfSets
 from adadepth.report.run_files import RunFiles, write_json

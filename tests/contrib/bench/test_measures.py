@@ -6,23 +6,25 @@ import math
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from adadepth.contrib.bench.measures import (
     BudgetScores,
+    Candidate,
     Comparison,
-    Estimate,
     HaltingMethod,
-    average_over_seeds,
     collect_points,
     compute_best_score,
     evaluate_comparison,
     find_budget_scores,
     find_requirements,
     find_uncounted_predictions,
+    measure_candidates,
     recommend_method,
     select_equal_compute,
     select_equal_steps,
 )
+from adadepth.metrics.significance import SeedMean, average_over_seeds
 
 
 def point(macs: float, score: float, chosen: float | None = None, rule: str | None = None) -> dict[str, Any]:
@@ -52,14 +54,20 @@ def test_settings_are_selected_on_one_half_and_estimated_on_the_other() -> None:
     assert margin is not None
     assert margin["settings"] == {0: "margin:0.1", 1: "margin:0.5"}
     # With seed 0 the cheaper point reaches the threshold on the selection half, though not on the other half.
-    assert margin["compute"].mean == pytest.approx((12 + 18) / 2)
-    assert margin["score"].mean == pytest.approx((0.86 + 0.92) / 2)
-    # two seeds of works 12 and 18, each with 0.1 of an update of 10 multiply-accumulates
-    assert margin["compute"].error == pytest.approx(math.sqrt((18.0 + 1.0) / 2))
+    # Between .8 at 12 and .91 at 18 multiply-accumulates, a random mixture of both has .9 at 12 + 6 * 10 / 11.
+    needed = 12 + 6 * 10 / 11
+    assert margin["compute"].mean == pytest.approx((12 + needed) / 2)
+    assert margin["score"].mean == pytest.approx((0.86 + 0.8 + 0.12 * 10 / 11) / 2)
+    # two seeds, each with 0.1 of an update of 10 multiply-accumulates
+    assert margin["compute"].error == pytest.approx(math.sqrt(((needed - 12) ** 2 / 2 + 1.0) / 2))
     fixed = needs[HaltingMethod("fixed", "run")]
     assert fixed is not None
     assert fixed["settings"] == {0: "depth=4", 1: "depth=4"}
-    assert recommend_method(needs) == (HaltingMethod("loops", "margin"), [])
+    # 12 and 17.5 are not significantly less than 40 with two seeds: t is 9.1 with 1.2 degrees of freedom.
+    assert recommend_method(measure_candidates(points, 0.9)) == (
+        HaltingMethod("loops", "margin"),
+        [HaltingMethod("fixed", "run")],
+    )
 
 
 def test_a_difference_within_its_error_is_not_significant() -> None:
@@ -68,17 +76,19 @@ def test_a_difference_within_its_error_is_not_significant() -> None:
     )
     assert needs[HaltingMethod("near", "run")] is None  # seed 1 is missing
     both = [result("near", seed, {"run": [point(15.5, 0.95)]}) for seed in (0, 1)]
-    recommendation = recommend_method(find_requirements(collect_points([*RESULTS, *both], "inside"), 0.9))
-    assert recommendation == (HaltingMethod("loops", "margin"), [HaltingMethod("near", "run")])
+    recommendation = recommend_method(measure_candidates(collect_points([*RESULTS, *both], "inside"), 0.9))
+    assert recommendation is not None
+    assert recommendation.method == HaltingMethod("loops", "margin")
+    assert HaltingMethod("near", "run") in recommendation.ties
 
 
 def test_nothing_is_recommended_where_no_method_reaches_the_threshold() -> None:
-    assert recommend_method(find_requirements(collect_points(RESULTS, "inside"), 0.99)) is None
+    assert recommend_method(measure_candidates(collect_points(RESULTS, "inside"), 0.99)) is None
 
 
 def test_an_estimate_of_one_seed_has_the_error_of_its_examples() -> None:
-    assert average_over_seeds([3.0], [0.5]) == Estimate(3.0, 0.5)
-    assert average_over_seeds([3.0], [None]) == Estimate(3.0, None)
+    assert average_over_seeds([3.0], [0.5]) == SeedMean(3.0, 0.5)
+    assert average_over_seeds([3.0], [None]) == SeedMean(3.0, None)
     assert average_over_seeds([3.0, 5.0], [None, None]).error == pytest.approx(1.0)
 
 
@@ -155,8 +165,9 @@ def test_equal_steps_leave_out_what_was_trained_longer_and_equal_work_what_was_t
     assert select_equal_compute([full, shallow, adaptive]) == []
 
 
-def make_requirement(compute: float, error: float = 0.1) -> dict[str, Any]:
-    return {"compute": Estimate(compute, error)}
+def make_candidate(compute: float | None, error: float = 0.1, score: float = 0.99) -> Candidate:
+    needs = None if compute is None else SeedMean(compute, error, 4, 5)
+    return Candidate(needs, SeedMean(score, 0.001, 4, 5))
 
 
 def test_a_comparison_is_decided_by_the_cheapest_of_each_group() -> None:
@@ -169,29 +180,36 @@ def test_a_comparison_is_decided_by_the_cheapest_of_each_group() -> None:
         HaltingMethod("gate", "quantile"),
     )
     result = evaluate_comparison(
-        comparison, {margin: make_requirement(3.0), other: make_requirement(2.0), gate: make_requirement(4.0)}
+        comparison, {margin: make_candidate(3.0), other: make_candidate(2.0), gate: make_candidate(4.0)}
     )
     assert result is not None
-    assert result.first == (other, Estimate(2.0, 0.1))
-    assert result.cheaper == "first"
-    alike = evaluate_comparison(comparison, {margin: make_requirement(3.0), gate: make_requirement(3.2)})
+    assert result.first == (other, SeedMean(2.0, 0.1, 4, 5))
+    assert result.significantly_cheaper == "first"
+    # t = 2 / sqrt(.02) with 8 degrees of freedom; the cheaper method is the better of two, the other one of one.
+    assert result.p == pytest.approx(2 * stats.ttest_ind_from_stats(2, 0.1 * 5**0.5, 5, 4, 0.1 * 5**0.5, 5).pvalue)
+    alike = evaluate_comparison(comparison, {margin: make_candidate(3.0), gate: make_candidate(3.2)})
     assert alike is not None
-    assert alike.cheaper is None  # .2 is 1.4 standard errors of the difference
-    worse = evaluate_comparison(comparison, {margin: None, gate: make_requirement(4.0)})
-    assert worse is not None
-    assert (worse.first, worse.cheaper) == (None, "second")
-    assert evaluate_comparison(comparison, {margin: make_requirement(3.0)}) is None
-    assert evaluate_comparison(comparison, {margin: None, gate: None}) is None
+    assert alike.significantly_cheaper is None
+    irrelevant = evaluate_comparison(comparison, {margin: make_candidate(3.0), gate: make_candidate(4.0)}, least=1.5)
+    assert irrelevant is not None
+    assert irrelevant.significantly_cheaper is None
+    # A method that misses the threshold loses only if its best score is significantly lower.
+    for score, cheaper in ((0.9, "second"), (0.9895, None)):
+        missed = evaluate_comparison(comparison, {margin: make_candidate(None, score=score), gate: make_candidate(4.0)})
+        assert missed is not None
+        assert (missed.first, missed.significantly_cheaper) == (None, cheaper)
+    assert evaluate_comparison(comparison, {margin: make_candidate(3.0)}) is None
+    assert evaluate_comparison(comparison, {margin: make_candidate(None), gate: make_candidate(None)}) is None
     # Within a method, only rules of the same network are compared.
     within = evaluate_comparison(
         comparison._replace(is_within_method=True),
-        {margin: make_requirement(1.0), other: make_requirement(2.0), gate: make_requirement(4.0)},
+        {margin: make_candidate(1.0), other: make_candidate(2.0), gate: make_candidate(4.0)},
     )
     assert within is not None
-    assert within.first == (other, Estimate(2.0, 0.1))
+    assert within.first == (other, SeedMean(2.0, 0.1, 4, 5))
     assert (
         evaluate_comparison(
-            comparison._replace(is_within_method=True), {margin: make_requirement(1.0), gate: make_requirement(4.0)}
+            comparison._replace(is_within_method=True), {margin: make_candidate(1.0), gate: make_candidate(4.0)}
         )
         is None
     )

@@ -141,9 +141,11 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_script("benchmarks/results_table.py", monkeypatch)
 
 
-def test_the_page_follows_from_the_stored_results(stored: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_and_readme_follow_from_the_stored_results(stored: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     script = load_script("benchmarks/results_page.py", monkeypatch)
     assert script.PAGE.read_text(encoding="utf-8") == script.format_page(stored.read_table())
+    readme = script.README.read_text(encoding="utf-8")
+    assert script.fill_readme(readme, stored.read_table()) == readme
 
 
 @pytest.mark.slow

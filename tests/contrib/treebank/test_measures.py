@@ -20,7 +20,7 @@ from adadepth.contrib.treebank.report import (
 )
 from adadepth.contrib.treebank.scorers import WordRecorder
 from adadepth.halting.trace import DepthTrace
-from adadepth.metrics.adaptation import FEWEST_CLUSTERS, estimate_clustered_mean
+from adadepth.metrics.significance import FEWEST_CLUSTERS, estimate_clustered_mean
 from adadepth.report.table import to_records
 
 

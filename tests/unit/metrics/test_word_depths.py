@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
-from adadepth.metrics.adaptation import estimate_clustered_mean
+from adadepth.metrics.significance import estimate_clustered_mean
 from adadepth.metrics.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
 from adadepth.report.depth_by_class import format_halting, ranked_words, write_halting_files
 from adadepth.report.run_files import read_run

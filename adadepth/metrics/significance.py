@@ -1,0 +1,170 @@
+"""Rule of significance: the one test behind every claim that one value is larger than another.
+
+A difference is *significant* if its p-value, corrected for the number of comparisons that a table makes (Holm 1979), is
+below `LEVEL`, and the difference is at least as large as a named least relevant difference. The p-value comes from:
+
+- several seeds: Welch's t (Welch 1947), with the degrees of freedom of Welch and Satterthwaite. If two models share
+  what a seed draws, such as the examples, the differences by seed are tested instead (`compare_pairs`);
+- one seed: whole clusters of predictions, such as sequences or texts, are the independent draws (`estimate`), because
+  tokens of one text depend on each other. Such a claim is about one trained network, and its sentence says "one seed".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from statistics import fmean, variance
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+LEVEL = 0.05  # probability of a claim if there is no difference
+FEWEST_CLUSTERS = 10  # for an interval; the variance between fewer clusters says little
+
+
+def compute_p_value(statistic: float, freedom: float) -> float:
+    """Return the two-sided p-value of a t statistic; infinite degrees of freedom mean the normal distribution."""
+    from scipy.special import ndtr, stdtr  # imported here: reading a report needs no scipy, and scipy.stats takes 1 s
+
+    tail = stdtr(freedom, -abs(statistic)) if math.isfinite(freedom) else ndtr(-abs(statistic))
+    return 2 * float(tail)
+
+
+def compute_half_width(error: float, freedom: float) -> float:
+    """Return half the width of the 95 % interval of a mean with a standard error."""
+    from scipy.special import ndtri, stdtrit
+
+    quantile = 1 - LEVEL / 2
+    return float(stdtrit(freedom, quantile) if math.isfinite(freedom) else ndtri(quantile)) * error
+
+
+def correct_p_values(p_values: Sequence[float]) -> list[float]:
+    """Return p-values that are corrected for the number of comparisons, in the same order (Holm 1979).
+
+    The probability of at least one false claim among all comparisons is then at most the level of each.
+    """
+    count, largest = len(p_values), 0.0
+    corrected = [0.0] * count
+    for rank, position in enumerate(sorted(range(count), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (count - rank) * p_values[position]))
+        corrected[position] = largest
+    return corrected
+
+
+# ---- several seeds
+
+
+class SeedMean(NamedTuple):
+    """Mean over seeds.
+
+    Attributes:
+        mean: The mean.
+        error: Its standard error, or None if it was not measured.
+        freedom: Degrees of freedom of the error. They are infinite for an error over examples alone.
+        seeds: Number of seeds.
+    """
+
+    mean: float
+    error: float | None
+    freedom: float = math.inf
+    seeds: int = 1
+
+
+def average_over_seeds(values: Sequence[float], errors: Sequence[float | None] = ()) -> SeedMean:
+    """Return the mean over S seeds, with its standard error sqrt((var + mean(e^2)) / S).
+
+    var is the sample variance over seeds, and e the error over the examples of a seed. The error has S - 1 degrees of
+    freedom, because var may be small by chance beside e.
+
+    Args:
+        values: Value of each seed, (S,).
+        errors: Standard error of each value over examples, (S,); None where it was not measured.
+    """
+    seeds, measured = len(values), [error for error in errors if error is not None]
+    within = fmean(error**2 for error in measured) if measured else 0.0
+    if seeds == 1:
+        return SeedMean(values[0], math.sqrt(within) if measured else None)
+    return SeedMean(fmean(values), math.sqrt((variance(values) + within) / seeds), seeds - 1, seeds)
+
+
+def compare_means(first: SeedMean, second: SeedMean) -> float:
+    """Return the p-value of a difference of two means over seeds, by Welch's t.
+
+    t = (m1 - m2) / sqrt(e1^2 + e2^2), with (e1^2 + e2^2)^2 / (e1^4 / f1 + e2^4 / f2) degrees of freedom for errors e
+    with f degrees of freedom (Welch 1947, Satterthwaite 1946). The result is 1 if an error was not measured.
+    """
+    if first.error is None or second.error is None:
+        return 1.0
+    squared = first.error**2 + second.error**2
+    if squared == 0.0:
+        return 1.0 if first.mean == second.mean else 0.0
+    limited = first.error**4 / first.freedom + second.error**4 / second.freedom
+    freedom = squared**2 / limited if limited else math.inf
+    return compute_p_value((first.mean - second.mean) / math.sqrt(squared), freedom)
+
+
+def compare_pairs(differences: Sequence[float]) -> float:
+    """Return the p-value of the mean of differences by seed, (S,), by the paired t test; 1 for fewer than two seeds.
+
+    It applies where two models of a seed share what the seed draws, for example their data.
+    """
+    if len(differences) < 2:
+        return 1.0
+    return compare_means(average_over_seeds(differences), SeedMean(0.0, 0.0))
+
+
+# ---- one seed
+
+
+class Sums(NamedTuple):
+    """Sums that determine a mean and its interval, for clusters g = 1..G with m_g values that add up to y_g.
+
+    Attributes:
+        n: sum m_g.
+        total: sum y_g.
+        clusters: Number of clusters, G.
+        squares: sum y_g^2.
+        products: sum y_g m_g.
+        sizes: sum m_g^2.
+    """
+
+    n: float
+    total: float
+    clusters: float
+    squares: float
+    products: float
+    sizes: float
+
+
+class Estimate(NamedTuple):
+    """Estimate of a mean, with its number of clusters and, for enough clusters, its 95 % interval."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    clusters: int
+
+
+def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
+    """Return the mean of values and its 95 % interval, treating whole clusters as independent draws.
+
+    Args:
+        values: One or more values, (n,).
+        clusters: Number of the cluster of each value, (n,). A cluster is, for example, a sentence.
+    """
+    _, group = np.unique(clusters, return_inverse=True)
+    totals, sizes = np.bincount(group, values), np.bincount(group)
+    moments = (totals**2).sum(), (totals * sizes).sum(), (sizes**2).sum()
+    return estimate(Sums(len(values), values.sum(), len(sizes), *moments))
+
+
+def estimate(sums: Sums) -> Estimate:
+    """Return a mean and its 95 % interval from clustered `Sums`, with at least one value."""
+    count, mean = int(sums.clusters), float(sums.total / sums.n)
+    if count < FEWEST_CLUSTERS:
+        return Estimate(mean, None, None, count)
+    residuals = max(sums.squares - 2 * mean * sums.products + mean**2 * sums.sizes, 0.0)
+    error = math.sqrt(count / (count - 1) * residuals) / sums.n
+    half_width = compute_half_width(error, count - 1)
+    return Estimate(mean, mean - half_width, mean + half_width, count)
