@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from adadepth.metrics.significance import assign_groups, compute_half_width, estimate_by_jackknife
+
 _Classes = Mapping[str, Mapping[str, Any]]
 
 # Below this number of effective depths a model is called collapsed; 1 is the same depth for every unit.
@@ -28,7 +30,7 @@ _PARTITIONS: dict[str, Callable[[str], bool]] = {
 }
 
 
-def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
+def describe_adaptation(classes: _Classes, unit: str, left_out: Sequence[_Classes] = ()) -> dict[str, Any]:
     """Return statistics on whether depth adapts: the effective number of depths, and what depth depends on.
 
     The exponential of the entropy of a distribution is the number of equally frequent values with the same entropy.
@@ -37,6 +39,7 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
         classes: Statistics of each class by name. They must include the class `all` and have `n`, `mean`, `std`,
             `entropy` (nats) and `histogram`.
         unit: The unit that halts, such as `token`.
+        left_out: Count, mean and standard deviation of each class without each group of sequences.
 
     Returns:
         `effective_depths`, over all units; `effective_depths_within`, its mean over the classes weighted by their
@@ -53,7 +56,7 @@ def describe_adaptation(classes: _Classes, unit: str) -> dict[str, Any]:
         "effective_depths": math.exp(everyone["entropy"]),
         "commonest": commonest,
         "commonest_share": histogram[commonest] / everyone["n"],
-        "between": compute_variance_shares(classes),
+        "between": compute_variance_shares(classes, left_out),
     }
     subsets = [described for name, described in classes.items() if name != "all" and described["n"]]
     if subsets:
@@ -80,15 +83,20 @@ def effective_depths(shares: Sequence[float]) -> float:
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))
 
 
-def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
+def compute_variance_shares(classes: _Classes, left_out: Sequence[_Classes] = ()) -> dict[str, dict[str, float]]:
     """Return, per grouping of tokens or sequences, the share of depth variance that lies between its classes.
 
     The share is epsilon squared (Kelley 1935), 1 - (SSW / (n - k)) / (SST / (n - 1)), for k classes and n units. Its
     mean is 0 if the classes have no effect, unlike the mean of the plain ratio of sums of squares.
 
+    Args:
+        classes: Statistics of each class by name, as in `describe_adaptation`.
+        left_out: The same statistics without each group of sequences, for the error of a share.
+
     Returns:
         `share`, `classes` and `n` for each partition: by `kind` of token, `label`, `correctness`, `length` or
-        `difficulty`. A partition is absent if it has no variance, or fewer than two classes with units.
+        `difficulty`; and `low`, the lower end of the 95 % interval of the share, if it has one. A partition is absent
+        if it has no variance, or fewer than two classes with units.
     """
     shares = {}
     for partition, is_class in _PARTITIONS.items():
@@ -96,6 +104,10 @@ def compute_variance_shares(classes: _Classes) -> dict[str, dict[str, float]]:
         n = sum(part["n"] for part in parts)
         if 1 < len(parts) < n and (share := _epsilon_squared(parts, n)) is not None:
             shares[partition] = {"share": share, "classes": len(parts), "n": n}
+            without = [compute_variance_shares(part).get(partition, {}).get("share", 0.0) for part in left_out]
+            estimated = estimate_by_jackknife(share, without)
+            if estimated.error is not None:
+                shares[partition]["low"] = share - compute_half_width(estimated.error, estimated.freedom)
     return shares
 
 
@@ -109,7 +121,10 @@ def _epsilon_squared(parts: Sequence[Mapping[str, Any]], n: int) -> float | None
 
 
 class Correlation(NamedTuple):
-    """Spearman's rank correlation, its 95 % interval, and the number of observations behind it."""
+    """Spearman's rank correlation, its 95 % interval, and the number of observations behind it.
+
+    The interval is from -1 to 1 if there are too few sequences for one.
+    """
 
     value: float
     low: float
@@ -117,33 +132,64 @@ class Correlation(NamedTuple):
     n: int
 
 
-def spearman_from_table(table: NDArray[np.int64], resamples: int = 400, seed: int = 0) -> Correlation | None:
+def spearman_from_table(table: NDArray[np.int64], groups: NDArray[np.int64]) -> Correlation | None:
     """Compute Spearman's rank correlation of row and column from a contingency table of counts.
 
     All observations of a row (column) are tied and share its mid-rank. This is exact for whole-number depths; for
-    losses, the bins limit the precision. The interval is a percentile bootstrap over `resamples` tables, drawn from the
-    multinomial distribution of the observed one. It assumes independent observations, so the true interval is wider for
-    tokens of the same sentence.
+    losses, the bins limit the precision. The interval comes from the correlations without each group of sequences, so
+    that tokens of one sequence may depend on each other.
 
     Args:
         table: Counts, int64, (rows, columns), with rows and columns in increasing order of their values.
-        resamples: Number of bootstrap tables.
-        seed: Seed of the bootstrap. Equal tables give equal intervals.
+        groups: Counts of each group of whole sequences, int64, (G, rows, columns'); the columns may be coarser.
 
     Returns:
         The correlation, or None if it does not exist because there are fewer than three observations or a variable is
         constant.
     """
-    rows, columns = np.nonzero(table)
-    return _correlate(rows, columns, table[rows, columns], resamples, seed)
+    n = int(table.sum())
+    value = _correlate_tables(table[np.newaxis]).item() if n >= 3 else math.nan
+    if math.isnan(value):
+        return None
+    filled = groups[groups.any(axis=(1, 2))]
+    return _add_interval(value, _correlate_tables(filled.sum(axis=0) - filled), n)
 
 
-def spearman(first: NDArray[Any], second: NDArray[Any], resamples: int = 400, seed: int = 0) -> Correlation | None:
+def spearman(
+    first: NDArray[Any], second: NDArray[Any], clusters: NDArray[np.int64] | None = None
+) -> Correlation | None:
     """Compute Spearman's correlation of two variables of the same observations, (M,) each.
 
-    The interval is that of `spearman_from_table`. The result is None under the same conditions.
+    The result is None under the conditions of `spearman_from_table`.
+
+    Args:
+        first: Values of the first variable, (M,).
+        second: Values of the second variable, (M,).
+        clusters: Number of the sequence of each observation, (M,). None if every observation is independent.
     """
-    return _correlate(*_count_pairs(first, second), resamples, seed)
+    rows, columns, pair, counts = _count_pairs(first, second)
+    value = _rank_correlations(rows, columns, counts[np.newaxis]).item() if len(first) >= 3 else math.nan
+    if math.isnan(value):
+        return None
+    group = assign_groups(np.arange(len(first)) if clusters is None else clusters)
+    groups = np.bincount(group * len(counts) + pair, minlength=(group.max() + 1) * len(counts)).reshape(-1, len(counts))
+    return _add_interval(value, _rank_correlations(rows, columns, counts - groups), len(first))
+
+
+def _add_interval(value: float, left_out: NDArray[np.float64], n: int) -> Correlation:
+    estimated = estimate_by_jackknife(value, left_out)
+    if estimated.error is None:
+        return Correlation(value, -1.0, 1.0, n)
+    half_width = compute_half_width(estimated.error, estimated.freedom)
+    return Correlation(value, max(value - half_width, -1.0), min(value + half_width, 1.0), n)
+
+
+def _correlate_tables(tables: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Return Spearman's correlation of each contingency table, (T,), from counts, (T, rows, columns)."""
+    rows, columns = np.nonzero(tables.any(axis=0))
+    # Rows and columns that are empty in every table have no number.
+    row_numbers, column_numbers = (np.unique(positions, return_inverse=True)[1] for positions in (rows, columns))
+    return _rank_correlations(row_numbers, column_numbers, tables[:, rows, columns])
 
 
 def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
@@ -151,39 +197,20 @@ def rank_correlation(first: NDArray[Any], second: NDArray[Any]) -> float | None:
 
     The result is None under the conditions of `spearman_from_table`.
     """
-    rows, columns, counts = _count_pairs(first, second)
+    rows, columns, _, counts = _count_pairs(first, second)
     value = _rank_correlations(rows, columns, counts[np.newaxis]).item() if len(first) >= 3 else float("nan")
     return None if np.isnan(value) else value
 
 
-def _count_pairs(
-    first: NDArray[Any], second: NDArray[Any]
-) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.int64]]:
-    """Return the distinct pairs of values of two variables, as ranks, and the count of each pair."""
-    pairs = np.stack([np.unique(values, return_inverse=True)[1] for values in (first, second)])
-    (rows, columns), counts = np.unique(pairs, axis=1, return_counts=True)
-    return rows, columns, counts
+def _count_pairs(first: NDArray[Any], second: NDArray[Any]) -> tuple[NDArray[np.intp], ...]:
+    """Return the ranks of the distinct pairs of values of two variables, with their observations and counts.
 
-
-_COUNTS_AT_ONCE = 2**15  # of resampled tables: so many stay in the cache of a processor
-
-
-def _correlate(
-    rows: NDArray[np.intp], columns: NDArray[np.intp], counts: NDArray[np.int64], resamples: int, seed: int
-) -> Correlation | None:
-    n = int(counts.sum())
-    if n < 3:
-        return None
-    # Rows and columns that are empty in the observed table stay empty in every resampled one.
-    rows, columns = (np.unique(positions, return_inverse=True)[1] for positions in (rows, columns))
-    value = _rank_correlations(rows, columns, counts[np.newaxis]).item()
-    if np.isnan(value):
-        return None
-    generator, size = np.random.default_rng(seed), max(_COUNTS_AT_ONCE // len(counts), 1)
-    parts = (min(size, resamples - start) for start in range(0, resamples, size))
-    values = [_rank_correlations(rows, columns, generator.multinomial(n, counts / n, part)) for part in parts]
-    low, high = np.nanpercentile(np.concatenate(values), [2.5, 97.5])
-    return Correlation(value, float(low), float(high), n)
+    The shapes are (P,), (P,), (M,) and (P,) for P pairs and M observations.
+    """
+    ranks, other = (np.unique(values, return_inverse=True)[1] for values in (first, second))
+    width = other.max(initial=0) + 1
+    pairs, pair, counts = np.unique(ranks * width + other, return_inverse=True, return_counts=True)
+    return pairs // width, pairs % width, pair, counts
 
 
 def _rank_correlations(

@@ -6,7 +6,7 @@ A value that could not be computed is absent and never 0. `missing` states the r
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from adadepth.halting.trace import DepthTrace, Halting, Work
 from adadepth.metrics.adaptation import describe_adaptation, spearman_from_table
 from adadepth.metrics.layer_weights import WEIGHT, WEIGHTS, describe_layers
 from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, find_least_depth
+from adadepth.metrics.significance import GROUPS, estimate_by_jackknife
 
 _Sums = Mapping[str, NDArray[Any]]
 
@@ -44,15 +45,18 @@ def summarise(
         for row, name in enumerate(classes)
     }
     everyone = classes.index("all")
+    for key, total in (("loss", "group_loss"), ("accuracy", "group_right")):
+        if key in described["all"]:
+            _put_error(described["all"], key, sums[total], sums[f"{total}_n"])
     summary = {
         "unit": unit,
         "max_depth": sums["depth"].shape[1] - 1,
         "n": described["all"]["n"],
         "classes": described,
-        "adaptation": describe_adaptation(described, unit),
+        "adaptation": describe_adaptation(described, unit, list(_leave_out_groups(sums["group_depth"], classes))),
         "steps": _describe_steps(sums, sums["depth"][everyone], missing),
         "cosine": _describe_cosines(sums, cosine_groups, missing),
-        "spearman": _describe_correlations(sums["depth_by_loss"], correlated, missing),
+        "spearman": _describe_correlations(sums, correlated, missing),
         "cost": _describe_cost(sums, described["all"], missing),
         **_describe_difficulties(sums, missing),
         **_describe_layers(sums, missing),
@@ -91,6 +95,27 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
     _put_mean(described, "loss", sums["loss"], sums["loss_n"], name, missing if name == "halting/all" else None)
     set_accuracy(described, sums["right"], sums["right_n"])
     return described
+
+
+def _leave_out_groups(depth: NDArray[np.int64], classes: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
+    """Yield depth statistics of all classes without each group of sequences, from counts (classes, G, depths)."""
+    total = depth.sum(axis=1)
+    for group in np.flatnonzero(depth.any(axis=(0, 2))):
+        without = total - depth[:, group]
+        yield {
+            name: describe_histogram(histogram) if histogram.any() else {"n": 0}
+            for name, histogram in zip(classes, without, strict=True)
+        }
+
+
+def _put_error(target: dict[str, Any], key: str, totals: NDArray[Any], counts: NDArray[np.int64]) -> None:
+    """Store the standard error of a mean over sequences as `target[f"{key}_error"]`, if there are enough sequences."""
+    filled = counts > 0
+    rest = counts.sum() - counts[filled]
+    if (rest > 0).all():
+        left_out = (totals.sum() - totals[filled]) / rest
+        if (error := estimate_by_jackknife(target[key], left_out).error) is not None:
+            target[f"{key}_error"] = error
 
 
 def describe_histogram(histogram: NDArray[np.int64]) -> dict[str, Any]:
@@ -183,21 +208,26 @@ def _describe_cosines(sums: _Sums, groups: Sequence[str], missing: dict[str, str
     return described
 
 
-def _describe_correlations(
-    tables: NDArray[np.int64], classes: Sequence[str], missing: dict[str, str]
-) -> dict[str, dict[str, Any]]:
+def _describe_correlations(sums: _Sums, classes: Sequence[str], missing: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Return Spearman's correlation of depth with loss for each class."""
     described: dict[str, dict[str, Any]] = {}
-    for table, name in zip(tables, classes, strict=True):
-        _put_correlation(described, name, table, "loss", f"halting/spearman_depth_loss/{name}", missing)
+    for table, groups, name in zip(sums["depth_by_loss"], sums["group_depth_by_loss"], classes, strict=True):
+        key = f"halting/spearman_depth_loss/{name}"
+        _put_correlation(described, name, table, groups, "loss", key, missing)
     return described
 
 
 def _put_correlation(
-    target: dict[str, Any], key: str, table: NDArray[np.int64], variable: str, name: str, missing: dict[str, str]
+    target: dict[str, Any],
+    key: str,
+    table: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    variable: str,
+    name: str,
+    missing: dict[str, str],
 ) -> None:
     """Store the rank correlation of depth with a variable as `target[key]`, or in `missing` why there is none."""
-    if (correlation := spearman_from_table(table)) is not None:
+    if (correlation := spearman_from_table(table, groups)) is not None:
         target[key] = correlation._asdict()
     else:
         n = int(table.sum())
@@ -214,7 +244,8 @@ def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, An
     """
     if "depth_by_difficulty" not in sums:
         return {}
-    table = sums["depth_by_difficulty"]
+    groups = sums["depth_by_difficulty"]
+    table = groups.sum(axis=0)
     columns = zip(table.T, sums["right_by_difficulty"], sums["right_by_difficulty_n"], strict=True)
     rows = []
     for difficulty, (histogram, total, count) in enumerate(columns):
@@ -223,7 +254,7 @@ def _describe_difficulties(sums: _Sums, missing: dict[str, str]) -> dict[str, An
             set_accuracy(row, total, count)
             rows.append(row)
     described: dict[str, Any] = {"rows": rows}
-    _put_correlation(described, "spearman", table, "difficulty", "halting/spearman_depth_difficulty", missing)
+    _put_correlation(described, "spearman", table, groups, "difficulty", "halting/spearman_depth_difficulty", missing)
     return {"difficulty": described}
 
 
@@ -329,6 +360,7 @@ CORRELATED_CLASSES = ("all", "mask")
 # the raw losses to three decimals, even if they lie close together, as around log(vocabulary) at the start.
 _BINS_PER_OCTAVE, _OCTAVES, _LARGEST = 128, 20, 33.0
 LOSS_BINS = _BINS_PER_OCTAVE * (_OCTAVES + math.ceil((_LARGEST - 1) / math.log(2)))
+_COARSE = 16  # bins that are one bin of the tables by group of sequences, which give the intervals
 
 
 class HaltingStatistics:
@@ -350,6 +382,8 @@ class HaltingStatistics:
         self.cosine_groups = tuple(name for name in COSINE_GROUPS if name in classes)
         self.correlated = tuple(name for name in CORRELATED_CLASSES if name in classes)
         self.unit = "token"
+        self._everyone = self.classes.index("all")
+        self._sequences = 0  # so far, of this process
         depths, count, groups = max_updates + 1, len(self.classes), len(self.cosine_groups)
 
         def counts(*shape: int) -> Tensor:
@@ -359,7 +393,7 @@ class HaltingStatistics:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
         self._sums = {
-            "depth": counts(count, depths),
+            "depth": counts(count, GROUPS, depths),
             "ran": counts(max_updates),
             "remainder": sums(count),
             "remainder_n": counts(count),
@@ -367,8 +401,13 @@ class HaltingStatistics:
             "loss_n": counts(count),
             "right": sums(count),
             "right_n": counts(count),
+            "group_loss": sums(GROUPS),
+            "group_loss_n": counts(GROUPS),
+            "group_right": sums(GROUPS),
+            "group_right_n": counts(GROUPS),
             "loss_by_depth": sums(depths),
             "depth_by_loss": counts(len(self.correlated), depths, LOSS_BINS),
+            "group_depth_by_loss": counts(len(self.correlated), GROUPS, depths, LOSS_BINS // _COARSE),
             "probability": sums(max_updates),
             "probability_n": counts(max_updates),
             "cosine_running": sums(groups, max_updates),
@@ -382,7 +421,7 @@ class HaltingStatistics:
         }
         if difficulties:
             self._sums |= {
-                "depth_by_difficulty": counts(depths, difficulties),
+                "depth_by_difficulty": counts(GROUPS, depths, difficulties),
                 "right_by_difficulty": sums(difficulties),
                 "right_by_difficulty_n": counts(difficulties),
             }
@@ -417,19 +456,24 @@ class HaltingStatistics:
         valid = trace.valid.flatten()
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
         depth = trace.updates.round().long().clamp(0, self.max_updates).flatten()
-        self._sums["depth"].scatter_add_(1, depth.expand(members.shape), members.long())
+        group = self._assign_groups(trace.updates)
+        cell = group * (self.max_updates + 1) + depth
+        self._sums["depth"].flatten(1).scatter_add_(1, cell.expand(members.shape), members.long())
         ran = trace.iterations_run.flatten(0, -2).T
-        self._sums["ran"][: len(ran)] += (ran & members[self.classes.index("all")]).sum(dim=-1)
+        self._sums["ran"][: len(ran)] += (ran & members[self._everyone]).sum(dim=-1)
         if trace.halting is not None:
             self._add_halting(trace.halting, ran & valid, members)
         if token_losses is not None:
-            self._add_losses(token_losses.flatten(), depth, members)
+            self._add_losses(token_losses.flatten(), depth, members, group)
         if right is not None:
             predicted = members & ~right.flatten().isnan()
-            self._add("right", _mask_values(predicted, right.flatten()), predicted)
+            values = _mask_values(predicted, right.flatten())
+            self._add("right", values, predicted)
+            self._add_by_group("right", values[self._everyone], predicted[self._everyone], group)
         if difficulty is not None and "depth_by_difficulty" in self._sums:
-            everyone = members[self.classes.index("all")]
-            self._add_difficulties(difficulty.flatten(), depth, everyone, None if right is None else right.flatten())
+            self._add_difficulties(
+                difficulty.flatten(), cell, members[self._everyone], None if right is None else right.flatten()
+            )
         if hidden_states is not None:
             assert hidden_states[0].shape[:-1] == trace.updates.shape, "one state a unit"
             self._add_cosines(hidden_states, ran, members)
@@ -439,6 +483,17 @@ class HaltingStatistics:
         if work is not None:
             self._sums["work"] += torch.stack(list(work)).double()
             self._sums["work_n"] += 1
+
+    def _assign_groups(self, updates: Tensor) -> Tensor:
+        """Return the group of whole sequences of each token or sequence, (M,) int64, and count the sequences."""
+        rows = self._sequences + torch.arange(len(updates), device=updates.device)
+        self._sequences += len(updates)
+        return (rows % GROUPS).view(-1, *[1] * (updates.dim() - 1)).expand_as(updates).flatten()
+
+    def _add_by_group(self, name: str, values: Tensor, counted: Tensor, group: Tensor) -> None:
+        """Add values of tokens or sequences, (M,), to the totals of their groups, with the number of values."""
+        self._sums[f"group_{name}"].scatter_add_(0, group, values.double())
+        self._sums[f"group_{name}_n"].scatter_add_(0, group, counted.long())
 
     def _add(self, name: str, values: Tensor, counted: Tensor) -> None:
         """Add sums over tokens or sequences to the named totals, with the number of summed values."""
@@ -452,20 +507,27 @@ class HaltingStatistics:
         running = running[: halting.probabilities.shape[-1]]
         self._add("probability", _mask_values(running, halting.probabilities.flatten(0, -2).T), running)
 
-    def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor) -> None:
+    def _add_losses(self, losses: Tensor, depth: Tensor, members: Tensor, group: Tensor) -> None:
         members = members & ~losses.isnan()
-        self._add("loss", _mask_values(members, losses), members)
-        everyone = members[self.classes.index("all")]
-        self._sums["loss_by_depth"].scatter_add_(0, depth, _mask_values(everyone, losses).double())
-        cell = depth * LOSS_BINS + _loss_bin(losses)
-        for table, name in zip(self._sums["depth_by_loss"], self.correlated, strict=True):
-            table.view(-1).scatter_add_(0, cell, members[self.classes.index(name)].long())
+        values = _mask_values(members, losses)
+        self._add("loss", values, members)
+        self._add_by_group("loss", values[self._everyone], members[self._everyone], group)
+        self._sums["loss_by_depth"].scatter_add_(0, depth, values[self._everyone].double())
+        column = _loss_bin(losses)
+        tables = self._sums["depth_by_loss"], self._sums["group_depth_by_loss"]
+        rows = depth, group * (self.max_updates + 1) + depth
+        columns = column, column // _COARSE
+        for table, row, position in zip(tables, rows, columns, strict=True):
+            for name, counts in zip(self.correlated, table, strict=True):
+                cell = row * table.shape[-1] + position
+                counts.view(-1).scatter_add_(0, cell, members[self.classes.index(name)].long())
 
-    def _add_difficulties(self, difficulty: Tensor, depth: Tensor, counted: Tensor, right: Tensor | None) -> None:
+    def _add_difficulties(self, difficulty: Tensor, cell: Tensor, counted: Tensor, right: Tensor | None) -> None:
+        """Add tokens or sequences by group, depth and difficulty; a cell, (M,), is the first two of them."""
         counted = counted & (difficulty >= 0)
         table = self._sums["depth_by_difficulty"]
-        column = difficulty.clamp(0, table.shape[1] - 1)
-        table.view(-1).scatter_add_(0, depth * table.shape[1] + column, counted.long())
+        column = difficulty.clamp(0, table.shape[-1] - 1)
+        table.view(-1).scatter_add_(0, cell * table.shape[-1] + column, counted.long())
         if right is not None:
             counted = counted & ~right.isnan()
             self._sums["right_by_difficulty"].scatter_add_(0, column, _mask_values(counted, right).double())
@@ -496,6 +558,8 @@ class HaltingStatistics:
     def summary(self) -> dict[str, Any]:
         """Return the accumulated depth statistics as JSON values; see `summarise`."""
         sums = {name: tensor.cpu().numpy() for name, tensor in self._sums.items()}
+        sums["group_depth"] = sums["depth"]
+        sums["depth"] = sums["depth"].sum(axis=1)
         return summarise(sums, self.classes, self.cosine_groups, self.correlated, self.unit)
 
 

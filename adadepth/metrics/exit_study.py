@@ -38,6 +38,7 @@ from adadepth.halting.exit_rules import (
     select_predictions,
 )
 from adadepth.metrics.adaptation import spearman
+from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_permuted_gain
 from adadepth.metrics.exit_pareto import ORACLE, SETTLED, mark_pareto
 from adadepth.metrics.scoring import compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
@@ -202,9 +203,19 @@ class _ReplayEvaluator:
             return row
         permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
         row["permuted"] = self._evaluate_control(permuted, rule.reads)
+        row["gains"] = self._estimate_gains(exits[0], permuted, row["macs"])
         mixed, depths = self._mix_fixed_depths(row["macs"])
         row["mixture"] = {**self._evaluate_control(mixed, ()), **depths}
         return row
+
+    def _estimate_gains(self, exits: Tensor, permuted: Sequence[Tensor], macs: float) -> dict[str, Any]:
+        """Return the gains over permuted exits, and over the best fixed step of at most the compute of a rule."""
+        most = sum(cost <= macs for cost in self.fixed_macs)
+        gains = {
+            "fixed": estimate_fixed_gain(self.scores, exits, self.records.sequences, most),
+            "permuted": estimate_permuted_gain(self.scores, exits, permuted, self.records.sequences),
+        }
+        return {name: gain for name, gain in gains.items() if gain is not None}
 
     def evaluate_oracles(self) -> list[dict[str, Any]]:
         """Return quality and compute of both oracles; a regression has only the first one."""
@@ -244,7 +255,11 @@ class _ReplayEvaluator:
             means = {name: float(exits[mask].double().mean()) for name, mask in self.groups.items()}
             comparison["by_difficulty"] = means
             has_difficulty = self.records.difficulty >= 0
-            correlation = spearman(exits[has_difficulty].numpy(), self.records.difficulty[has_difficulty].numpy())
+            correlation = spearman(
+                exits[has_difficulty].numpy(),
+                self.records.difficulty[has_difficulty].numpy(),
+                self.records.sequences[has_difficulty].numpy(),
+            )
             if correlation is not None:
                 comparison["spearman"] = correlation._asdict()
         return comparison

@@ -16,11 +16,13 @@ import torch
 from torch import Tensor
 
 from adadepth.config.kinds import Problem
+from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_gain_of_groups, estimate_permuted_gain
 from adadepth.metrics.exit_study import DRAWS, permute_exits
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores
 
 _Metrics = Mapping[str, float]
+_Groups = Sequence[_Metrics]  # metrics of each group of sequences
 
 
 def find_neighbouring_depths(mean: float) -> list[int]:
@@ -44,14 +46,22 @@ def compare_recorded(
         seed: Seed of the permutations.
 
     Returns:
-        The fields of `describe_comparison`, and `max_depth`.
+        The fields of `describe_comparison`, `max_depth`, and `gains` by baseline, see `adadepth.metrics.exit_gains`.
     """
     scores, generator = StepScores(records, problem, metrics), torch.Generator().manual_seed(seed)
     mean = float(exits.double().mean())
     fixed = {depth: scores.score_exits(torch.full_like(exits, depth)) for depth in find_neighbouring_depths(mean)}
-    permuted = [scores.score_exits(permute_exits(exits, generator)) for _ in range(DRAWS)]
+    dealt = [permute_exits(exits, generator) for _ in range(DRAWS)]
+    permuted = [scores.score_exits(steps) for steps in dealt]
+    gains = {
+        "fixed": estimate_fixed_gain(scores, exits, records.sequences, mean),
+        "permuted": estimate_permuted_gain(scores, exits, dealt, records.sequences),
+    }
     comparison = describe_comparison(exits, len(exits), scores.score_exits(exits), fixed, permuted)
-    return comparison | {"max_depth": records.max_updates}
+    return comparison | {
+        "max_depth": records.max_updates,
+        "gains": {name: {gain["measure"]: gain} for name, gain in gains.items() if gain is not None},
+    }
 
 
 def describe_comparison(
@@ -86,6 +96,33 @@ def describe_comparison(
             "quality_std": {name: float(np.std(values, ddof=1)) for name, values in draws.items()},
         },
     }
+
+
+def estimate_gains_of_groups(
+    mean: float, adaptive: _Groups, fixed: Mapping[int, _Groups], permuted: Sequence[_Groups]
+) -> dict[str, dict[str, Any]]:
+    """Return the gains of a model over one fixed depth and over permuted depths, by baseline and metric.
+
+    Args:
+        mean: Mean depth of the model, at which the fixed depth is interpolated.
+        adaptive: Metrics of the model on each group of sequences.
+        fixed: Metrics on the same groups with the same depth for all units, keyed by that depth.
+        permuted: Metrics on the same groups for each random permutation of the depths.
+    """
+    low, high = min(fixed), max(fixed)
+    share = mean - low if high > low else 0.0
+    gains: dict[str, dict[str, Any]] = {"fixed": {}, "permuted": {}}
+    for name in adaptive[0]:
+        own = [metrics[name] for metrics in adaptive]
+        at_low, at_high = ([metrics[name] for metrics in fixed[depth]] for depth in (low, high))
+        draws = np.array([[metrics[name] for metrics in groups] for groups in permuted])
+        if all(np.isfinite(values).all() for values in (own, at_low, at_high, draws)):
+            between = [(1 - share) * first + share * second for first, second in zip(at_low, at_high, strict=True)]
+            fixed_gain = estimate_gain_of_groups(name, own, between)._replace(baseline_depth=mean)
+            draw_error = float(draws.mean(axis=1).std(ddof=1)) / len(draws) ** 0.5
+            permuted_gain = estimate_gain_of_groups(name, own, draws.mean(axis=0).tolist(), draw_error)
+            gains["fixed"][name], gains["permuted"][name] = fixed_gain.to_json(), permuted_gain.to_json()
+    return gains
 
 
 def build_masses_for_depth(masses: Tensor, updates: Tensor, depth: int) -> Tensor:

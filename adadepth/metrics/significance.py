@@ -6,7 +6,9 @@ below `LEVEL`, and the difference is at least as large as a named least relevant
 - several seeds: Welch's t (Welch 1947), with the degrees of freedom of Welch and Satterthwaite. If two models share
   what a seed draws, such as the examples, the differences by seed are tested instead (`compare_pairs`);
 - one seed: whole clusters of predictions, such as sequences or texts, are the independent draws (`estimate`), because
-  tokens of one text depend on each other. Such a claim is about one trained network, and its sentence says "one seed".
+  tokens of one text depend on each other. A figure that is no mean, such as a rank correlation, is computed again
+  without each of `GROUPS` groups of clusters (`estimate_by_jackknife`). Such a claim is about one trained network, and
+  its sentence says "one seed".
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LEVEL = 0.05  # probability of a claim if there is no difference
+GROUPS = 20  # of clusters, for a figure that is computed again without each of them
 FEWEST_CLUSTERS = 10  # for an interval; the variance between fewer clusters says little
 
 
@@ -117,6 +120,27 @@ def compare_pairs(differences: Sequence[float]) -> float:
 # ---- one seed
 
 
+def assign_groups(clusters: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of the group of each observation, (M,), from the number of its cluster, (M,)."""
+    _, ranks = np.unique(clusters, return_inverse=True)
+    groups: NDArray[np.int64] = ranks % GROUPS
+    return groups
+
+
+def estimate_by_jackknife(value: float, left_out: Sequence[float] | NDArray[np.float64]) -> SeedMean:
+    """Return a figure of one seed with its error, from the figure without each of G groups of clusters.
+
+    e^2 = (G - 1) / G sum_g (x_g - mean(x))^2 for figures x_g without group g (Tukey 1958), with G - 1 degrees of
+    freedom. The error is None for too few groups, or for a figure that does not exist without some group.
+    """
+    figures = np.asarray(left_out, dtype=np.float64)
+    count = len(figures)
+    if count < FEWEST_CLUSTERS or not np.isfinite(figures).all():
+        return SeedMean(value, None)
+    squared = (count - 1) / count * float(((figures - figures.mean()) ** 2).sum())
+    return SeedMean(value, math.sqrt(squared), count - 1)
+
+
 class Sums(NamedTuple):
     """Sums that determine a mean and its interval, for clusters g = 1..G with m_g values that add up to y_g.
 
@@ -136,6 +160,14 @@ class Sums(NamedTuple):
     products: float
     sizes: float
 
+    def estimate_mean(self) -> SeedMean:
+        """Return the mean with its error over clusters, which is None for too few of them."""
+        count, mean = int(self.clusters), float(self.total / self.n)
+        if count < FEWEST_CLUSTERS:
+            return SeedMean(mean, None)
+        residuals = max(self.squares - 2 * mean * self.products + mean**2 * self.sizes, 0.0)
+        return SeedMean(mean, math.sqrt(count / (count - 1) * residuals) / self.n, count - 1)
+
 
 class Estimate(NamedTuple):
     """Estimate of a mean, with its number of clusters and, for enough clusters, its 95 % interval."""
@@ -146,8 +178,8 @@ class Estimate(NamedTuple):
     clusters: int
 
 
-def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
-    """Return the mean of values and its 95 % interval, treating whole clusters as independent draws.
+def sum_clusters(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Sums:
+    """Return the sums that determine the mean of values, with whole clusters as independent draws.
 
     Args:
         values: One or more values, (n,).
@@ -156,15 +188,18 @@ def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.in
     _, group = np.unique(clusters, return_inverse=True)
     totals, sizes = np.bincount(group, values), np.bincount(group)
     moments = (totals**2).sum(), (totals * sizes).sum(), (sizes**2).sum()
-    return estimate(Sums(len(values), values.sum(), len(sizes), *moments))
+    return Sums(len(values), values.sum(), len(sizes), *moments)
+
+
+def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
+    """Return the mean of values and its 95 % interval; see `sum_clusters`."""
+    return estimate(sum_clusters(values, clusters))
 
 
 def estimate(sums: Sums) -> Estimate:
     """Return a mean and its 95 % interval from clustered `Sums`, with at least one value."""
-    count, mean = int(sums.clusters), float(sums.total / sums.n)
-    if count < FEWEST_CLUSTERS:
-        return Estimate(mean, None, None, count)
-    residuals = max(sums.squares - 2 * mean * sums.products + mean**2 * sums.sizes, 0.0)
-    error = math.sqrt(count / (count - 1) * residuals) / sums.n
-    half_width = compute_half_width(error, count - 1)
-    return Estimate(mean, mean - half_width, mean + half_width, count)
+    mean, error, freedom, _ = sums.estimate_mean()
+    if error is None:
+        return Estimate(mean, None, None, int(sums.clusters))
+    half_width = compute_half_width(error, freedom)
+    return Estimate(mean, mean - half_width, mean + half_width, int(sums.clusters))

@@ -103,6 +103,12 @@ class StepRecords:
             return exit_steps.double()
         return self.ran.cumsum(dim=1)[torch.arange(len(self)), exit_steps - 1].double()
 
+    @property
+    def sequences(self) -> Tensor:
+        """Number of the sequence of each example, (M,) int64, which is its own number if sequences are the examples."""
+        is_by_token = len(self) > 0 and int(self.index.max()) >= POSITIONS
+        return get_sequence_numbers(self.index) if is_by_token else self.index
+
     def select(self, rows: Tensor) -> StepRecords:
         """Return the records of the examples that a mask, (M,) boolean, selects."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}

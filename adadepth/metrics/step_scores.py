@@ -32,6 +32,8 @@ class StepScores:
     Attributes:
         right: Mask of the steps with a right prediction, boolean (M, N). None for a regression.
         losses: Cross-entropy in nats of every step of a language model, float64 (M, N). None for other problems.
+        by_step: Score of each example at every step, float64 (M, N): 1 for a right prediction, 0 for a wrong one, or
+            minus the loss. None for a regression.
     """
 
     def __init__(self, records: StepRecords, problem: Problem, metrics: Sequence[str]) -> None:
@@ -46,6 +48,8 @@ class StepScores:
                 compute_example_losses(logits, self._labels, problem) for logits in self._step_logits.unbind(dim=1)
             )
             self.losses = torch.stack(list(by_step), dim=1).double()
+        by_rightness = None if self.right is None else self.right.double()
+        self.by_step = by_rightness if self.losses is None else -self.losses
 
     def score_exits(self, steps: Tensor) -> dict[str, float]:
         """Return the metrics, and `score`, of the predictions at given exit steps, int64 (M,)."""
@@ -64,9 +68,7 @@ class StepScores:
         The score is 1 for a right prediction and 0 for a wrong one. For a text it is minus the loss. The result is None
         for a regression.
         """
-        if self.losses is not None:
-            return -_gather_steps(self.losses, steps)
-        return None if self.right is None else _gather_steps(self.right.double(), steps)
+        return None if self.by_step is None else _gather_steps(self.by_step, steps)
 
 
 def _gather_steps(values: Tensor, steps: Tensor) -> Tensor:

@@ -22,8 +22,10 @@ from adadepth.halting.distribution import (
     halting_kl,
 )
 from adadepth.metrics.adaptation import spearman
+from adadepth.metrics.exit_gains import estimate_fixed_gain
 from adadepth.metrics.scoring import compute_example_losses, compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
+from adadepth.metrics.step_scores import StepScores
 from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
 from adadepth.metrics.unit_classes import build_sequence_classes
 
@@ -173,6 +175,10 @@ def _describe_exits(
         return described
     described["quality"] = compute_quality(records.logits, records.labels, problem, metrics)
     missing |= {f"exit/{name}": UNDEFINED for name in map(get_metric_key, metrics) if name not in described["quality"]}
+    if records.exit_steps is not None and records.ran is None and records.ran_every_step:
+        most = float(records.exit_steps.double().mean())
+        scores = StepScores(records, problem, metrics)
+        described["gain"] = estimate_fixed_gain(scores, records.exit_steps, records.sequences, most)
     _put_finite(
         described, "loss", compute_example_losses(records.logits, records.labels, problem), "exit/loss", missing
     )
@@ -321,7 +327,9 @@ def _correlate_depth(
         is_defined = values >= 0 if variable == "difficulty" else torch.ones_like(values, dtype=torch.bool)
         if not values.isfinite().all():
             missing[f"spearman/{depth}_{variable}"] = f"{variable} is not finite"
-        elif (correlation := spearman(steps[is_defined].numpy(), values[is_defined].numpy())) is not None:
+        elif (
+            correlation := spearman(*(column[is_defined].numpy() for column in (steps, values, records.sequences)))
+        ) is not None:
             described[f"{depth}_{variable}"] = correlation._asdict()
         else:
             too_few = f"{len(records)} examples, 3 are needed"

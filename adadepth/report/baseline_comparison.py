@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from itertools import pairwise, product
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import product
 from typing import Any, Literal
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
-from adadepth.metrics.metric_names import is_loss
+from adadepth.metrics.significance import GROUPS
+from adadepth.report.quality_pairs import (
+    QualityPair,
+    build_gain_pair,
+    build_trained_pair,
+    correct_pairs,
+    find_error,
+)
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
@@ -21,14 +28,16 @@ from adadepth.report.run_files import (
     halts,
 )
 
-Answer = Literal["yes", "no", "partly", "against", "set", "unknown"]
+Answer = Literal["yes", "no", "partly", "varies", "against", "unclear", "set", "unknown"]
 # What the answers are called; `set` is the depth of a network that has nothing to decide, `against` one that varies and
-# falls with difficulty.
+# falls with difficulty, `unclear` a difference that is not significant.
 ANSWERS: Mapping[Answer, str] = {
     "yes": "yes",
     "no": "no",
     "partly": "in part",
+    "varies": "it varies, but not with what tokens need",
     "against": "yes, but against difficulty",
+    "unclear": "not shown",
     "set": "set beforehand",
     "unknown": "not known",
 }
@@ -70,85 +79,6 @@ def format_whole_percent(share: float) -> str:
     """Format a share as a whole percentage for a sentence."""
     value = 100 * share
     return f"{value:.0f} %" if 1 <= value <= 99 or share in (0, 1) else f"{value:.1f} %"
-
-
-# Losses that differ by less than this share of them count as equal: their noise is not known from one run.
-LOSS_TOLERANCE = 0.01
-_NORMAL_QUANTILE = 1.96  # two-sided 95 %
-
-
-@dataclass(frozen=True)
-class QualityPair:
-    """Quality of the adaptive model and of one baseline, in the same metric.
-
-    Attributes:
-        key: Name of the comparison in files.
-        against: Description of the baseline.
-        measure: Name of the metric.
-        adaptive: Value of the adaptive model.
-        baseline: Value of the baseline.
-        noise: Largest difference that is not significant.
-        remark: Sample size, and source of the noise estimate.
-        is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
-            input.
-    """
-
-    key: str
-    against: str
-    measure: str
-    adaptive: float
-    baseline: float
-    noise: float
-    remark: str
-    is_about_depth: bool = True
-
-    @property
-    def gain(self) -> float:
-        """Advantage of the adaptive model over the baseline, in the unit of the metric."""
-        return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
-
-    @property
-    def result(self) -> int:
-        """1 if the adaptive model is better, -1 if it is worse, and 0 if the difference is not significant."""
-        return 0 if abs(self.gain) <= self.noise else 1 if self.gain > 0 else -1
-
-    @property
-    def sentence(self) -> str:
-        """Sentence that states the result of the comparison with its numbers."""
-        outcomes = {1: f"better by {self.gain:.3f}", -1: f"worse by {-self.gain:.3f}", 0: "no clear difference"}
-        return (
-            f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
-            f"{outcomes[self.result]} ({self.remark})."
-        )
-
-
-def estimate_score_noise(adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Estimate how far two scores of n predictions can differ by chance, with a remark that names the method.
-
-    The margin is the normal 95 % interval of a difference of two independent shares. It is too wide for models that
-    answer the same questions, and too narrow if predictions depend on each other.
-    """
-    if not n or not 0 <= adaptive <= 1 or not 0 <= baseline <= 1:
-        return 0.0, "the noise is unknown"
-    noise = _NORMAL_QUANTILE * math.sqrt((adaptive * (1 - adaptive) + baseline * (1 - baseline)) / n)
-    return noise, f"differences up to {noise:.3f} are not significant, n {n:,}"
-
-
-def estimate_noise(measure: str, adaptive: float, baseline: float, n: int | None) -> tuple[float, str]:
-    """Estimate how far two values of a metric can differ by chance; see `estimate_score_noise`."""
-    if is_loss(measure):
-        noise = LOSS_TOLERANCE * max(abs(adaptive), abs(baseline))
-        return noise, f"differences up to {100 * LOSS_TOLERANCE:g} % count as equal"
-    return estimate_score_noise(adaptive, baseline, n)
-
-
-def interpolate_quality(points: Sequence[tuple[float, float]], depth: float) -> float | None:
-    """Interpolate the quality of a fixed-depth model between two measured depths; return None outside their range."""
-    ordered = sorted(points)
-    for (low, below), (high, above) in pairwise(ordered):
-        if low <= depth <= high:
-            return below + (above - below) * (depth - low) / (high - low)
-    return None
 
 
 def select_compared_metric(
@@ -250,6 +180,7 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     nothing = _explain_no_comparison(files)
     if not pairs:
         return Finding("unknown", [nothing], brief=_NO_COMPARISON)
+    pairs = correct_pairs(pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if not any(pair.is_about_depth for pair in pairs):
         sentences.append(nothing)
@@ -264,17 +195,17 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     """Format the decisive comparison in a few words, with the number of comparisons that the adaptive run won."""
     about_depth = [pair for pair in pairs if pair.is_about_depth]
-    lost = [pair for pair in pairs if pair.result <= 0]
-    if answer == "no":
-        deciding = min(lost, key=lambda pair: pair.is_about_depth)
+    failed = [pair for pair in pairs if not pair.is_about_depth and pair.result <= 0]
+    if answer == "no" and failed:
+        (deciding, *_), won = failed, ""
+    elif not about_depth:
+        return _NO_COMPARISON
     else:
-        deciding = next((pair for pair in about_depth or pairs if pair.result > 0), pairs[0])
-    figures = f"{deciding.measure} {deciding.adaptive:.3f} against {deciding.baseline:.3f} of {deciding.against}"
-    if not about_depth:
-        return figures if answer == "no" else f"{_NO_COMPARISON}; {figures}"
-    if len(about_depth) == 1:
-        return figures
-    return f"{figures}; better than {sum(pair.result > 0 for pair in about_depth)} of {len(about_depth)} baselines"
+        deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.least))
+        wins = sum(pair.result > 0 for pair in about_depth)
+        won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
+    values = f"{deciding.measure} {deciding.adaptive:.3f} against {deciding.baseline:.3f} of {deciding.against}"
+    return f"{values}, {deciding.difference}{won}; one seed"
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
@@ -308,71 +239,77 @@ def _format_rule(label: str) -> str:
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons with the run's matched baseline: one fixed depth and shuffled depths, or a trained network."""
     for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
-        if (measure := _select_measure(files, entry["own"])) is not None and entry["std"] > 0:
-            yield from _compare_readings(name, measure, entry)
+        if entry["std"] > 0:
+            yield from _compare_readings(files, name, entry)
     metrics = files.run.get("final_metrics") or {}
     for network in files.of(MATCHED_BASELINE).get("networks", []):
         name = select_compared_metric(metrics, network["metrics"], [f"/{quality}" for quality in qualities(files)])
         if name is not None:
-            values = metrics[name], network["metrics"][name]
-            noise, remark = estimate_noise(name, *values, network["predictions"])
             against = f"{network['about']}, trained the same way in this run"
-            yield QualityPair(
-                "matched_baseline", against, name.removeprefix("eval/"), *values, noise, f"one seed each; {remark}"
-            )
+            values = metrics[name], network["metrics"][name]
+            yield build_trained_pair(files, "matched_baseline", against, name.removeprefix("eval/"), *values)
 
 
-def _select_measure(files: RunFiles, measured: Mapping[str, float]) -> str | None:
-    """Return the most important quality metric among those measured for a matched baseline.
-
-    The score of a language model is minus its loss. The loss is returned instead, because a loss has a tolerance.
-    """
-    if "loss" in measured and measured.get("score") == -measured["loss"]:
-        return "loss"
-    return next((name for name in [*qualities(files), "loss"] if name in measured), None)
+def _select_measure(files: RunFiles, measured: Collection[str]) -> str | None:
+    """Return the most important quality metric among those measured for a matched baseline."""
+    return next((name for name in [*qualities(files), "loss", "accuracy"] if name in measured), None)
 
 
-def _compare_readings(name: str, measure: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
+def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
-    adaptive, permuted = entry["own"][measure], entry["permuted"]
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
-    points = [(row["depth"], row["quality"][measure]) for row in entry["fixed"]]
-    baseline = points[0][1] if len(points) == 1 else interpolate_quality(points, entry["mean"])
-    if baseline is not None:
-        noise, remark = estimate_noise(measure, adaptive, baseline, entry["predictions"])
-        against = f"the same network at a fixed depth of {entry['mean']:.2f} updates, its mean{rule}"
-        yield QualityPair(
-            f"fixed_step/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, f"{remark}; {sample}"
-        )
-    dealt, deviation = permuted["quality"][measure], 2 * permuted["quality_std"][measure]
-    noise, remark = estimate_noise(measure, adaptive, dealt, entry["predictions"])
-    if deviation > noise:
-        noise, remark = (
-            deviation,
-            (
-                f"differences up to {deviation:.3f} lie within two standard deviations of {permuted['draws']} random "
-                "draws"
-            ),
-        )
-    against = f"its own depths shuffled over the units{rule}"
-    yield QualityPair(
-        f"random_depths/{name}", against, f"{name}/{measure}", adaptive, dealt, noise, f"{remark}; {sample}"
-    )
+    for key, gains in _get_gains_of_baselines(files, entry).items():
+        measure = _select_measure(files, gains)
+        if measure is not None and key == "fixed":
+            against = _format_fixed_depth(gains[measure]["baseline_depth"], entry["mean"], rule)
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], sample)
+        elif measure is not None:
+            against = f"its own depths shuffled over the units{rule}"
+            yield build_gain_pair(f"random_depths/{name}", against, name, gains[measure], sample)
+
+
+def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:
+    """Describe the fixed depth of a baseline beside the mean depth of the model."""
+    if depth == mean:
+        return f"the same network at a fixed depth of {depth:.2f} updates, its mean{rule}"
+    return f"the same network at a fixed depth of {depth:g}, the best up to its mean of {mean:.2f} updates{rule}"
+
+
+def _get_gains_of_baselines(files: RunFiles, entry: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the gains of a set over its baselines, by baseline and metric.
+
+    Records of earlier versions have the quality of the baselines without an error.
+    """
+    if "gains" in entry:
+        gains: Mapping[str, Mapping[str, Any]] = entry["gains"]
+        return gains
+    nearest = min(entry["fixed"], key=lambda row: abs(row["depth"] - entry["mean"]))
+    baselines = {"fixed": nearest["quality"], "permuted": entry["permuted"]["quality"]}
+    untested = {"error": None, "freedom": None, "sequences": entry["n"], "baseline_depth": nearest["depth"]}
+    return {
+        key: {
+            name: {"measure": name, "adaptive": entry["own"][name], "baseline": value, **untested}
+            for name, value in quality.items()
+        }
+        for key, quality in baselines.items()
+    }
 
 
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """Decide the verdict's answer from all comparisons of the run with baselines.
 
     The answer is no if the model does not beat every baseline that ignores its input. Otherwise the comparisons about
-    depth decide.
+    depth decide; without a significant difference, nothing is shown.
     """
     if any(pair.result <= 0 for pair in pairs if not pair.is_about_depth):
         return "no"
-    results = [pair.result for pair in pairs if pair.is_about_depth]
-    if not results:
+    tested = [pair.result for pair in pairs if pair.is_about_depth and pair.error is not None]
+    if not tested:
         return "unknown"
-    return "yes" if min(results) > 0 else "no" if max(results) <= 0 else "partly"
+    if max(tested) <= 0:
+        return "no" if min(tested) < 0 else "unclear"
+    return "yes" if min(tested) > 0 else "partly"
 
 
 def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
@@ -381,28 +318,33 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
     yield from _compare_bag_of_words(files, metrics, baselines.get("bag_of_words"))
     unigram = baselines.get("unigram")
     if unigram and isinstance(adaptive := metrics.get("eval/mlm_loss"), int | float):
-        baseline = unigram["cross_entropy"]
-        noise, remark = estimate_noise("mlm_loss", adaptive, baseline, None)
-        remark = f"nats per masked token, n {unigram['positions']:,}; {remark}"
-        yield QualityPair("unigram", "word frequencies only", "mlm_loss", adaptive, baseline, noise, remark, False)
+        remark = f"nats per masked token, n {unigram['positions']:,}"
+        yield _build_input_free_pair(
+            files, "unigram", "word frequencies only", "mlm_loss", adaptive, unigram["cross_entropy"], remark
+        )
     classes = files.halting.get("classes", {})
     everyone = classes.get("all", {})
     labelled = [described for name, described in classes.items() if name.startswith("label: ")]
     # Where a label is a whole sequence's, a class has many tokens and few predictions.
     labels = [described.get("accuracy_n", described["n"]) for described in labelled]
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
-        adaptive, baseline = everyone["accuracy"], max(labels) / sum(labels)
-        noise, remark = estimate_score_noise(adaptive, baseline, everyone["accuracy_n"])
-        yield QualityPair(
-            "commonest_label",
-            "always predicting the most frequent label",
-            "accuracy",
-            adaptive,
-            baseline,
-            noise,
-            remark,
-            False,
+        against, baseline = "always predicting the most frequent label", max(labels) / sum(labels)
+        yield _build_input_free_pair(
+            files, "commonest_label", against, "accuracy", everyone["accuracy"], baseline, f"n {sum(labels):,}"
         )
+
+
+def _build_input_free_pair(
+    files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str
+) -> QualityPair:
+    """Build the comparison with a baseline that ignores the input.
+
+    The error is that of the run. Without one, only the least relevant difference counts: these baselines lead to no
+    claim, they only veto one.
+    """
+    error = find_error(files, adaptive)
+    about = remark if error is not None else f"{remark}; error unknown"
+    return QualityPair(key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, about, False)
 
 
 def _compare_bag_of_words(
@@ -413,8 +355,9 @@ def _compare_bag_of_words(
     measure = next((name for name in qualities(files) if name in baseline_metrics and f"eval/{name}" in metrics), None)
     if scored is not None and measure is not None:
         adaptive, baseline = metrics[f"eval/{measure}"], baseline_metrics[measure]
-        noise, remark = estimate_noise(measure, adaptive, baseline, _count_predictions(files))
-        yield QualityPair("bag_of_words", scored["model"], measure, adaptive, baseline, noise, remark, False)
+        yield _build_input_free_pair(
+            files, "bag_of_words", scored["model"], measure, adaptive, baseline, "the first set"
+        )
 
 
 def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
@@ -424,12 +367,9 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
         name = select_compared_metric(reference["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
         if name is None:
             continue
-        adaptive, baseline = reference["metrics"][name], row["metrics"][name]
-        noise, remark = estimate_noise(name, adaptive, baseline, _count_predictions(files))
         against = f"a compute-matched network of fixed depth {row['max_depth']}"
-        yield QualityPair(
-            "fixed_depth", against, name.removeprefix("eval/"), adaptive, baseline, noise, f"one seed each; {remark}"
-        )
+        values = reference["metrics"][name], row["metrics"][name]
+        yield build_trained_pair(files, "fixed_depth", against, name.removeprefix("eval/"), *values)
 
 
 def qualities(files: RunFiles) -> list[str]:
@@ -443,37 +383,16 @@ def qualities(files: RunFiles) -> list[str]:
     return list(dict.fromkeys([*preferred, *_QUALITIES]))
 
 
-def _select_score(files: RunFiles, measured: Mapping[str, float]) -> str:
-    """Return the name of the metric that is used to compare exit steps or exit rules."""
-    return next((name for name in qualities(files) if name in measured and not is_loss(name)), "score")
-
-
-def _count_predictions(files: RunFiles) -> int | None:
-    """Return the number of predictions behind the score of the first set, or None if it is unknown."""
-    n: int | None = files.halting.get("classes", {}).get("all", {}).get("accuracy_n")
-    return n
-
-
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons with the same network when all examples exit at one step.
 
     A set is skipped if all its examples exit at one step already.
     """
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
-        if _is_constant(set_exits):
-            continue
-        measure = _select_score(files, set_exits["exit"].get("quality", {}))
-        points = [
-            (row["step"], row["quality"][measure]) for row in set_exits["steps"] if measure in row.get("quality", {})
-        ]
-        baseline, adaptive = (
-            interpolate_quality(points, set_exits["exit"]["mean"]),
-            set_exits["exit"].get("quality", {}).get(measure),
-        )
-        if adaptive is not None and baseline is not None:
-            noise, remark = estimate_score_noise(adaptive, baseline, set_exits["n"])
-            against = f"the same network at a fixed step of {set_exits['exit']['mean']:.2f}, its mean"
-            yield QualityPair(f"fixed_step/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, remark)
+        gain = set_exits["exit"].get("gain")
+        if gain is not None and not _is_constant(set_exits):
+            against = _format_fixed_depth(gain["baseline_depth"], set_exits["exit"]["mean"])
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, f"n {set_exits['n']:,}")
 
 
 def _exits_at_one_step(files: RunFiles) -> bool:
@@ -487,24 +406,32 @@ def _is_constant(set_exits: Mapping[str, Any]) -> bool:
 
 
 def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield the comparison of an exit rule with the same exit steps shuffled over the examples.
+    """Yield comparisons of an exit rule with the best fixed step of at most its compute, and with shuffled exits.
 
-    The rule is the one with the median gain.
+    The rule is the one with the median gain over fixed steps. Of an even number, it is the worse of the middle two.
     """
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
-        rows = [row for row in study["rows"] if "score" in row.get("permuted", {}).get("quality", {})]
+        rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
         if not rows:
             continue
-        measure = _select_score(files, rows[0]["permuted"]["quality"])
-        row = sorted(rows, key=lambda candidate: _compute_gain(candidate, measure))[len(rows) // 2]
-        adaptive, baseline = row["quality"][measure], row["permuted"]["quality"][measure]
-        better = sum(_compute_gain(candidate, measure) > _compute_deviation(candidate, measure) for candidate in rows)
-        remark = (
-            f"{better} of {len(rows)} rules gain more than 2 standard deviations over {study['draws']} permutations"
-        )
-        against = f"randomly shuffled exits of {row['rule']}, the median rule by gain"
-        noise = _compute_deviation(row, measure)
-        yield QualityPair(f"random_exits/{name}", against, f"{name}/{measure}", adaptive, baseline, noise, remark)
+        pairs = {
+            row["rule"]: build_gain_pair(
+                f"fixed_exits/{name}",
+                f"the best fixed step up to the compute of {row['rule']}, {row['gains']['fixed']['baseline_depth']:g}",
+                name,
+                row["gains"]["fixed"],
+            )
+            for row in rows
+        }
+        corrected = correct_pairs(list(pairs.values()))
+        ordered = sorted(rows, key=lambda row: pairs[row["rule"]].gain)
+        median = ordered[(len(ordered) - 1) // 2]
+        better = sum(pair.result > 0 for pair in corrected)
+        remark = f"the median of {len(rows)} exit rules by gain, of which {better} are significantly better"
+        pair = pairs[median["rule"]]
+        yield replace(pair, remark=f"{remark}; {pair.remark}")
+        against = f"randomly shuffled exits of {median['rule']}"
+        yield build_gain_pair(f"random_exits/{name}", against, name, median["gains"]["permuted"])
 
 
 def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
@@ -515,14 +442,10 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
         if baseline["kind"] == "searched" or baseline["trained"] != adaptive["trained"]:
             continue
         losses = adaptive["quality"]["loss"], baseline["quality"]["loss"]
-        noise, tolerance = estimate_noise("loss", *losses, None)
-        remark = "; ".join(
-            [*_compare_macs(adaptive.get("macs") or {}, baseline.get("macs") or {}), "one seed each", tolerance]
-        )
+        remark = "; ".join(_compare_macs(adaptive.get("macs") or {}, baseline.get("macs") or {}))
         against = f"the architecture {baseline['name']}, trained the same way ({adaptive['trained']})"
-        yield QualityPair(
-            f"architecture/{baseline['name']}", against, f"{adaptive['quality_set']}/loss", *losses, noise, remark
-        )
+        measure = f"{adaptive['quality_set']}/loss"
+        yield build_trained_pair(files, f"architecture/{baseline['name']}", against, measure, *losses, remark)
 
 
 def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:
@@ -530,11 +453,3 @@ def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) 
     for shape in adaptive:
         if baseline.get(shape):
             yield f"{format_whole_percent(adaptive[shape] / baseline[shape])} of its multiply-accumulates at {shape}"
-
-
-def _compute_gain(row: Mapping[str, Any], measure: str) -> float:
-    return float(row["quality"][measure] - row["permuted"]["quality"][measure])
-
-
-def _compute_deviation(row: Mapping[str, Any], measure: str) -> float:
-    return 2 * float(row["permuted"].get("quality_std", {}).get(measure, 0.0))

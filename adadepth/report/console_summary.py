@@ -21,7 +21,7 @@ from adadepth.report.run_files import RunFiles, get_evaluation_step, halts
 from adadepth.report.table import Column, Table, make_number_format, plain, to_text
 
 _WIDTH, _HEIGHT = 80, 24
-VERDICT_LINES, MOST_ROWS = 8, 10
+MOST_ROWS = 10
 _FEWEST_ROWS = 3
 _REMARK_LINES = 2
 _LONGEST_NAME = 30
@@ -82,12 +82,8 @@ def _format_interruption(files: RunFiles) -> list[str]:
 
 
 def format_verdict_lines(verdict: Verdict) -> list[str]:
-    """Format the verdict as one or two lines per question, with answer and decisive numbers, at most eight lines."""
-    max_lines = max(1, VERDICT_LINES // len(verdict)) if verdict else 0
-    lines = [
-        line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding), max_lines)
-    ]
-    return lines[:VERDICT_LINES]
+    """Format the verdict as one whole sentence per question, with answer and decisive numbers."""
+    return [line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding))]
 
 
 def _format_brief_answer(name: str, finding: Finding) -> str:
@@ -96,7 +92,7 @@ def _format_brief_answer(name: str, finding: Finding) -> str:
     return f"{QUESTIONS[name]} {answer[:1].upper()}{answer[1:]}."
 
 
-def _wrap(text: str, max_lines: int) -> list[str]:
+def _wrap(text: str, max_lines: int | None = None) -> list[str]:
     return textwrap.wrap(plain(text), _WIDTH, subsequent_indent="  ", max_lines=max_lines, placeholder=" ...")
 
 

@@ -48,13 +48,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
     # Older records lack the measure; it follows from the classes.
     adaptation = recorded if "commonest" in recorded else describe_adaptation(halting["classes"], unit)
     between = {way: variance["share"] for way, variance in adaptation["between"].items()}
-    answer: Answer = "yes"
-    if is_collapsed(adaptation["effective_depths"]):
-        answer = "no"
-    elif between.get(KIND, 0.0) >= DECIDED:
-        answer = "partly"
-    elif _get_direction(halting.get("difficulty", {}).get("spearman")) < 0:
-        answer = "against"
+    answer = _decide_adaptation(halting, adaptation)
     sentences = [
         _describe_spread(adaptation, everyone["n"], unit, spread_words),
         *_describe_variance(between, answer),
@@ -64,10 +58,35 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
         sentences.insert(
             1, f"Harder {unit}s get less depth than easier ones, so depth is not spent where it is needed."
         )
+    if answer == "varies":
+        sentences.insert(1, f"Depth varies, but it is unrelated to the difficulty, loss or known class of a {unit}.")
     figures = {key: adaptation[key] for key in ("effective_depths", "commonest", "commonest_share")}
     figures |= depths | {f"between_{way}": share for way, share in between.items()}
     figures |= {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
     return Finding(answer, sentences, figures, _format_brief_depth(halting))
+
+
+def _decide_adaptation(halting: Mapping[str, Any], adaptation: Mapping[str, Any]) -> Answer:
+    """Decide whether depth adapts: it must vary, and be related to difficulty, to the loss, or to a known class."""
+    if is_collapsed(adaptation["effective_depths"]):
+        return "no"
+    if adaptation["between"].get(KIND, {}).get("share", 0.0) >= DECIDED:
+        return "partly"
+    if (difficulty := halting.get("difficulty", {}).get("spearman")) is not None:
+        direction = _get_direction(difficulty)
+        return "yes" if direction > 0 else "against" if direction < 0 else "varies"
+    directions = [_get_direction(correlation) for _, _, correlation in _get_correlations(halting)]
+    return "yes" if max(directions, default=0) > 0 or _is_related_to_class(adaptation) else "varies"
+
+
+def _is_related_to_class(adaptation: Mapping[str, Any]) -> bool:
+    """Return whether classes of tokens or sequences explain at least 1 % of the variance of depth, significantly.
+
+    1 % is the square of the smallest correlation that is called weak.
+    """
+    return any(
+        variance["share"] >= WEAK**2 and variance.get("low", 0.0) > 0.0 for variance in adaptation["between"].values()
+    )
 
 
 def _format_brief_depth(halting: Mapping[str, Any]) -> str:
@@ -75,7 +94,11 @@ def _format_brief_depth(halting: Mapping[str, Any]) -> str:
     everyone = halting["classes"]["all"]
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
-        (f"; Spearman with {other} {row['value']:+.2f}" for other, _, row in _get_correlations(halting)), ""
+        (
+            f"; Spearman with {other}{units and f' of{units}'} {row['value']:+.2f}"
+            for other, units, row in _get_correlations(halting)
+        ),
+        "",
     )
     return depth + correlation
 
@@ -107,7 +130,8 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
     """Yield sentences on the rank correlations of depth with difficulty and with loss."""
     for other, units, correlation in _get_correlations(halting):
         interval = (
-            f"95 % interval {correlation['low']:+.2f} to {correlation['high']:+.2f}, n {correlation['n']:,}{units}"
+            f"95 % interval over sequences {correlation['low']:+.2f} to {correlation['high']:+.2f}, "
+            f"n {correlation['n']:,}{units}"
         )
         relation = describe_strength(correlation, other)
         yield f"Depth {relation}: Spearman {correlation['value']:+.2f} ({interval})."

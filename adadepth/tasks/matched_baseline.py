@@ -16,6 +16,7 @@ import dataclasses
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,11 @@ from adadepth.metrics.matched_baseline import (
     build_masses_for_depth,
     compare_recorded,
     describe_comparison,
+    estimate_gains_of_groups,
     find_neighbouring_depths,
     permute_masses,
 )
+from adadepth.metrics.significance import GROUPS
 from adadepth.metrics.step_records import POSITIONS, StepRecords
 from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
 from adadepth.models.registry import family
@@ -124,7 +127,8 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     if isinstance(model, ReplaysHalting):
         examples = _choose_examples(session, dataset, passes=3 + DRAWS)
-        compared = _replay_halting(trainer, model, name, examples)
+        with _small_batches(trainer, len(examples)):
+            compared = _replay_halting(trainer, model, name, examples)
     elif not model.exit_signals:
         return None
     elif not isinstance(session.data, LabelledData):
@@ -235,13 +239,29 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
 
 @dataclasses.dataclass
 class _EvaluationPass:
-    """Result of one pass over the examples: metrics, and the tokens' halting distributions per batch, (B, T, N)."""
+    """Result of one pass over the examples: metrics, and the tokens' halting distributions per batch, (B, T, N).
+
+    Attributes:
+        groups: Metrics of each of at most `GROUPS` groups of batches.
+    """
 
     metrics: dict[str, float]
+    groups: list[dict[str, float]]
     masses: list[Tensor]
     updates: list[Tensor]  # (B, T)
     valid: list[Tensor]  # (B, T)
     predictions: int
+
+
+@contextmanager
+def _small_batches(trainer: DepthTrainer, examples: int) -> Iterator[None]:
+    """Use batches small enough for `GROUPS` groups of examples in the `with` block."""
+    args, size = trainer.args, trainer.args.per_device_eval_batch_size
+    args.per_device_eval_batch_size = max(1, min(size, examples // (GROUPS * args.world_size)))
+    try:
+        yield
+    finally:
+        args.per_device_eval_batch_size = size
 
 
 def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any) -> dict[str, Any]:
@@ -249,17 +269,27 @@ def _replay_halting(trainer: DepthTrainer, model: Any, name: str, examples: Any)
     adaptive = _run_pass(trainer, model, name, examples, None)
     tokens = torch.cat([masses[valid] for masses, valid in zip(adaptive.masses, adaptive.valid, strict=True)])
     depths = torch.cat([updates[valid] for updates, valid in zip(adaptive.updates, adaptive.valid, strict=True)])
-    fixed = {}
-    for depth in find_neighbouring_depths(float(depths.double().mean())):
+    fixed: dict[int, _EvaluationPass] = {}
+    mean = float(depths.double().mean())
+    for depth in find_neighbouring_depths(mean):
         profile = build_masses_for_depth(tokens, depths, depth)
         same = [profile.expand(masses.shape) for masses in adaptive.masses]
-        fixed[depth] = _run_pass(trainer, model, name, examples, same).metrics
+        fixed[depth] = _run_pass(trainer, model, name, examples, same)
     generator, dealt = torch.Generator().manual_seed(0), []
     for _ in range(DRAWS):
         masses = _permute_masses(model, adaptive, generator)
-        dealt.append(_run_pass(trainer, model, name, examples, masses).metrics)
-    compared = describe_comparison(depths.cpu(), adaptive.predictions, adaptive.metrics, fixed, dealt)
-    return {"rule": None, "max_depth": model.max_updates, **compared}
+        dealt.append(_run_pass(trainer, model, name, examples, masses))
+    compared = describe_comparison(
+        depths.cpu(),
+        adaptive.predictions,
+        adaptive.metrics,
+        {depth: done.metrics for depth, done in fixed.items()},
+        [done.metrics for done in dealt],
+    )
+    gains = estimate_gains_of_groups(
+        mean, adaptive.groups, {depth: done.groups for depth, done in fixed.items()}, [done.groups for done in dealt]
+    )
+    return {"rule": None, "max_depth": model.max_updates, **compared, "gains": gains}
 
 
 def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator: torch.Generator) -> list[Tensor]:
@@ -277,15 +307,19 @@ def _run_pass(
     """Evaluate the examples, with halting distributions given per batch, (B, T, N), or decided by the model if None."""
     evaluation = trainer.start_evaluation(name)
     following: Iterator[Tensor] = iter(masses or ())
-    done = _EvaluationPass({}, [], [], [], 0)
+    parts: list[Any] = []
+    done = _EvaluationPass({}, [], [], [], [], 0)
 
     def options(batch: Mapping[str, Any]) -> Mapping[str, Any]:
         model.replay_halting(next(following, None))
         return evaluation.options(batch)
 
     try:
-        for batch, outputs in trainer.forward_passes(examples, options):
+        for number, (batch, outputs) in enumerate(trainer.forward_passes(examples, options)):
             evaluation.update(batch, outputs)
+            if number < GROUPS:
+                parts.append(trainer.start_evaluation(name))
+            parts[number % GROUPS].update(batch, outputs)
             missing = model.max_updates - outputs.halting_probabilities.shape[-1]
             done.masses.append(torch.nn.functional.pad(outputs.halting_probabilities.float(), (0, missing)))
             done.updates.append(outputs.trace.updates)
@@ -293,8 +327,9 @@ def _run_pass(
             done.predictions += _count_predictions(batch)
     finally:
         model.replay_halting(None)
-    evaluation.merge()
-    done.metrics = evaluation.metrics()
+    for part in (evaluation, *parts):
+        part.merge()
+    done.metrics, *done.groups = (part.metrics() for part in (evaluation, *parts))
     return done
 
 

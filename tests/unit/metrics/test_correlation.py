@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.stats import rankdata, spearmanr, zscore
+from scipy.stats import spearmanr
 
 from adadepth.metrics.adaptation import rank_correlation, spearman, spearman_from_table
+from adadepth.metrics.significance import GROUPS
+
+NO_GROUPS = np.zeros((GROUPS, 1, 1), dtype=np.int64)
 
 
 def table_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
@@ -18,7 +21,7 @@ def test_exact_with_ties(seed: int) -> None:
     generator = np.random.default_rng(seed)
     rows = generator.integers(0, 7, 400)
     columns = (rows * generator.normal(0.3, 1, 400)).round().astype(int) + 20
-    found = spearman_from_table(table_of(rows, columns), resamples=2)
+    found = spearman_from_table(table_of(rows, columns), NO_GROUPS)
     assert found.value == pytest.approx(spearmanr(rows, columns).statistic, abs=1e-12)
     assert found.n == 400
 
@@ -28,13 +31,12 @@ def test_values_need_no_table(seed: int) -> None:
     generator = np.random.default_rng(seed)
     steps = generator.integers(1, 7, 300)
     losses = steps * generator.normal(0.3, 1, 300)
-    found = spearman(steps, losses, resamples=50)
+    found = spearman(steps, losses)
     assert found.value == pytest.approx(spearmanr(steps, losses).statistic, abs=1e-12)
     assert (found.n, found.low < found.value < found.high) == (300, True)
     assert rank_correlation(steps, losses) == found.value
-    assert spearman(steps, np.round(losses).astype(int), resamples=50) == spearman_from_table(
-        table_of(steps, np.round(losses).astype(int) + 100), resamples=50
-    )
+    counted = spearman_from_table(table_of(steps, np.round(losses).astype(int) + 100), NO_GROUPS)
+    assert spearman(steps, np.round(losses).astype(int)).value == counted.value
 
 
 def test_a_constant_has_no_correlation() -> None:
@@ -43,23 +45,43 @@ def test_a_constant_has_no_correlation() -> None:
     assert spearman(np.arange(2), np.arange(2)) is None
 
 
-def test_interval_is_that_of_resampling_the_observations() -> None:
+@pytest.mark.parametrize(("size", "sequences"), [(1, 300), (10, 60), (30, 60)])
+def test_interval_covers_the_correlation_of_dependent_tokens(size: int, sequences: int) -> None:
+    """Depth and loss share an effect of their sequence each, and are otherwise independent: the correlation is 0."""
+    generator, draws = np.random.default_rng(size), 200
+    clusters = np.repeat(np.arange(sequences), size)
+    covered = 0
+    for _ in range(draws):
+        depth, loss = (
+            generator.normal(size=sequences)[clusters] + generator.normal(size=len(clusters)) for _ in range(2)
+        )
+        found = spearman(depth.round(), loss, clusters)
+        covered += found.low <= 0 <= found.high
+    assert covered / draws >= 0.95 - 3 * (0.05 * 0.95 / draws) ** 0.5
+
+
+def test_a_table_by_groups_has_the_interval_of_its_observations() -> None:
     generator = np.random.default_rng(0)
+    clusters = np.arange(500) // 5
     rows = generator.integers(1, 7, 500)
     columns = rows + generator.integers(0, 8, 500)
-    found = spearman_from_table(table_of(rows, columns), resamples=2000)
-    draws = generator.integers(0, 500, (2000, 500))
-    first, second = (zscore(rankdata(values[draws], axis=1), axis=1) for values in (rows, columns))
-    expected = np.percentile((first * second).mean(axis=1), [2.5, 97.5])
-    assert (found.low, found.high) == pytest.approx(tuple(expected), abs=0.01)
+    groups = np.stack(
+        [
+            table_of(np.append(rows[members], 6), np.append(columns[members], 13))
+            for members in (clusters % GROUPS == group for group in range(GROUPS))
+        ]
+    )
+    groups[:, 6, 13] -= 1  # added above, so that all tables have one shape
+    found = spearman_from_table(groups.sum(axis=0), groups)
+    assert found == pytest.approx(tuple(spearman(rows, columns, clusters)))
 
 
-def test_interval_is_reproducible() -> None:
-    table = np.random.default_rng(1).integers(0, 5, (4, 9))
-    assert spearman_from_table(table) == spearman_from_table(table)
-    assert spearman_from_table(table) != spearman_from_table(table, seed=1)
+def test_few_sequences_have_no_interval() -> None:
+    generator = np.random.default_rng(0)
+    found = spearman(generator.normal(size=90), generator.normal(size=90), np.arange(90) // 10)
+    assert (found.low, found.high) == (-1.0, 1.0)
 
 
 @pytest.mark.parametrize("table", [np.zeros((3, 3)), np.diag([1, 1]), [[3, 4, 5]], [[3], [4], [5]]])
 def test_none_where_it_does_not_exist(table: object) -> None:
-    assert spearman_from_table(np.asarray(table, dtype=np.int64)) is None
+    assert spearman_from_table(np.asarray(table, dtype=np.int64), NO_GROUPS) is None

@@ -1,0 +1,117 @@
+"""Gains of exits that depend on the example over exits that do not, with errors over whole sequences.
+
+A gain compares the mean score of the same examples under two choices of exit steps. The score of an example is 1 for a
+right prediction and 0 for a wrong one, or its loss. A gain is about one trained network: its error is that of the
+sequences, and not that of training with another seed.
+
+Shape legend: M examples, N steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adadepth.metrics.significance import SeedMean, average_over_seeds, sum_clusters
+from adadepth.metrics.step_scores import StepScores
+
+
+class Gain(NamedTuple):
+    """Comparison of a model with a baseline on the same examples.
+
+    Attributes:
+        measure: `accuracy`, or `loss` in nats.
+        adaptive: Value of the model.
+        baseline: Value of the baseline.
+        error: Standard error of the difference, or None for too few sequences.
+        freedom: Degrees of freedom of the error.
+        sequences: Number of independent sequences, or of groups of them.
+        baseline_depth: Fixed exit step of the baseline, which is between two steps for a mixture; None for others.
+    """
+
+    measure: str
+    adaptive: float
+    baseline: float
+    error: float | None
+    freedom: float
+    sequences: int
+    baseline_depth: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields for a file, in which unknown degrees of freedom are None."""
+        return self._asdict() | {"freedom": self.freedom if math.isfinite(self.freedom) else None}
+
+
+def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, most: float) -> dict[str, Any] | None:
+    """Compare exits with the best fixed step of at most a given mean; return None without scores of examples.
+
+    Between two steps, the baseline is their mixture of the same mean.
+
+    Args:
+        scores: Scores of the examples.
+        exits: Exit steps, int64 (M,).
+        sequences: Number of the sequence of each example, (M,).
+        most: Largest fixed step. It may lie between two steps.
+    """
+    if scores.by_step is None or most < 1:
+        return None
+    values, low = scores.by_step.numpy(), math.floor(most)
+    candidates: dict[float, NDArray[np.float64]] = {float(k): values[:, k - 1] for k in range(1, low + 1)}
+    if low < min(most, values.shape[1]):
+        share = most - low
+        candidates[most] = (1 - share) * values[:, low - 1] + share * values[:, low]
+    depth = max(candidates, key=lambda step: float(candidates[step].mean()))
+    return _estimate(scores, exits, candidates[depth], sequences)._replace(baseline_depth=depth).to_json()
+
+
+def estimate_permuted_gain(
+    scores: StepScores, exits: Tensor, permuted: Sequence[Tensor], sequences: Tensor
+) -> dict[str, Any] | None:
+    """Compare exits with the same exits in random orders, (M,) each; return None without scores of examples."""
+    if scores.by_step is None:
+        return None
+    draws = np.stack([_select(scores.by_step, steps) for steps in permuted])
+    gain = _estimate(scores, exits, draws.mean(axis=0), sequences)
+    if gain.error is not None and len(draws) > 1:
+        gain = gain._replace(error=math.hypot(gain.error, float(draws.mean(axis=1).std(ddof=1)) / len(draws) ** 0.5))
+    return gain.to_json()
+
+
+def estimate_gain_of_groups(
+    measure: str, adaptive: Sequence[float], baseline: Sequence[float], draw_error: float = 0.0
+) -> Gain:
+    """Compare a model with a baseline by their values of the same groups of sequences, G each.
+
+    Args:
+        measure: Name of the metric.
+        adaptive: Values of the model.
+        baseline: Values of the baseline.
+        draw_error: Standard error of the baseline over its random draws.
+    """
+    values = [first - second for first, second in zip(adaptive, baseline, strict=True)]
+    difference = average_over_seeds(values) if values else SeedMean(math.nan, None)
+    error = None if difference.error is None else math.hypot(difference.error, draw_error)
+    own, other = (float(np.mean(groups)) if groups else math.nan for groups in (adaptive, baseline))
+    return Gain(measure, own, other, error, difference.freedom, len(values))
+
+
+def _estimate(scores: StepScores, exits: Tensor, baseline: NDArray[np.float64], sequences: Tensor) -> Gain:
+    assert scores.by_step is not None
+    own = _select(scores.by_step, exits)
+    difference = sum_clusters(own - baseline, sequences.numpy()).estimate_mean()
+    measure, sign = ("accuracy", 1.0) if scores.losses is None else ("loss", -1.0)
+    return Gain(
+        measure, sign * float(own.mean()), sign * float(baseline.mean()), difference.error, difference.freedom,
+        len(torch.unique(sequences)),
+    )  # fmt: skip
+
+
+def _select(values: Tensor, steps: Tensor) -> NDArray[np.float64]:
+    selected: NDArray[np.float64] = values.gather(1, steps.unsqueeze(1) - 1).squeeze(1).numpy()
+    return selected

@@ -1,0 +1,151 @@
+"""Quality of an adaptive model and of one baseline, with the test of their difference.
+
+A difference counts if it is significant (see `adadepth.metrics.significance`), after the correction for all comparisons
+of a verdict, and if it is at least as large as the least relevant difference.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from adadepth.metrics.metric_names import is_loss
+from adadepth.metrics.significance import (
+    GROUPS,
+    LEVEL,
+    SeedMean,
+    compare_means,
+    compute_half_width,
+    correct_p_values,
+)
+from adadepth.report.run_files import RunFiles
+
+# Least relevant differences: a larger one counts only if it is significant, a smaller one never counts.
+RELEVANT_SCORE, RELEVANT_LOSS = 0.005, 0.01
+
+
+@dataclass(frozen=True)
+class QualityPair:
+    """Quality of the adaptive model and of one baseline, in the same metric.
+
+    Attributes:
+        key: Name of the comparison in files.
+        against: Description of the baseline.
+        measure: Name of the metric.
+        adaptive: Value of the adaptive model.
+        baseline: Value of the baseline.
+        error: Standard error of their difference, or None if it was not measured.
+        freedom: Degrees of freedom of the error.
+        remark: Sample, and what else a reader must know.
+        is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
+            input.
+        corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
+    """
+
+    key: str
+    against: str
+    measure: str
+    adaptive: float
+    baseline: float
+    error: float | None
+    freedom: float
+    remark: str
+    is_about_depth: bool = True
+    corrected: float | None = None
+
+    @property
+    def gain(self) -> float:
+        """Advantage of the adaptive model over the baseline, in the unit of the metric."""
+        return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
+
+    @property
+    def least(self) -> float:
+        """Least relevant difference, in the unit of the metric."""
+        return RELEVANT_LOSS if is_loss(self.measure) else RELEVANT_SCORE
+
+    @property
+    def p(self) -> float:
+        """p-value of the difference, which is 1 if its error was not measured."""
+        return compare_means(SeedMean(self.gain, self.error, self.freedom), SeedMean(0.0, 0.0))
+
+    @property
+    def result(self) -> int:
+        """1 if the adaptive model is better, -1 if it is worse, and 0 if the difference is not significant."""
+        p = self.p if self.corrected is None else self.corrected
+        return 0 if p >= LEVEL or abs(self.gain) < self.least else 1 if self.gain > 0 else -1
+
+    @property
+    def difference(self) -> str:
+        """Result of the comparison in words, with the difference and its interval."""
+        if self.error is None:
+            return f"{self._format_gain()}, not tested"
+        interval = ""
+        if self.error:
+            half_width = compute_half_width(self.error, self.freedom)
+            interval = f" (95 % interval {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
+        if self.result:
+            return f"{self._format_gain()}{interval}"
+        if abs(self.gain) < self.least:
+            return f"{self._format_gain()}{interval}, below the least relevant difference of {self.least:g}"
+        return f"{self._format_gain()}{interval}, not significant"
+
+    def _format_gain(self) -> str:
+        return f"{'better' if self.gain >= 0 else 'worse'} by {abs(self.gain):.3f}"
+
+    @property
+    def sentence(self) -> str:
+        """Sentence that states the result of the comparison with its numbers."""
+        return (
+            f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
+            f"{self.difference} ({self.remark})."
+        )
+
+
+def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:
+    """Return the comparisons with p-values that are corrected for their number (Holm)."""
+    tested = [pair for pair in pairs if pair.error is not None]
+    corrected = dict(zip(map(id, tested), correct_p_values([pair.p for pair in tested]), strict=True))
+    return [replace(pair, corrected=corrected.get(id(pair))) for pair in pairs]
+
+
+def build_gain_pair(key: str, against: str, owner: str, gain: Mapping[str, Any], sample: str = "") -> QualityPair:
+    """Build the comparison of a gain that `adadepth.metrics.exit_gains` estimated.
+
+    Args:
+        key: Name of the comparison in files.
+        against: Description of the baseline.
+        owner: Name of the evaluated set.
+        gain: Fields of a gain.
+        sample: Description of the sample for the remark.
+    """
+    remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups", sample]))
+    freedom = math.inf if gain["freedom"] is None else gain["freedom"]
+    return QualityPair(
+        key, against, f"{owner}/{gain['measure']}", gain["adaptive"], gain["baseline"], gain["error"], freedom, remark
+    )
+
+
+def build_trained_pair(
+    files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str = ""
+) -> QualityPair:
+    """Build the comparison with another trained network, of which only the values of metrics are known.
+
+    Both values have the error of the run over its sequences, if the run measured it for this metric. Other seeds of
+    training vary more.
+    """
+    error = find_error(files, adaptive)
+    error = None if error is None else error * math.sqrt(2)
+    about = "; ".join(filter(None, [remark, "one seed each" + ("" if error is not None else ", error unknown")]))
+    return QualityPair(key, against, measure, adaptive, baseline, error, GROUPS - 1, about)
+
+
+def find_error(files: RunFiles, value: float) -> float | None:
+    """Return the standard error over sequences of the figure of the first set that has this value, or None."""
+    everyone = files.halting.get("classes", {}).get("all", {})
+    for name in ("accuracy", "loss"):
+        error = everyone.get(f"{name}_error")
+        if error is not None and math.isclose(everyone[name], value, rel_tol=1e-3):
+            return float(error)
+    return None
