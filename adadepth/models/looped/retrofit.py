@@ -67,7 +67,8 @@ def retrofit(
     """Build a looped model from the layers and weights of a pretrained decoder.
 
     Args:
-        source: Causal language model of transformers, or the folder or hub id of one. The model is not changed.
+        source: Causal language model of transformers, or the folder or hub id of one. The model is not changed, and
+            the result has its dtype. A folder is read in float32, whatever it stores.
         prelude: Number P of prelude layers.
         core: Number C of core layers.
         coda: Number Q of coda layers.
@@ -93,7 +94,7 @@ def retrofit(
     )
     head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
-        return head._from_config(config, attn_implementation=attention)
+        return head._from_config(config, dtype=decoder.dtype, attn_implementation=attention)
     layers = [decoder.base_model.layers[number] for number in numbers]
     core_layers = layers[prelude : prelude + core * loops]
     layers[prelude : prelude + core * loops] = average_layers(core_layers, loops) if loops > 1 else core_layers
@@ -111,8 +112,8 @@ def retrofit(
 
 def _load_decoder(source: str) -> Any:
     if is_weightless():
-        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source))
-    return AutoModelForCausalLM.from_pretrained(source)
+        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source), dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
 
 
 def build_from_decoder(
