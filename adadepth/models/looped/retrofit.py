@@ -4,7 +4,8 @@ The first P of the decoder's layers become the prelude, and the last Q become th
 become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). With
 `loop_lora_rank`, the core stands for N C layers before the coda; see `adadepth.models.looped.loop_adapters`. Layers,
 norm, embedding and rotary positions are modules of transformers. A decoder that computes something between its layers
-cannot be looped. The looped model is therefore compared with a decoder of the same layers before it is returned.
+cannot be looped. The states and logits of the looped model are therefore compared with those of a decoder of the same
+layers before it is returned.
 """
 
 from __future__ import annotations
@@ -83,6 +84,8 @@ def retrofit(
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
     loops = fields.get("num_loops", LoopedConfig.num_loops) if fields.get("loop_lora_rank") else 1
     text = decoder.config.get_text_config()
+    if not hasattr(decoder.base_model, "layers"):
+        raise ConfigError(f"base_config: a {text.model_type} has no layers, so they cannot be looped")
     numbers = select_layers(text.num_hidden_layers, prelude, core, coda, loops)
     looped_numbers = numbers[prelude : prelude + core * loops]
     kinds = getattr(text, "layer_types", None)
@@ -90,7 +93,8 @@ def retrofit(
     base = _reduce_config(decoder.config, [*numbers[: prelude + core], *numbers[len(numbers) - coda :]])
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
-        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
+        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict()},
+        **{**_list_factors(base), **fields},
     )
     head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
@@ -108,6 +112,15 @@ def retrofit(
     if looped.config.loop_lora_rank is not None:
         decompose_layers(looped.model.core, core_layers)
     return looped
+
+
+def _list_factors(base: PreTrainedConfig) -> dict[str, float]:
+    """Return the factors by which a decoder multiplies its embeddings and logits, outside of its layers."""
+    factors = {"embedding_scale": getattr(base, "embedding_multiplier", 1.0)}  # Granite
+    factors["logit_factor"] = getattr(base, "logit_scale", 1.0) / getattr(
+        base, "logits_scaling", 1.0
+    )  # Cohere, Granite
+    return {name: float(factor) for name, factor in factors.items() if factor != 1.0}
 
 
 def _load_decoder(source: str) -> Any:
@@ -220,7 +233,9 @@ def _compare(decoder: Any, base: PreTrainedConfig, compared: list[nn.Module], lo
     try:
         inner.layers, inner.config = nn.ModuleList(compared), base
         base._attn_implementation = config._attn_implementation
-        expected = inner(input_ids=ids, use_cache=False).last_hidden_state.float()
+        expected = {"one loop": inner(input_ids=ids, use_cache=False).last_hidden_state}
+        if hasattr(looped, "lm_head"):
+            expected["the head"] = decoder(input_ids=ids, use_cache=False).logits
     finally:
         inner.layers, inner.config = layers, config
     try:
@@ -228,15 +243,18 @@ def _compare(decoder: Any, base: PreTrainedConfig, compared: list[nn.Module], lo
         states = model.core(run.embedded, None, run, len(model.prelude), 0)
         if len(model.coda):
             states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
-        result = model.norm(states).float()
+        results = [model.norm(states)]
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
             f"model.pretrained={decoder.name_or_path}: the layers of {config.model_type} cannot be called one by one "
             f"({get_first_line(error)})"
         ) from error
-    worst = float((result - expected).abs().max() / expected.abs().max())
-    if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
-        raise CheckpointError(
-            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers in "
-            f"sequence: one loop differs by {worst:.2g} of the largest value"
-        )
+    if len(expected) == 2:
+        results.append(looped.lm_head(results[0]))
+    for (part, target), result in zip(expected.items(), results, strict=True):
+        worst = float((result.float() - target.float()).abs().max() / target.float().abs().max())
+        if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
+            raise CheckpointError(
+                f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers in "
+                f"sequence and its head: {part} differs by {worst:.2g} of the largest value"
+            )
