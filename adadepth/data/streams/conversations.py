@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 Messages = list[dict[str, Any]]
 ROLES = ("system", "user", "assistant")
 _MARK = "\ue000"  # a private character, which templates do not strip, in place of an answer
-_WITH_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # blocks by which a template marks answers itself
+_WITH_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # blocks around answers
 # Words of keys by which training programs choose what is learned, and keys that change what is read.
 _LOSS_WORDS = {
     "train", "trained", "training", "trainable", "loss", "mask", "masks", "masked", "weight", "weights", "labels",
@@ -146,7 +146,7 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
 
 
 def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
-    """Yield the conversations of files. The log names the keys that nobody reads, such as the number of a row."""
+    """Yield the conversations of files. The log names the keys without effect, such as the number of a row."""
     unread: dict[str, None] = {}
     for file in files.files:
         for row in read_json_rows(files.key, file):

@@ -115,7 +115,7 @@ def retrofit(
 
 
 def _list_factors(base: PreTrainedConfig) -> dict[str, float]:
-    """Return the factors by which a decoder multiplies its embeddings and logits, outside of its layers."""
+    """Return the factors of embeddings and logits of a decoder, outside of its layers."""
     factors = {"embedding_scale": getattr(base, "embedding_multiplier", 1.0)}  # Granite
     factors["logit_factor"] = getattr(base, "logit_scale", 1.0) / getattr(
         base, "logits_scaling", 1.0
