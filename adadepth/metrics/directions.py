@@ -62,7 +62,7 @@ def find_unknown_direction(metric: str, metrics: Sequence[str]) -> str | None:
     for key in hub if metric == SCORE else [metric]:
         path = hub.get(key, "").removeprefix(HUB_PREFIX).partition(":")[0]
         if "/" in path or (key in hub and key not in {*own, *_LIBRARY_SCORES, *ERRORS}):
-            return f"dataset.metrics={hub[key]} does not say whether a greater value is better"
+            return f"{hub[key]} of dataset.metrics does not say whether a greater value is better"
     if metric == SCORE or metric in own or metric in hub or is_loss(metric) or metric.endswith(_GREATER):
         return None
     return f"{metric} does not say whether a greater value is better"
