@@ -87,10 +87,9 @@ def test_tokens_are_those_of_generate(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_other_options_are_refused(name: str) -> None:
+    config = make_config(**{name: OPTIONS[name]}, do_sample=name == "num_return_sequences")
     with pytest.raises(ConfigError, match=f"^{name}=.*: decode_texts supports only") as raised:
-        decode_texts(
-            build_model(), PROMPTS, make_config(**{name: OPTIONS[name]}, do_sample=name == "num_return_sequences")
-        )
+        decode_texts(build_model(), PROMPTS, config)
     assert "\n" not in str(raised.value)
 
 
