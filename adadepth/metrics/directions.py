@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from adadepth.metrics.metric_names import ERRORS, is_loss
+from adadepth.metrics.metric_names import LIBRARY_ERRORS, is_loss
 from adadepth.metrics.task_metrics import (
     ANSWER_METRICS,
     HUB_PREFIX,
@@ -48,7 +48,7 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
 
 
 def find_unknown_direction(metric: str, metrics: Sequence[str]) -> str | None:
-    """Return why nobody knows whether a greater value of an evaluation metric is better, or None if it is known.
+    """Return why it is unknown whether a greater value of an evaluation metric is better, or None if it is known.
 
     Known are the metrics of this package, losses and accuracies, and the scores and errors of the `evaluate` library
     under their own names. A metric of another owner or folder may have any name.
@@ -61,7 +61,7 @@ def find_unknown_direction(metric: str, metrics: Sequence[str]) -> str | None:
     hub = {get_metric_key(name): name for name in metrics if is_hub_metric(name)}
     for key in hub if metric == SCORE else [metric]:
         path = hub.get(key, "").removeprefix(HUB_PREFIX).partition(":")[0]
-        if "/" in path or (key in hub and key not in {*own, *_LIBRARY_SCORES, *ERRORS}):
+        if "/" in path or (key in hub and key not in {*own, *_LIBRARY_SCORES, *LIBRARY_ERRORS}):
             return f"{hub[key]} of dataset.metrics does not say whether a greater value is better"
     if metric == SCORE or metric in own or metric in hub or is_loss(metric) or metric.endswith(_GREATER):
         return None

@@ -329,12 +329,12 @@ def _find_answers(
     """
     template = str(tokenizer.get_chat_template(tools=options.get("tools")))
     if _WITH_GENERATION.search(template):
-        texts, marked = render_jinja_template(
+        written: Any = render_jinja_template(
             conversations=[messages], chat_template=template, return_assistant_tokens_mask=True,
             **{**tokenizer.special_tokens_map, **options},
         )  # fmt: skip
-        return texts[0], marked[0]
-    write = functools.partial(tokenizer.apply_chat_template, tokenize=False, **options)
+        return written[0][0], written[1][0]
+    write: Any = functools.partial(tokenizer.apply_chat_template, tokenize=False, **options)
     text, spans = str(write(messages)), []
     for number, message in enumerate(messages):
         if message["role"] == ROLES[2]:

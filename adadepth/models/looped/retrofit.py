@@ -92,10 +92,8 @@ def retrofit(
     check_kinds(kinds and [kinds[number] for number in looped_numbers], core)
     base = _reduce_config(decoder.config, [*numbers[: prelude + core], *numbers[len(numbers) - coda :]])
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
-    config = LoopedConfig(
-        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict()},
-        **{**_list_factors(base), **fields},
-    )
+    parts = {"prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict()}
+    config = LoopedConfig(**{**special, **parts, **_list_factors(base), **fields})
     head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
         return head._from_config(config, dtype=decoder.dtype, attn_implementation=attention)
