@@ -31,7 +31,7 @@ from adadepth.cli.validation import build_config
 from adadepth.config import ExperimentConfig
 from adadepth.config.declaration import Allowed, at_least, between, find_range_errors, setting
 from adadepth.errors import ConfigError, missing_package
-from adadepth.metrics.directions import Direction, is_contradicted, resolve_direction
+from adadepth.metrics.directions import Direction, find_unknown_direction, is_contradicted, resolve_direction
 from adadepth.report.sweep import format_cell_settings
 from adadepth.runs.directory import SWEEP
 from adadepth.runtime.console import say
@@ -332,10 +332,15 @@ def choose_direction(config: ExperimentConfig, chosen: str | None) -> Direction:
         chosen: Value of `hydra.sweeper.direction`.
 
     Raises:
-        ConfigError: If the configured direction searches for the worst value of the metric.
+        ConfigError: If the configured direction searches for the worst value of the metric, or if the metric is of
+            unknown direction and none is configured.
     """
     kind, _, metric = config.optimise.partition("/")
     metrics = getattr(config.dataset, "metrics", ())
+    if chosen is None and kind == "eval" and (unknown := find_unknown_direction(metric, metrics)):
+        raise ConfigError(
+            f"hydra.sweeper.direction: must be minimize or maximize for optimise={config.optimise}, because {unknown}"
+        )
     if chosen is not None and kind == "eval" and is_contradicted(metric, chosen == "maximize", metrics):
         better = "lower" if chosen == "maximize" else "higher"
         raise ConfigError(

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-from adadepth.metrics.metric_names import is_loss
-from adadepth.metrics.task_metrics import get_metric_key, is_hub_metric
+from adadepth.metrics.metric_names import LIBRARY_ERRORS, is_loss
+from adadepth.metrics.task_metrics import (
+    ANSWER_METRICS,
+    HUB_PREFIX,
+    QUALITY_METRICS,
+    SCORE,
+    TAGGING_METRICS,
+    get_metric_key,
+    is_hub_metric,
+)
 
 Direction = Literal["minimize", "maximize"]
 _EVALUATION = "eval/"
 _GREATER = ("accuracy", "per_second", "speedup_over_dense")  # endings of names whose greater values are better
+# Scores of the `evaluate` library, besides those with the names of this package.
+_LIBRARY_SCORES = {"precision", "recall", "matthews_correlation", "pearsonr", "spearmanr", "roc_auc", "r_squared"}
 
 
 def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
@@ -37,13 +47,33 @@ def resolve_direction(metric: str, direction: str | None) -> Direction:
     return "maximize" if is_greatest else "minimize"
 
 
+def find_unknown_direction(metric: str, metrics: Sequence[str]) -> str | None:
+    """Return why it is unknown whether a greater value of an evaluation metric is better, or None if it is known.
+
+    Known are the metrics of this package, losses and accuracies, and the scores and errors of the `evaluate` library
+    under their own names. A metric of another owner or folder may have any name.
+
+    Args:
+        metric: Name of the metric without `eval/` or `eval_`.
+        metrics: `dataset.metrics`. The score is their mean, so it needs the directions of all.
+    """
+    own = (*QUALITY_METRICS, *TAGGING_METRICS, *ANSWER_METRICS)
+    hub = {get_metric_key(name): name for name in metrics if is_hub_metric(name)}
+    for key in hub if metric == SCORE else [metric]:
+        path = hub.get(key, "").removeprefix(HUB_PREFIX).partition(":")[0]
+        if "/" in path or (key in hub and key not in {*own, *_LIBRARY_SCORES, *LIBRARY_ERRORS}):
+            return f"{hub[key]} of dataset.metrics does not say whether a greater value is better"
+    if metric == SCORE or metric in own or metric in hub or is_loss(metric) or metric.endswith(_GREATER):
+        return None
+    return f"{metric} does not say whether a greater value is better"
+
+
 def is_contradicted(metric: str, greater: bool, metrics: Sequence[str]) -> bool:
     """Return whether the configuration would select the worst value of a metric as the best one.
 
     Args:
         metric: Name of the metric without `eval/` or `eval_`.
         greater: Whether the greatest value counts as the best.
-        metrics: `dataset.metrics`. The result is False for metrics of the hub, because their direction is unknown.
+        metrics: `dataset.metrics`. The result is False for metrics of unknown direction.
     """
-    has_direction = metric not in {get_metric_key(name) for name in metrics if is_hub_metric(name)}
-    return has_direction and greater == is_loss(metric)
+    return find_unknown_direction(metric, metrics) is None and greater == is_loss(metric)

@@ -17,7 +17,7 @@ WORK = "cost/adaptive_over_full"
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
 _LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # endings of names
 # Errors of the `evaluate` library.
-_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
+LIBRARY_ERRORS = frozenset({"brier_score", "cer", "mae", "mape", "mase", "max_error", "smape", "wer"})
 _WORDS = (("<=", "up to"), (">", "over"))
 
 
@@ -36,7 +36,7 @@ def metric_name(text: str) -> str:
 def is_loss(measure: str) -> bool:
     """Return whether a smaller value of a metric is better, as for a loss or an error rate."""
     name = re.sub(r"_step_\d+$", "", measure.rpartition("/")[2].removeprefix("eval_"))
-    return name.endswith(_LOSSES) or name in _ERRORS
+    return name.endswith(_LOSSES) or name in LIBRARY_ERRORS
 
 
 def find_least_depth(histograms: Iterable[Sequence[float]]) -> int:

@@ -11,7 +11,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTr
 
 from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.data.text.special_tokens import Layout
-from adadepth.data.text.tokenizer import list_needed_tokens
+from adadepth.data.text.tokenizer import LENGTH_WARNING, list_needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.models.folder import convert_loading_errors, load_with_weights, read_config
 from adadepth.models.loading import describe_place, find_model_class, read_published_folder
@@ -62,7 +62,9 @@ def load_model_and_tokenizer(path: Any) -> tuple[Any, Any]:
     model = load_with_weights("model", folder, resolve_model_class("model", folder, config), config)
     with convert_loading_errors("model", folder):
         published = build_published_tokenizer(folder, config)
-        return model, published or AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        tokenizer: Any = published or AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    tokenizer.deprecation_warnings[LENGTH_WARNING] = True
+    return model, tokenizer
 
 
 def build_published_tokenizer(path: str, config: PreTrainedConfig) -> PreTrainedTokenizerFast | None:

@@ -124,7 +124,10 @@ ADVICE: list[tuple[str, list[str]]] = [
     ),
     ("ponder_tiny dataset.problem=multi_label dataset.metrics=[micro_f1]", ["dataset.source=local dataset.path=PATH"]),
     ("ponder_tiny dataset.difficulty_column=a", ["dataset.source=local dataset.path=PATH"]),
-    ("act_cola dataset.metrics=[evaluate:a:b]", ["runtime.trust_remote_code=true"]),
+    (
+        "act_cola dataset.metrics=[evaluate:a:b] trainer.metric_for_best_model=eval_loss",
+        ["runtime.trust_remote_code=true"],
+    ),
     (
         "act_tiny dataset=treebank dataset.path=x",
         ["mode=evaluate checkpoint=latest", "--config-name=act_pos dataset=ud_pos"],

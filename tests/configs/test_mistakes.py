@@ -98,6 +98,13 @@ MISTAKES = [
      "optimise=eval/mlm_los: unknown evaluation metric (did you mean 'mlm_loss'?)"),
     ("act_tiny trainer.metric_for_best_model=eval_lost",
      "trainer.metric_for_best_model=eval_lost: unknown evaluation metric"),
+    ("ponder_tiny dataset.metrics=[evaluate:./mine] runtime.trust_remote_code=true",
+     "trainer.metric_for_best_model=eval_score: evaluate:./mine of dataset.metrics does not say whether a "),
+    ("ponder_tiny dataset.metrics=[evaluate:./mine] runtime.trust_remote_code=true "
+     "trainer.metric_for_best_model=eval_mine",
+     "trainer.greater_is_better: required by trainer.metric_for_best_model=eval_mine, because evaluate:./mine"),
+    ("ponder_tiny dataset.metrics=[evaluate:accuracy] runtime.trust_remote_code=true trainer.greater_is_better=false",
+     "trainer.greater_is_better=false: trainer.metric_for_best_model=eval_score is better if higher"),
     ("act_tiny +trainer.foo=1", "trainer.foo: unknown key"),
     # ---- sizes that nobody has, before they are counted out
     ("loop_hops model.num_loops=1000000000", "model.num_loops=1000000000: "),

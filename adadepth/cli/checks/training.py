@@ -7,7 +7,8 @@ from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.config.declaration import format_value
 from adadepth.config.experiment import LoraConfig, Optimizer, Precision, Schedule
 from adadepth.config.modes import modes
-from adadepth.metrics.directions import is_contradicted
+from adadepth.metrics.directions import find_unknown_direction, is_contradicted
+from adadepth.metrics.task_metrics import SCORE
 
 
 def check_trainer(config: ExperimentConfig) -> Iterator[str]:
@@ -124,9 +125,18 @@ def _check_selection(config: ExperimentConfig) -> Iterator[str]:
     A resumed run keeps its settings and is not checked.
     """
     metric, greater = config.trainer.metric_for_best_model, config.trainer.greater_is_better
-    if metric is None or greater is None or config.resume is not None:
+    if metric is None or config.resume is not None or not modes()[config.mode].describes_training:
         return
-    if is_contradicted(metric.removeprefix("eval_"), greater, getattr(config.dataset, "metrics", ())):
+    name, metrics = metric.removeprefix("eval_"), getattr(config.dataset, "metrics", ())
+    if unknown := find_unknown_direction(name, metrics):
+        if name == SCORE:  # errors count in it with a minus sign
+            yield (
+                f"trainer.metric_for_best_model={metric}: {unknown}, so it cannot be part of a score; name one metric, "
+                "and set trainer.greater_is_better"
+            )
+        elif greater is None:
+            yield f"trainer.greater_is_better: required by trainer.metric_for_best_model={metric}, because {unknown}"
+    elif greater is not None and is_contradicted(name, greater, metrics):
         better = "lower" if greater else "higher"
         yield (
             f"trainer.greater_is_better={str(greater).lower()}: trainer.metric_for_best_model={metric} is better "

@@ -22,6 +22,7 @@ Shape legend: A busy slots, T tokens of a prompt, M tokens of a pass, D width, V
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ from transformers.generation import (
     TopPLogitsWarper,
 )
 
+from adadepth.contrib.decoding.drafters import refuse_options
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
@@ -115,8 +117,11 @@ def decode_texts(
     loops = model.config.loops(num_loops)
     rule = model.rule(exit_rule, loops, model.config.vocab_size)
     _check(model, config, rule, places, cache_policy, prompts, seeds)
+    generating._prepare_special_tokens(config, device=model.device)
+    lengths = {len(prompt) for prompt in prompts}
+    configs = {length: _complete_lengths(generating, generation_config, config, length) for length in lengths}
     texts = [
-        _Text([int(token) for token in prompt], torch.Generator().manual_seed(seed), _max_length(config, len(prompt)))
+        _Text([int(token) for token in prompt], torch.Generator().manual_seed(seed), configs[len(prompt)])
         for prompt, seed in zip(prompts, seeds or range(len(prompts)), strict=True)
     ]
     with use_slot_attention(model):
@@ -131,6 +136,7 @@ def decode_texts(
 
 
 _SERVED = "decode_texts"
+_OUTPUTS = dict.fromkeys(("output_scores", "output_logits", "output_attentions", "output_hidden_states"), False)
 
 
 def _check(
@@ -163,14 +169,26 @@ def _check(
     kind = getattr(getattr(model.model, "rotary_emb", None), "rope_type", "default")
     if kind in ("dynamic", "longrope"):
         raise ConfigError(f"rope_type={kind}: {_SERVED} needs positions that do not depend on the length of a text")
-    for name, served in (("num_beams", 1), ("num_return_sequences", 1), ("stop_strings", None), ("max_time", None)):
-        if getattr(config, name, served) not in (served, None):
-            raise ConfigError(f"{name}={getattr(config, name)}: {_SERVED} supports only {served}")
+    refuse_options(config, _SERVED, {"num_return_sequences": 1, "stop_strings": None, "max_time": None, **_OUTPUTS})
 
 
-def _max_length(config: GenerationConfig, prompt: int) -> int:
-    """Return the maximum number of tokens of a text, including the prompt."""
-    return int(config.max_length or 20) if config.max_new_tokens is None else prompt + int(config.max_new_tokens)
+def _complete_lengths(
+    model: Any, given: GenerationConfig | None, config: GenerationConfig, prompt: int
+) -> GenerationConfig:
+    """Return a configuration with the lengths in tokens that `generate` gives it for a prompt of one length.
+
+    Args:
+        model: Language model.
+        given: Configuration of the caller, or None.
+        config: The same, completed with the defaults of the model and of transformers.
+        prompt: Number of tokens of the prompt.
+    """
+    sources = [model.generation_config, *([] if given is None else [given])]
+    is_default = [all(getattr(source, name) is None for source in sources) for name in ("max_length", "min_length")]
+    completed: GenerationConfig = model._prepare_generated_length(
+        copy.copy(config), *is_default, "input_ids", prompt, None
+    )
+    return completed
 
 
 # ---- Texts and the choice of their tokens
@@ -183,7 +201,8 @@ class _Text:
     Attributes:
         ids: Token ids of the prompt and of the continuation.
         generator: Random generator for its samples.
-        max_length: Maximum number of tokens, including the prompt.
+        config: Settings as for `generate`, with the lengths for its prompt.
+        processor: Processor of its logits, which may know the tokens of the prompt, or None before the first one.
         prompt_length: Number of tokens of the prompt.
         exit_steps: Loop at which each new token exited.
         slot: Number of its slot.
@@ -196,7 +215,8 @@ class _Text:
 
     ids: list[int]
     generator: torch.Generator
-    max_length: int
+    config: GenerationConfig
+    processor: Any = None
     prompt_length: int = field(init=False)
     exit_steps: list[int] = field(default_factory=list)
     slot: int = -1
@@ -208,6 +228,11 @@ class _Text:
 
     def __post_init__(self) -> None:
         self.prompt_length = len(self.ids)
+
+    @property
+    def max_length(self) -> int:
+        """Maximum number of tokens, including the prompt."""
+        return int(self.config.max_length)
 
     def start(self) -> None:
         """Reset the newest tokens of the text to the state before their first loop."""
@@ -226,8 +251,6 @@ class _TokenSampler:
         self._model, self._config = model, config
         ends = config.eos_token_id
         self.ends = set(() if ends is None else [ends] if isinstance(ends, int) else ends)
-        self._processors: dict[int, Any] = {}
-        model._prepare_special_tokens(config, device=model.device)
 
     def sample(self, texts: Sequence[_Text], logits: Tensor) -> list[int]:
         """Choose the next token of every text from its logits, (A, V), greedily or by sampling."""
@@ -255,12 +278,12 @@ class _TokenSampler:
         return torch.cat([processor(ids, row) for processor, ids, row in rows])
 
     def _get_processor(self, text: _Text) -> Any:
-        if text.prompt_length not in self._processors:
-            ids = torch.tensor([text.ids[: text.prompt_length]])
-            self._processors[text.prompt_length] = self._model._get_logits_processor(
-                self._config, text.prompt_length, ids, device=self._model.device, model_kwargs={}
+        if text.processor is None:
+            ids, device = torch.tensor([text.ids[: text.prompt_length]]), self._model.device
+            text.processor = self._model._get_logits_processor(
+                text.config, text.prompt_length, ids.to(device), device=device, model_kwargs={}
             )
-        return self._processors[text.prompt_length]
+        return text.processor
 
 
 # ---- Passes

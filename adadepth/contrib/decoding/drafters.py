@@ -8,15 +8,16 @@ Shape legend: T tokens, D width, V pieces, N loops or exits.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 from transformers.masking_utils import create_masks_for_generate
 
+from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS, ExitRule, Fixed
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
@@ -25,6 +26,29 @@ from adadepth.models.looped.exits import LoopReading
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_state import Looping
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+
+# Options of `generate` that change tokens by decoding in another way, with the values that change nothing.
+_OTHER_DECODING: dict[str, Any] = {
+    "num_beams": 1, "num_beam_groups": 1, "diversity_penalty": 0.0, "constraints": None, "force_words_ids": None,
+    "guidance_scale": 1.0, "dola_layers": None, "penalty_alpha": 0.0, "prompt_lookup_num_tokens": None,
+    "assistant_early_exit": None, "use_mtp": False, "token_healing": False, "is_assistant": False,
+}  # fmt: skip
+
+
+def refuse_options(config: GenerationConfig, decoder: str, served: Mapping[str, Any]) -> None:
+    """Raise an error if a decoder would ignore an option of `generate`.
+
+    Args:
+        config: Configuration of the caller with all defaults.
+        decoder: Name of the decoder, for the message.
+        served: The only value of further options, besides None.
+
+    Raises:
+        ConfigError: Names the first such option.
+    """
+    for name, value in {**_OTHER_DECODING, **served}.items():
+        if getattr(config, name, value) not in (value, None):
+            raise ConfigError(f"{name}={getattr(config, name)}: {decoder} supports only {value}")
 
 
 class Drafter(Protocol):

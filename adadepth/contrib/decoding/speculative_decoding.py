@@ -23,10 +23,10 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import DynamicCache, GenerationConfig
+from transformers import DynamicCache, GenerationConfig, SynthIDTextWatermarkingConfig
 from transformers.generation import GenerateDecoderOnlyOutput
 
-from adadepth.contrib.decoding.drafters import Drafter, ExitDrafter, LoopDrafter
+from adadepth.contrib.decoding.drafters import Drafter, ExitDrafter, LoopDrafter, refuse_options
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import STATES, ExitRule
 from adadepth.models.early_exit.cache import ExitCache
@@ -159,6 +159,9 @@ def _check(
             f"self-speculation supports one text at a time, without beams: {len(input_ids)} rows, "
             f"num_beams={config.num_beams}"
         )
+    refuse_options(config, "self-speculation", {})
+    if isinstance(config.watermarking_config, SynthIDTextWatermarkingConfig):
+        raise ConfigError("watermarking_config: self-speculation asks for tokens again, which SynthID does not support")
     if draft_tokens < 1:
         raise ConfigError(f"draft_tokens={draft_tokens}: must be at least 1")
     cache = options.get(CACHE_ARGUMENT)

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unicodedata import normalize
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
@@ -46,6 +47,8 @@ TOKENIZER_FILE = "tokenizer.json"
 # Options of a call for ids alone, without special tokens.
 _ALONE = {"return_attention_mask": False, "return_token_type_ids": False}
 PLAIN_IDS: dict[str, Any] = {"add_special_tokens": False, "truncation": False, "verbose": False, **_ALONE}
+# Key of a warning of transformers about texts that are cut afterwards; True: it was given.
+LENGTH_WARNING = "sequence-length-is-longer-than-the-specified-maximum"
 _FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # with the pieces of tokenizers of any age
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text never becomes one
 _LONGEST_PART = 10_000  # characters; a cut may split one piece of thousands
@@ -107,7 +110,9 @@ def _load(path: str) -> Any:
 
 
 def _load_pretrained(source: str, options: dict[str, Any], trust_remote_code: bool) -> Any:
-    return AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=trust_remote_code, **options)
+    tokenizer.deprecation_warnings[LENGTH_WARNING] = True
+    return tokenizer
 
 
 def train_tokenizer(texts: Iterable[str], vocab_size: int, lowercase: bool, symbols: Sequence[str] = ()) -> Tokenizer:
@@ -358,6 +363,32 @@ def get_tokenizer_key(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
 
 
 @refuse_panics("tokenizer")
+def _check_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str], encodings: list[tuple[list[int], Any]]) -> None:
+    """Raise an error if a fifth of the spans of the first tokens have other letters than their tokens.
+
+    Some tokenizers divide texts twice and count the characters of the second division only. Single tokens may differ,
+    such as parts of a character.
+
+    Raises:
+        DataError: Names a token and its span.
+    """
+    pairs = [
+        (str(tokenizer.decode([token])), text[start:end])
+        for text, (ids, spans) in zip(texts[:8], encodings[:8], strict=True)
+        for token, (start, end) in zip(ids[:64], spans[:64], strict=True)
+        if token != tokenizer.unk_token_id
+    ]
+    letters = [
+        tuple("".join(filter(str.isalnum, normalize("NFKD", part).casefold())) for part in pair) for pair in pairs
+    ]
+    wrong = [pair for pair, (token, span) in zip(pairs, letters, strict=True) if token and token != span]
+    if len(wrong) > 4 and 5 * len(wrong) > sum(bool(token) for token, _ in letters):
+        raise DataError(
+            f"tokenizer.path={tokenizer.name_or_path}: its offsets are wrong, so answers have no place: the token "
+            f"{wrong[0][0]!r} would be {wrong[0][1]!r} in the text"
+        )
+
+
 def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> list[tuple[list[int], np.ndarray]]:
     """Return the token ids and token spans of each text, without special tokens and without truncation.
 
@@ -372,6 +403,7 @@ def encode_with_spans(tokenizer: PreTrainedTokenizerFast, texts: list[str]) -> l
             start, end = spans[number]
             spans[number, 0] = end - len(text[start:end].lstrip())
         encodings.append((encoding.ids, spans))
+    _check_spans(tokenizer, texts, encodings)
     return encodings
 
 

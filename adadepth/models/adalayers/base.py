@@ -75,7 +75,26 @@ def load_base(
     refuse_mismatched(f"base_model={path}", report)
     missing = (name for name in report["missing_keys"] if not name.startswith(_UNUSED_PARTS))
     refuse_missing(f"base_model={path}", missing)
-    return extract_encoder(model), model.config
+    encoder = extract_encoder(model)
+    _check_rows_first(encoder, path)
+    return encoder, model.config
+
+
+@torch.no_grad()
+def _check_rows_first(encoder: PreTrainedModel, path: str) -> None:
+    """Raise an error if the states between the blocks of an encoder are not (B, T, K).
+
+    Raises:
+        ConfigError: If tokens are the first dimension, as in XLNet.
+    """
+    shapes: list[torch.Size] = []
+    ids = torch.zeros(1, 2, dtype=torch.int64, device=encoder.device)  # two tokens of one text
+    stream_states(encoder.eval(), {"input_ids": ids}, [0], lambda number, state: shapes.append(state.shape))
+    if shapes[0][:2] != ids.shape:
+        raise ConfigError(
+            f"base_model={path}: the states of a {encoder.config.model_type} have the shape {tuple(shapes[0])} for "
+            "1 text of 2 tokens, but texts must be the first dimension"
+        )
 
 
 def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import QuestionConfig, Source, TokenizerConfig
@@ -228,3 +229,19 @@ def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tm
     with pytest.raises((DataError, UserError), match=expected) as raised:
         load(tmp_path, suffix="parquet", **settings)
     assert "\n" not in str(raised.value)
+
+
+def test_a_tokenizer_with_shifted_offsets_is_one_line() -> None:
+    """Bytes after words: the spaces of the second division shift every later word."""
+    words = Tokenizer.from_str(tokenizer("roberta").backend_tokenizer.to_str())
+    text = ["a cat and a lot of lots , they said : stop that now"]
+    for divisions, is_right in ((["bytes"], True), (["words", "bytes"], False)):
+        parts = {"words": pre_tokenizers.Whitespace(), "bytes": pre_tokenizers.ByteLevel(add_prefix_space=True)}
+        words.pre_tokenizer = pre_tokenizers.Sequence([parts[division] for division in divisions])
+        words.post_processor = processors.ByteLevel(trim_offsets=True)
+        fast = PreTrainedTokenizerFast(tokenizer_object=words)
+        if is_right:
+            assert len(encode_with_spans(fast, text)) == 1
+        else:
+            with pytest.raises(DataError, match="its offsets are wrong, so answers have no place: the token"):
+                encode_with_spans(fast, text)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.metrics.directions import is_contradicted, prefers_greater, resolve_direction
+from adadepth.errors import ConfigError
+from adadepth.metrics.directions import find_unknown_direction, is_contradicted, prefers_greater, resolve_direction
 from adadepth.metrics.metric_names import is_loss
 from adadepth.metrics.task_metrics import ANSWER_METRICS, QUALITY_METRICS, TAGGING_METRICS
+from hydra_plugins.adadepth_sweepers import choose_direction
+from tests.configs.support import configured
 
 LOWER = ("loss", "eval_loss", "eval/task_loss", "lm_loss_step_2", "perplexity", "bits_per_character", "mse", "mae")
 
@@ -34,6 +37,30 @@ def test_the_direction_of_a_sweep(metric: str, direction: str) -> None:
     """hydra-ecosystem/hydra#2047: a search minimised whatever it was given."""
     assert resolve_direction(metric, None) == direction
     assert resolve_direction(metric, "maximize") == "maximize"
+
+
+OWN = ["evaluate:./error_rate"]
+
+
+@pytest.mark.parametrize(("metric", "metrics", "is_known"), [
+    ("score", ["accuracy", "f1"], True), ("loss", [], True), ("mlm_accuracy", [], True), ("score", OWN, False),
+    ("accuracy", ["evaluate:accuracy"], True), ("wer", ["evaluate:wer"], True), ("f1", ["evaluate:glue:f1"], True),
+    ("error_rate", OWN, False), ("accuracy", OWN, True), ("score", ["accuracy", *OWN], False),
+    ("accuracy", ["evaluate:./mine/accuracy"], False), ("ter", ["evaluate:ter"], False),
+    ("distance", [], False), ("loss", ["evaluate:somebody/loss"], False), ("kl_loss", OWN, True),
+])  # fmt: skip
+def test_a_direction_is_known_or_asked_for(metric: str, metrics: list[str], is_known: bool) -> None:
+    assert (find_unknown_direction(metric, metrics) is None) is is_known
+
+
+@pytest.mark.parametrize("metric", ["error_rate", "score"])
+def test_a_sweep_asks_for_the_direction(metric: str) -> None:
+    """Early stopping, plateau and checkpoints read `trainer.greater_is_better`, sweeps their own setting."""
+    changes = (f"dataset.metrics={OWN}", "runtime.trust_remote_code=true", f"optimise=eval/{metric}")
+    config = configured("ponder_tiny", *changes, "trainer.metric_for_best_model=eval_loss")
+    with pytest.raises(ConfigError, match=r"^hydra.sweeper.direction: must be minimize or maximize for optimise=eval/"):
+        choose_direction(config, None)
+    assert choose_direction(config, "minimize") == "minimize"
 
 
 def test_somebody_s_own_metric_may_go_either_way() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import gelu
-from transformers import AutoModel, BertModel
+from transformers import AutoModel, BertModel, XLNetConfig, XLNetModel
 
 from adadepth import AdaLayersConfig, AdaLayersForSequenceClassification
 from adadepth.errors import ConfigError
@@ -156,3 +156,11 @@ def test_a_base_reads_as_many_tokens_as_it_has_positions(base):
         if model.longest_sequence is not None:
             with pytest.raises((IndexError, RuntimeError)):
                 model(ids)
+
+
+def test_a_base_with_tokens_first_is_refused(tmp_path):
+    """XLNet's states are (T, B, K), so that with as many texts as tokens others would be read without an error."""
+    config = XLNetConfig(vocab_size=40, d_model=16, n_layer=2, n_head=2, d_inner=16)
+    XLNetModel(config).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"the states of a xlnet have the shape \(2, 1, 16\) for 1 text of 2 tokens"):
+        AdaLayersForSequenceClassification.from_base(str(tmp_path), **HEAD)
