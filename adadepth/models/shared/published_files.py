@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,6 +22,12 @@ from adadepth.errors import CheckpointError
 HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+# Further files of the tokenizers of transformers.
+VOCABULARY_FILES = (
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+    "tokenizer.tiktoken", "tekken.json",
+)  # fmt: skip
 _TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")
 _FILES = (
     "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *TOKENIZER_FILES,
@@ -41,6 +48,30 @@ def find_folder(path: Any, options: Mapping[str, Any]) -> Path:
         hub_options = {name: options[name] for name in HUB_OPTIONS if name in options}
         folder = Path(snapshot_download(str(path), allow_patterns=list(_FILES), **hub_options))
     return folder / (options.get("subfolder") or "")
+
+
+def find_publishable_file(folder: Path, name: str) -> Path | None:
+    """Return the path of a file that may be copied into a folder for publishing, or None if it does not exist.
+
+    A link must lead to a file of the same folder, or to the blobs of the hub's cache.
+
+    Raises:
+        CheckpointError: If the file lies elsewhere, is not regular or cannot be read. The message begins with `its`.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
+    root, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
+    if not any(target.is_relative_to(folder) for folder in roots):
+        raise CheckpointError(f"its {name} is a link to {target}, outside the folder; replace the link by the file")
+    if not target.exists():
+        raise CheckpointError(f"its {name} is a broken link")
+    if not target.is_file():
+        raise CheckpointError(f"its {name} is not a regular file")
+    if not os.access(target, os.R_OK):
+        raise CheckpointError(f"its {name} cannot be read")
+    return path
 
 
 def list_stored_weights(folder: Path) -> set[str]:
