@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -14,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
 
@@ -80,7 +81,7 @@ def list_stored_weights(folder: Path) -> set[str]:
     Raises:
         CheckpointError: If a file of weights is damaged.
     """
-    tensors, pickles = _list_files(folder)
+    tensors, pickles = list_weight_files(folder)
     names: set[str] = set()
     for file in tensors:
         try:
@@ -99,7 +100,7 @@ def load_stored_weights(folder: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If there are no weights.
     """
-    tensors, pickles = _list_files(folder)
+    tensors, pickles = list_weight_files(folder)
     if not tensors and not pickles:
         raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
     weights: dict[str, Tensor] = {}
@@ -140,7 +141,34 @@ def read_generation_config(
     return stored
 
 
-def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the safetensors files and the pickles of a folder that contain weights."""
-    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
-    return tensors, sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
+def list_weight_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the safetensors files and the pickles that contain the weights of a model.
+
+    As in transformers, these are the file of the usual name, else the files of the index, so that other files beside
+    them are not read. If a folder has neither, all its files of weights are returned.
+
+    Raises:
+        CheckpointError: If an index is damaged, or names a file outside the folder.
+    """
+    tensors = _list_named_files(folder, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    pickles = _list_named_files(folder, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+    return (
+        tensors or sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}")),
+        pickles or sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin")),
+    )
+
+
+def _list_named_files(folder: Path, name: str, index: str) -> list[Path]:
+    """Return the file of this name, else the files that the index names, or none without both."""
+    if (folder / name).is_file():
+        return [folder / name]
+    if not (folder / index).is_file():
+        return []
+    try:
+        files = sorted(set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()))
+        outside = next((file for file in files if Path(file).name != file), None)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / index}: is damaged and names no files of weights") from error
+    if outside is not None:
+        raise CheckpointError(f"{folder / index}: names {outside!r}; allowed are files of this folder")
+    return [folder / file for file in files]
