@@ -101,7 +101,8 @@ def evaluate(root: str, checkpoint: Path, task_folder: Path, out: Path, *overrid
     tasks.run(
         configured(
             root, "mode=evaluate", f"checkpoint={checkpoint}", "dataset=harness", *names,
-            f"dataset.include_path={task_folder}", "runtime.trust_remote_code=true", f"dataset.limit={LIMIT}", f"dataset.max_length={LENGTH}",
+            f"dataset.include_path={task_folder}", "runtime.trust_remote_code=true",
+            f"dataset.limit={LIMIT}", f"dataset.max_length={LENGTH}",
             f"trainer.per_device_eval_batch_size={BATCH}", "trainer.use_cpu=true", "trainer.disable_tqdm=true",
             f"output_dir={out}", *(word for word in overrides if word not in names),
         )
