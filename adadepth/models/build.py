@@ -158,14 +158,15 @@ def _build(
             return load(adopt)(model_class, settings, source, vocab_size, fields)
     config = _build_config(model_class.config_class, settings, source, vocab_size, fields)
     implementation = getattr(settings, "attn_implementation", None)
-    attention = {"attn_implementation": str(implementation)} if implementation else {}
+    # Published weights are often bfloat16, in which most updates of an optimiser are rounded away.
+    options = {"dtype": torch.float32, **({"attn_implementation": str(implementation)} if implementation else {})}
     with _name_unknown_setting(settings):
         if source is None or is_weightless():
             if not is_weightless():
                 check_size(model_class, config)
-            model: PreTrainedModel = model_class._from_config(config, **attention)
+            model: PreTrainedModel = model_class._from_config(config, **options)
         else:
-            model = _load_weights(model_class, str(settings.pretrained), source, config, attention)
+            model = _load_weights(model_class, str(settings.pretrained), source, config, options)
     check_model(model, settings.name)
     return model
 
@@ -255,15 +256,15 @@ def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConf
 
 
 def _load_weights(
-    model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, attention: dict[str, str]
+    model_class: Any, path: str, source: PreTrainedConfig, config: PreTrainedConfig, options: dict[str, Any]
 ) -> PreTrainedModel:
     if load_source := family(config.model_type).starts_from.get(source.model_type):
         with convert_loading_errors("model.pretrained", path):
-            return load(load_source)(model_class, path, config, attention)
+            return load(load_source)(model_class, path, config, options)
     if source.model_type != model_class.config_class.model_type:
         with convert_loading_errors("model.pretrained", path):
-            return model_class.from_pretrained(path, config=config, **attention)
-    return load_with_weights("model.pretrained", path, model_class, config, has=list_weight_names(source), **attention)
+            return model_class.from_pretrained(path, config=config, **options)
+    return load_with_weights("model.pretrained", path, model_class, config, has=list_weight_names(source), **options)
 
 
 def load_model(

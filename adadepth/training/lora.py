@@ -64,7 +64,15 @@ def list_adapted_modules(model: Any, settings: LoraConfig) -> list[str]:
     """Return the names of the linear layers that get an adapter; the default is every layer of hidden states."""
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if settings.target_modules is not None:
-        return _match_names("target_modules", settings.target_modules, list(linear))
+        names = _match_names("target_modules", settings.target_modules, list(linear))
+        holders = _list_holders(model)
+        for name in names:
+            if twins := [other for other in holders[id(linear[name].weight)] if other != name]:
+                raise ConfigError(
+                    f"trainer.lora.target_modules: {name!r} shares its matrix with {twins[0]!r}, which has no adapter; "
+                    f"modules_to_save=[{name.rpartition('.')[2]}] trains both in full"
+                )
+        return names
     hidden = {id(weight) for weight in find_hidden_matrices(model)}
     return [name for name, module in linear.items() if id(module.weight) in hidden]
 
@@ -85,6 +93,15 @@ def list_trained_modules(model: Any, settings: LoraConfig) -> list[str]:
         for name, head in heads.items()
         if any(True for _ in head.parameters()) and not words & {id(weight) for weight in head.parameters()}
     ]
+
+
+def _list_holders(model: nn.Module) -> dict[int, list[str]]:
+    """Return the names of the modules that hold each weight, by its id. A tied weight has several."""
+    holders: dict[int, list[str]] = {}
+    for name, module in model.named_modules():
+        for weight in module.parameters(recurse=False):
+            holders.setdefault(id(weight), []).append(name)
+    return holders
 
 
 def _open_lists(model: nn.Module, names: list[str]) -> Iterator[tuple[str, nn.Module]]:
@@ -139,14 +156,17 @@ def save_adapter(model: Any, settings: LoraConfig, folder: Path) -> None:
         folder: New folder.
     """
     layers = dict(_list_adapted_layers(model))
-    trained = list_trained_modules(model, settings)
+    trained, holders = list_trained_modules(model, settings), _list_holders(model)
+    weights = [weight for name in trained for weight in model.get_submodule(name).parameters()]
+    twins = {twin for weight in weights for twin in holders[id(weight)]}  # PEFT would leave their share as it was
+    trained += sorted(twin for twin in twins if not any(f"{twin}.".startswith(f"{name}.") for name in trained))
     config = _build_peft_config(model, settings, sorted(layers), trained)
     config.inference_mode = True
-    weights = {
+    stored = {
         name.replace(".default.", "."): value for name, value in model.state_dict().items() if ".lora_" in name
     } | {f"{head}.{name}": value for head in trained for name, value in model.get_submodule(head).state_dict().items()}
     config.save_pretrained(folder)
-    copies = {_PREFIX + name: value.detach().cpu().clone().contiguous() for name, value in weights.items()}
+    copies = {_PREFIX + name: value.detach().cpu().clone().contiguous() for name, value in stored.items()}
     save_file(copies, folder / "adapter_model.safetensors", {"format": "pt"})
 
 

@@ -19,8 +19,10 @@ from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.models.every_model_support import BUILD, step_of
+from tests.unit.models.looped.looped_support import small
 
 peft = pytest.importorskip("peft")
+TIED = {"looped tied": lambda: small(tie_word_embeddings=True)}
 SMALL = (
     "debug=default", "trainer.disable_tqdm=true", "trainer.max_steps=4", "trainer.eval_steps=2",
     "trainer.save_steps=2", "trainer.save_total_limit=null", "trainer.logging_steps=1",
@@ -141,13 +143,40 @@ def test_adapters_of_named_matrices_are_saved(tmp_path):
         ("mixture", LoraConfig(rank=2), r"^trainer.lora.rank=2: \w+ trains no matrix of its base$"),
         ("albert", LoraConfig(rank=2, target_modules=["quary"]),
          r"^trainer.lora.target_modules: the model has no 'quary' \(did you mean 'query'\?\)$"),
+        ("act pretraining", LoraConfig(rank=2, target_modules=["query", "decoder"]),
+         r"^trainer.lora.target_modules: 'predictions.decoder' shares its matrix with "
+         r"'albert.embeddings.word_embeddings', which has no adapter; modules_to_save=\[decoder\] trains both"),
+        ("looped tied", LoraConfig(rank=2, target_modules=["lm_head"]),
+         r"'lm_head' shares its matrix with 'model.embed_tokens', which has no adapter"),
         ("albert", LoraConfig(rank=2, modules_to_save=["head"]),
          r"^trainer.lora.modules_to_save: the model has no 'head'"),
     ],
 )  # fmt: skip
 def test_names_that_fit_nothing_are_refused(name, settings, message):
     with pytest.raises(ConfigError, match=message):
-        add_adapters(BUILD[name](), settings)
+        add_adapters((BUILD | TIED)[name](), settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "module"),
+    [("looped tied", "lm_head"), ("looped tied", "embed_tokens"), ("act pretraining", "predictions")],
+)
+def test_modules_that_share_a_matrix_are_saved_together(name, module, tmp_path):
+    """Otherwise PEFT adds the adapter to a base whose other matrix is as it was."""
+    model, settings = (BUILD | TIED)[name](), LoraConfig(rank=2, modules_to_save=[module])
+    model.eval().save_pretrained(tmp_path / "base")
+    add_adapters(model, settings)
+    with torch.no_grad():
+        model.get_input_embeddings().weight.add_(1.0)
+    save_adapter(model, settings, tmp_path / "adapter")
+    base = type(model).from_pretrained(tmp_path / "base")
+    merged = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").merge_and_unload().eval()
+    ids = torch.tensor([[5, 6, 7]])
+    with torch.no_grad():
+        outputs = [part(input_ids=ids) for part in (model, merged)]
+    fields = [getattr(output, "prediction_logits", None) for output in outputs]
+    logits = [output.logits if field is None else field for output, field in zip(outputs, fields, strict=True)]
+    torch.testing.assert_close(*logits)
 
 
 def test_heads_that_share_a_weight_are_saved(tmp_path):

@@ -1,18 +1,23 @@
 """Conversations for language models, one or several per example, and a loss on the assistant's answers alone.
 
-A tokenizer's chat template writes a conversation as text. Tokens that begin in an answer of the assistant are targets,
-with the end of the answer that the template writes. All other tokens are read but never predicted.
+A tokenizer's chat template writes a conversation as text. Tokens that overlap an answer of the assistant are targets,
+with the end of the answer that the template writes, as in transformers' mask of the assistant. All other tokens, and
+answers of weight 0, are read but never predicted.
 """
 
 from __future__ import annotations
 
 import bisect
 import functools
+import logging
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from inspect import signature
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from transformers import PreTrainedTokenizerFast
+from transformers.utils.chat_template_utils import render_jinja_template
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest
@@ -23,13 +28,37 @@ from adadepth.data.text.local_files import Files, find_files_by_use
 from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
+from adadepth.runtime.hub_access import get_first_line
 
 if TYPE_CHECKING:
     from adadepth.config import TokenizerConfig
     from adadepth.config.data import ChatConfig
 
-Messages = list[dict[str, str]]
+logger = logging.getLogger(__name__)
+
+Messages = list[dict[str, Any]]
 ROLES = ("system", "user", "assistant")
+_MARK = "\ue000"  # a private character, which templates do not strip, in place of an answer
+_WITH_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # blocks around answers
+# Words of keys by which training programs choose what is learned, and keys that change what is read.
+_LOSS_WORDS = {
+    "train", "trained", "training", "trainable", "loss", "mask", "masks", "masked", "weight", "weights", "labels",
+}  # fmt: skip
+_INPUT_KEYS = {"functions", "function_call", "documents", "images", "videos", "audios", "system", "chat_template"}
+
+
+class Conversation(NamedTuple):
+    """Conversation of a file.
+
+    Attributes:
+        messages: Messages with their `role`, `content`, `weight`, and what else the chat template reads.
+        origin: Setting, file and row, for messages to the user.
+        options: Arguments of the chat template: `tools`, and those of `chat_template_kwargs`.
+    """
+
+    messages: Messages
+    origin: str
+    options: dict[str, Any]
 
 
 class Conversations(TextBlocks):
@@ -84,7 +113,7 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
     if not words.chat_template:
         raise DataError(f"tokenizer.path={path}: it has no chat template; add a file chat_template.jinja to its folder")
     files: Mapping[str, Files] = find_files_by_use(dataset)  # type: ignore[arg-type]
-    rows = {use: list(_read_conversations(group)) for use, group in files.items()}
+    rows = {use: list(_read_conversations(group, words)) for use, group in files.items()}
     if "evaluation" not in rows:
         if (count := len(rows["train"])) < 2:
             raise DataError(
@@ -116,12 +145,47 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
     return BlockData(sets["train"], sets["evaluation"], sets.get("test"), words, collate, summary)
 
 
-def _read_conversations(files: Files) -> Iterator[Messages]:
+def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
+    """Yield the conversations of files. The log names the keys without effect, such as the number of a row."""
+    unread: dict[str, None] = {}
     for file in files.files:
         for row in read_json_rows(files.key, file):
-            if problem := _find_problem(row):
-                raise DataError(f"{files.key}={file}: {row.unit} {row.number} {problem}")
-            yield row.cells["messages"]
+            origin = f"{files.key}={file}: {row.unit} {row.number}"
+            if problem := _find_problem(row) or _find_unread(row, tokenizer, unread):
+                raise DataError(f"{origin} {problem}")
+            options = {"tools": row.cells.get("tools"), **(row.cells.get("chat_template_kwargs") or {})}
+            yield Conversation(row.cells["messages"], origin, options)
+    if unread:
+        logger.info("%s: keys that are not read: %s", files.key, ", ".join(unread))
+
+
+def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:
+    """Return which key of a conversation would be ignored although it changes what is read or learned, or None.
+
+    Args:
+        row: Row without other problems.
+        tokenizer: Tokenizer with the chat template.
+        unread: All other keys that the chat template does not read, which are added.
+    """
+    tools, options = row.cells.get("tools"), row.cells.get("chat_template_kwargs") or {}
+    if not (tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))):
+        return "has tools that are not a list of objects"
+    if not isinstance(options, dict):
+        return "has chat_template_kwargs that are not an object"
+    template = str(tokenizer.get_chat_template(tools=tools))
+    reserved = signature(tokenizer.apply_chat_template).parameters
+    for name in [*(["tools"] if tools else []), *options]:
+        if (name in options and name in reserved) or not re.search(rf"\b{re.escape(name)}\b", template):
+            return f"has {name}, which the chat template of the tokenizer does not read"
+    messages = {key for message in row.cells["messages"] for key, value in message.items() if value is not None}
+    keys = messages - {"role", "content", "weight"} | {key for key, value in row.cells.items() if value is not None}
+    for key in sorted(keys - {"messages", "tools", "chat_template_kwargs"}):
+        if key in messages and re.search(rf"[.'\"]{re.escape(key)}\b", template):
+            continue
+        if key in _INPUT_KEYS or not _LOSS_WORDS.isdisjoint(map(str.lower, re.findall("[A-Z]?[a-z]+|[A-Z]+", key))):
+            return f"has {key!r}, which is not read; weight of a message (0 or 1), tools and chat_template_kwargs are"
+        unread[key] = None
+    return None
 
 
 def _find_problem(row: JsonRow) -> str | None:
@@ -134,14 +198,21 @@ def _find_problem(row: JsonRow) -> str | None:
             return "has a message without content, a text"
         if message.get("role") not in ROLES:
             return f"has the role {message.get('role')!r}; it must be one of {', '.join(ROLES)}"
+        allowed = (None, 0, 1) if message["role"] == ROLES[2] else (None, 0)
+        if (weight := message.get("weight")) not in allowed:
+            return f"has a message of {message['role']} of weight {weight!r}; answers have 0 or 1, other messages 0"
     return None
 
 
 def _encode_all(
-    use: str, conversations: list[Messages], tokenizer: PreTrainedTokenizerFast, path: str, dataset: ChatConfig
+    use: str, conversations: list[Conversation], tokenizer: PreTrainedTokenizerFast, path: str, dataset: ChatConfig
 ) -> Conversations:
-    length = dataset.sequence_length
-    encoded = [encode_conversation(messages, tokenizer, path, length) for messages in conversations]
+    length, encoded = dataset.sequence_length, []
+    for messages, origin, options in conversations:
+        try:
+            encoded.append(encode_conversation(messages, tokenizer, path, length, options))
+        except DataError as error:
+            raise DataError(f"{origin}: {error}") from error
     rows = [(ids, labels) for ids, labels, _ in encoded if (labels != IGNORE).any()]
     if not rows:
         raise DataError(f"dataset.path: no conversation of the {use} data has an answer within {length} tokens")
@@ -188,40 +259,91 @@ def pack_lengths(lengths: Sequence[int], capacity: int) -> list[list[int]]:
 
 
 def encode_conversation(
-    messages: Messages, tokenizer: PreTrainedTokenizerFast, path: str, length: int
+    messages: Messages,
+    tokenizer: PreTrainedTokenizerFast,
+    path: str,
+    length: int,
+    options: Mapping[str, Any] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """Encode a conversation with its chat template.
+
+    Args:
+        messages: Messages with `role` and `content`. Answers of `weight` 0 are not predicted.
+        tokenizer: Tokenizer with the chat template.
+        path: Folder or hub id of the tokenizer, for messages to the user.
+        length: Maximum number of tokens.
+        options: Arguments of the chat template, such as `tools`.
 
     Returns:
         Token ids and labels, each (T,) int64 with T of at most `length`, and what these tokens have of every answer.
 
     Raises:
-        DataError: If the chat template rewrites earlier messages when one is added, so that answers have no place.
+        DataError: If the chat template raises an error, if it rewrites earlier messages when one is added, so that
+            answers have no place, or if it marks another number of answers and some of them have weight 0.
     """
-    write = functools.partial(tokenizer.apply_chat_template, tokenize=False)
-    text = str(write(messages))
-    spans = []
-    for number, message in enumerate(messages):
-        if message["role"] == ROLES[2]:
-            before = str(write(messages[:number], add_generation_prompt=True))
-            after = str(write(messages[: number + 1]))
-            if not (after.startswith(before) and text.startswith(after)):
-                raise DataError(f"tokenizer.path={path}: its chat template rewrites earlier messages of a conversation")
-            spans.append((len(before), len(after)))
+    weights = [message.get("weight") != 0 for message in messages if message["role"] == ROLES[2]]
+    contents = [message["content"] for message in messages if message["role"] == ROLES[2]]
+    plain = [
+        {key: value for key, value in message.items() if key != "weight" and value is not None} for message in messages
+    ]
+    try:
+        text, spans = _find_answers(plain, tokenizer, options or {})
+    except DataError as error:
+        raise DataError(f"tokenizer.path={path}: its chat template {error}") from error
+    except Exception as error:  # whatever a template raises
+        raise DataError(f"tokenizer.path={path}: its chat template fails ({get_first_line(error)})") from error
+    if len(spans) != len(weights):
+        if not all(weights):
+            raise DataError(
+                f"tokenizer.path={path}: its chat template marks {len(spans)} answers of {len(weights)}, so weights "
+                "have no place"
+            )
+        weights, contents = [True] * len(spans), [text[begin:end] for begin, end in spans]
     encoded = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True, truncation=True, max_length=length,
         split_special_tokens=False,
     )  # fmt: skip
     ids = np.array(encoded["input_ids"], dtype=np.int64)
-    firsts = np.array([first for first, _ in encoded["offset_mapping"]], dtype=np.int64)
-    end_of_tokens = max((end for _, end in encoded["offset_mapping"]), default=0)
+    offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
+    end_of_tokens = max(offsets[:, 1], default=0)
     is_answer = np.zeros(len(ids), dtype=bool)
-    for begin, end in spans:
-        is_answer |= (begin <= firsts) & (firsts < end)
+    answers = []
+    for content, (begin, end), is_learned in zip(contents, spans, weights, strict=True):
+        if is_learned:
+            is_answer |= (begin < offsets[:, 1]) & (offsets[:, 0] < end)
+            answers.append(content if end <= end_of_tokens else content[: max(end_of_tokens - begin, 0)])
     is_answer[:1] = False
-    contents = [message["content"] for message in messages if message["role"] == ROLES[2]]
-    answers = [
-        content if end <= end_of_tokens else content[: max(end_of_tokens - begin, 0)]
-        for content, (begin, end) in zip(contents, spans, strict=True)
-    ]
     return ids, np.where(is_answer, ids, IGNORE), answers
+
+
+def _find_answers(
+    messages: Messages, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
+) -> tuple[str, list[tuple[int, int]]]:
+    """Write a conversation with its chat template, and return the text and the begin and end of every answer in it.
+
+    Answers are those that the template marks as generated. Without marks, an answer begins after the prompt for it.
+    Where the template has no prompt, it begins with its content.
+
+    Raises:
+        DataError: If earlier messages are rewritten when one is added. The message has no subject.
+    """
+    template = str(tokenizer.get_chat_template(tools=options.get("tools")))
+    if _WITH_GENERATION.search(template):
+        texts, marked = render_jinja_template(
+            conversations=[messages], chat_template=template, return_assistant_tokens_mask=True,
+            **{**tokenizer.special_tokens_map, **options},
+        )  # fmt: skip
+        return texts[0], marked[0]
+    write = functools.partial(tokenizer.apply_chat_template, tokenize=False, **options)
+    text, spans = str(write(messages)), []
+    for number, message in enumerate(messages):
+        if message["role"] == ROLES[2]:
+            if number and "add_generation_prompt" in template:
+                before = str(write(messages[:number], add_generation_prompt=True))
+            else:
+                before, _, _ = str(write([*messages[:number], {**message, "content": _MARK}])).partition(_MARK)
+            after = str(write(messages[: number + 1]))
+            if not (after.startswith(before) and text.startswith(after)):
+                raise DataError("rewrites earlier messages of a conversation")
+            spans.append((len(before), len(after)))
+    return text, spans

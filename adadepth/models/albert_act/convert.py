@@ -25,20 +25,20 @@ def read_config(config: dict[str, Any]) -> AlbertActConfig:
     return AlbertActConfig(**config)
 
 
-def load_albert(model_class: Any, path: str, config: PreTrainedConfig, attention: dict[str, str]) -> PreTrainedModel:
+def load_albert(model_class: Any, path: str, config: PreTrainedConfig, options: dict[str, Any]) -> PreTrainedModel:
     """Build an ACT-ALBERT model with the weights of transformers' ALBERT; new parameters are initialised randomly.
 
     Args:
         model_class: Class of the result.
         path: Folder or hub id of an ALBERT.
         config: Configuration of the result.
-        attention: Dictionary with `attn_implementation` if it is set, otherwise empty.
+        options: `dtype`, and `attn_implementation` if it is set.
     """
     source = read_stored("model.pretrained", path)
     albert = load_with_weights(
         "model.pretrained", path, AlbertForPreTraining, source, has=list_weight_names(source), dtype=torch.float32
     )
-    model = model_class._from_config(config, **attention)
+    model = model_class._from_config(config, **options)
     model.load_state_dict(from_albert(albert.state_dict()), strict=False)
     model.tie_weights()
     return model

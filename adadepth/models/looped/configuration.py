@@ -82,6 +82,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         "None: our own layers",
         shape=True,
     )
+    logit_factor: int | float = setting(1.0, "factor of a language model's logits, as Cohere and Granite have one")
 
     def __post_init__(self, **kwargs: object) -> None:
         if isinstance(self.base_config, dict):

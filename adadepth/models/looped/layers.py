@@ -166,15 +166,19 @@ class LoopedHaltingUnit(nn.Linear):
 
 
 class LanguageModelHead(Product):
-    """Head of a language model, W r, or c tanh(W r / c) if the decoder bounds its logits by c (Gemma 2)."""
+    """Head of a language model, f W r, or c tanh(f W r / c) if the decoder bounds its logits by c (Gemma 2).
+
+    The factor f is 1, unless the layers are those of a decoder with another one (Cohere, Granite).
+    """
 
     def __init__(self, config: LoopedConfig) -> None:
         super().__init__(config.hidden_size, config.vocab_size, bias=False)
-        self.cap = config.logit_cap
+        self.cap, self.factor = config.logit_cap, config.logit_factor
 
     def forward(self, states: Tensor) -> Tensor:
         """Return the logits of states, (..., D) to (..., V)."""
         logits: Tensor = super().forward(states)
+        logits = logits if self.factor == 1.0 else logits * self.factor
         return logits if self.cap is None else self.cap * torch.tanh(logits / self.cap)
 
 

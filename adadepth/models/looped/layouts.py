@@ -331,7 +331,7 @@ def _refuse_other_settings(layout: str, config: LoopedConfig, read: LoopedConfig
         "num_key_value_heads": "key_value_heads", "head_dim": "width_of_head", "embedding_scale": "embedding_factor",
     }  # fmt: skip
     names = [name for name, spec in get_field_specs(LoopedSettings).items() if spec.in_model and name not in ignored]
-    for name in names:
+    for name in (*names, "logit_factor"):
         value, allowed_value = (getattr(settings, properties.get(name, name)) for settings in (config, read))
         rules = (
             [rule and parse_rule(rule) for rule in (value, allowed_value)]

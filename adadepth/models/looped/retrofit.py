@@ -4,7 +4,8 @@ The first P of the decoder's layers become the prelude, and the last Q become th
 become the core. Layers between prelude and core are dropped (McLeish et al. 2025, arXiv 2511.07384). With
 `loop_lora_rank`, the core stands for N C layers before the coda; see `adadepth.models.looped.loop_adapters`. Layers,
 norm, embedding and rotary positions are modules of transformers. A decoder that computes something between its layers
-cannot be looped. The looped model is therefore compared with a decoder of the same layers before it is returned.
+cannot be looped. The states and logits of the looped model are therefore compared with those of a decoder of the same
+layers before it is returned.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ def retrofit(
     """Build a looped model from the layers and weights of a pretrained decoder.
 
     Args:
-        source: Causal language model of transformers, or the folder or hub id of one. The model is not changed.
+        source: Causal language model of transformers, or the folder or hub id of one. The model is not changed, and
+            the result has its dtype. A folder is read in float32, whatever it stores.
         prelude: Number P of prelude layers.
         core: Number C of core layers.
         coda: Number Q of coda layers.
@@ -82,6 +84,8 @@ def retrofit(
     decoder: Any = _load_decoder(source) if isinstance(source, str) else source
     loops = fields.get("num_loops", LoopedConfig.num_loops) if fields.get("loop_lora_rank") else 1
     text = decoder.config.get_text_config()
+    if not hasattr(decoder.base_model, "layers"):
+        raise ConfigError(f"base_config: a {text.model_type} has no layers, so they cannot be looped")
     numbers = select_layers(text.num_hidden_layers, prelude, core, coda, loops)
     looped_numbers = numbers[prelude : prelude + core * loops]
     kinds = getattr(text, "layer_types", None)
@@ -89,11 +93,12 @@ def retrofit(
     base = _reduce_config(decoder.config, [*numbers[: prelude + core], *numbers[len(numbers) - coda :]])
     special = {name: getattr(decoder.config, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     config = LoopedConfig(
-        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict(), **fields}
+        **{**special, "prelude": prelude, "core": core, "coda": coda, "base_config": base.to_dict()},
+        **{**_list_factors(base), **fields},
     )
     head, attention = model_class or LoopedForCausalLM, decoder.config._attn_implementation
     if is_weightless():
-        return head._from_config(config, attn_implementation=attention)
+        return head._from_config(config, dtype=decoder.dtype, attn_implementation=attention)
     layers = [decoder.base_model.layers[number] for number in numbers]
     core_layers = layers[prelude : prelude + core * loops]
     layers[prelude : prelude + core * loops] = average_layers(core_layers, loops) if loops > 1 else core_layers
@@ -109,10 +114,19 @@ def retrofit(
     return looped
 
 
+def _list_factors(base: PreTrainedConfig) -> dict[str, float]:
+    """Return the factors of embeddings and logits of a decoder, outside of its layers."""
+    factors = {"embedding_scale": getattr(base, "embedding_multiplier", 1.0)}  # Granite
+    factors["logit_factor"] = getattr(base, "logit_scale", 1.0) / getattr(
+        base, "logits_scaling", 1.0
+    )  # Cohere, Granite
+    return {name: float(factor) for name, factor in factors.items() if factor != 1.0}
+
+
 def _load_decoder(source: str) -> Any:
     if is_weightless():
-        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source))
-    return AutoModelForCausalLM.from_pretrained(source)
+        return AutoModelForCausalLM.from_config(read_config("model.pretrained", source), dtype=torch.float32)
+    return AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
 
 
 def build_from_decoder(
@@ -219,7 +233,9 @@ def _compare(decoder: Any, base: PreTrainedConfig, compared: list[nn.Module], lo
     try:
         inner.layers, inner.config = nn.ModuleList(compared), base
         base._attn_implementation = config._attn_implementation
-        expected = inner(input_ids=ids, use_cache=False).last_hidden_state.float()
+        expected = {"one loop": inner(input_ids=ids, use_cache=False).last_hidden_state}
+        if hasattr(looped, "lm_head"):
+            expected["the head"] = decoder(input_ids=ids, use_cache=False).logits
     finally:
         inner.layers, inner.config = layers, config
     try:
@@ -227,15 +243,18 @@ def _compare(decoder: Any, base: PreTrainedConfig, compared: list[nn.Module], lo
         states = model.core(run.embedded, None, run, len(model.prelude), 0)
         if len(model.coda):
             states = model.coda(states, None, run, len(model.prelude) + len(model.core), 0)
-        result = model.norm(states).float()
+        results = [model.norm(states)]
     except (TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(
             f"model.pretrained={decoder.name_or_path}: the layers of {config.model_type} cannot be called one by one "
             f"({get_first_line(error)})"
         ) from error
-    worst = float((result - expected).abs().max() / expected.abs().max())
-    if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
-        raise CheckpointError(
-            f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers in "
-            f"sequence: one loop differs by {worst:.2g} of the largest value"
-        )
+    if len(expected) == 2:
+        results.append(looped.lm_head(results[0]))
+    for (part, target), result in zip(expected.items(), results, strict=True):
+        worst = float((result.float() - target.float()).abs().max() / target.float().abs().max())
+        if not worst <= _TOLERANCE * (1 if decoder.dtype == torch.float32 else 100):
+            raise CheckpointError(
+                f"model.pretrained={decoder.name_or_path}: {config.model_type} computes more than its layers in "
+                f"sequence and its head: {part} differs by {worst:.2g} of the largest value"
+            )

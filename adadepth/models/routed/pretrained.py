@@ -46,22 +46,22 @@ def adopt_network(
     return model
 
 
-def load_network_and_head(model_class: Any, path: str, config: RoutedConfig, attention: Mapping[str, Any]) -> Any:
+def load_network_and_head(model_class: Any, path: str, config: RoutedConfig, options: Mapping[str, Any]) -> Any:
     """Build a routed model with the network and the last head of a model of another family (`Family.starts_from`).
 
     Args:
         model_class: The head.
         path: Folder or hub id of the other model, a `NetworkModel`.
         config: Configuration of the routed model.
-        attention: `attn_implementation`, if it is given.
+        options: `dtype`, and `attn_implementation` if it is set.
 
     Raises:
         CheckpointError: If weights are missing.
     """
     kind = next(kind for kind, name in family(config.model_type).heads.items() if name.endswith(model_class.__name__))
     stored = read_config("model.pretrained", path)
-    source: NetworkModel = family(stored.model_type).head(kind).from_pretrained(path)
+    source: NetworkModel = family(stored.model_type).head(kind).from_pretrained(path, dtype=options["dtype"])
     config.base_config = source.config.base_config
     weights = {name: weight for name, weight in source.state_dict().items() if name.startswith(("model.", "head."))}
     with allow_new_weights(), silence_transformers():
-        return model_class.from_pretrained(None, config=config, state_dict=weights, **attention)
+        return model_class.from_pretrained(None, config=config, state_dict=weights, **options)

@@ -100,8 +100,9 @@ def load_adopted_model(
         CheckpointError: If weights of the network are missing.
     """
     attention = {} if implementation is None else {"attn_implementation": str(implementation)}
+    building = {"dtype": torch.float32, **attention}
     if is_weightless():
-        return model_class._from_config(config, **attention), None
+        return model_class._from_config(config, **building), None
     stock_class: Any = model_class.find_stock_class(config)
     config.base_config.num_labels = config.num_labels
     options = {"dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -119,4 +120,4 @@ def load_adopted_model(
     weights = {f"model.{name}": weight for name, weight in parts.base.state_dict().items()}
     weights |= {f"head.{name}": weight for name, weight in parts.head.state_dict().items()}
     with allow_new_weights(), silence_transformers():
-        return model_class.from_pretrained(None, config=config, state_dict=weights, **attention), logits
+        return model_class.from_pretrained(None, config=config, state_dict=weights, **building), logits

@@ -433,7 +433,7 @@ def _build_new_head(
     """Load pretrained blocks and add a randomly initialised head, whatever head the checkpoint has."""
     config.update(dict(fields))
     with silence_transformers(), convert_loading_errors("model.pretrained", origin):  # heads are dropped on purpose
-        model: StockClassifier = model_class._from_config(config, **attention)
+        model: StockClassifier = model_class._from_config(config, dtype=torch.float32, **attention)
         if is_weightless():
             return model
         pretrained, report = model_class.from_type.from_pretrained(

@@ -23,6 +23,9 @@ DECODERS: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 4},
     "smollm3": {},
     "phi3": {},
+    "cohere": {"logit_scale": 0.0625},
+    "cohere2": {"logit_scale": 0.0625, "sliding_window": 4},
+    "granite": {"logits_scaling": 8.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5},
     "gemma2": {"head_dim": 12, "query_pre_attn_scalar": 20, "final_logit_softcapping": 2.0},
 }  # fmt: skip
 

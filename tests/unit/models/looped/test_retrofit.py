@@ -113,6 +113,33 @@ def test_a_folder_is_a_source(tmp_path: Path) -> None:
     assert looped.lm_head.weight is looped.model.embed_tokens.weight
 
 
+@pytest.mark.parametrize("kind", ["cohere", "granite", "gemma2"])
+def test_what_follows_the_head_is_kept(kind: str, tmp_path: Path) -> None:
+    """Factors and bounds of the logits change no greedy token, but every loss and every exit on predictions."""
+    source = decoder(kind)
+    looped = retrofit(source, prelude=2, core=2, coda=2, num_loops=1)
+    with torch.no_grad():
+        near(looped(IDS, labels=IDS).loss, source(IDS, labels=IDS).loss)
+    looped.save_pretrained(tmp_path)
+    with torch.no_grad():
+        near(LoopedForCausalLM.from_pretrained(tmp_path)(IDS).logits, source(IDS).logits)
+
+
+def test_a_decoder_that_changes_its_logits_is_one_line() -> None:
+    source = decoder()
+    source.lm_head.register_forward_hook(lambda module, inputs, logits: logits.sin())
+    with pytest.raises(CheckpointError, match="the head differs by") as raised:
+        retrofit(source, prelude=2, core=2, coda=2)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_factor_that_the_decoder_does_not_have_is_not_written(tmp_path: Path) -> None:
+    looped = retrofit(decoder(), prelude=2, core=2, coda=2, num_loops=1)
+    looped.config.logit_factor = 0.5
+    with pytest.raises(ConfigError, match=r"logit_factor=0\.5: layout=llama needs logit_factor=1\.0"):
+        looped.save_pretrained(tmp_path, layout="llama")
+
+
 def test_a_decoder_with_fewer_layers_is_one_line() -> None:
     with pytest.raises(ConfigError, match="prelude=4, core=8, coda=4: 16 layers, but the decoder has 6"):
         retrofit(decoder(), prelude=4, core=8, coda=4)
