@@ -16,6 +16,7 @@ if not __package__:  # run by path: sys.path[0] is this folder, whose modules mu
     sys.path[0] = str(ROOT)
 
 import gc
+import io
 import os
 
 from adadepth.cli.config_files import check_user_folder
@@ -36,7 +37,12 @@ def main() -> None:
 
 
 def _main(show: bool) -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a stream in ASCII shows other characters as \\xf6
+            stream.reconfigure(errors="backslashreplace")
     try:
+        if sys.flags.optimize > 1:
+            exit_with_error("python -OO: removes docstrings, which transformers needs; leave out -OO", 2)
         check_launcher()
         stop_when_launcher_exits()
         with exit_at_once_on_signals():

@@ -206,7 +206,7 @@ def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
         key, value = prefix + name, getattr(settings, name)
         if dataclasses.is_dataclass(value):
             yield from find_range_errors(value, f"{key}.")
-        elif not _fits_64_bits(value):
+        elif not fits_64_bits(value):
             yield f"{key}={format_value(value)}: must be an integer of 64 bits"
         elif spec.allowed is not None and value is not None:
             if not spec.allowed.test(value):
@@ -215,7 +215,52 @@ def find_range_errors(settings: Any, prefix: str = "") -> Iterator[str]:
             yield f"{key}={format_value(value)}: must be finite"
 
 
-def _fits_64_bits(value: Any) -> bool:
+# Fields of models whose values are enumerated: numbers of blocks, and of their repetitions.
+_BLOCKS = frozenset({
+    "num_hidden_layers", "core", "prelude", "coda", "low_layers", "layers_num", "num_layers", "answer_layers",
+    "attention_layers_num", "halting_head_layers", "recursions", "inner_group_num", "num_hidden_groups",
+})  # fmt: skip
+_REPEATS = ("num_loops", "num_steps", "cycles", "reasoning_updates", "low_cycles")
+_REPEATED = ("core", "num_layers")
+_MAX_BLOCKS, _MAX_UPDATES = 4096, 2**15
+# Words in the names of such fields in models of others.
+_STORED_COUNTS = {
+    "layer": _MAX_BLOCKS, "cycles": _MAX_UPDATES, "loops": _MAX_UPDATES, "recurrence": _MAX_UPDATES,
+    "ut_steps": _MAX_UPDATES,
+}  # fmt: skip
+
+
+def find_excessive_counts(model: Any, prefix: str = "") -> Iterator[str]:
+    """Yield one error line for every field of a model so large that building or running the model would never end.
+
+    Args:
+        model: Settings or configuration of a model.
+        prefix: Text before the name of a field in the lines.
+    """
+    names = (*_BLOCKS, *_REPEATS)
+    counts = {name: value for name in names if isinstance(value := getattr(model, name, None), int)}
+    for name in sorted(_BLOCKS & counts.keys()):
+        if counts[name] > _MAX_BLOCKS and name in get_field_specs(type(model)):
+            yield f"{prefix}{name}={format_value(counts[name])}: must be at most {_MAX_BLOCKS}"
+    factors = {name: counts[name] for name in (*_REPEATED, *_REPEATS) if name in counts}
+    if math.prod(factors.values()) > _MAX_UPDATES:
+        largest = max(factors, key=lambda name: factors[name])
+        product = " x ".join(prefix + name for name in factors)
+        yield f"{prefix}{largest}={format_value(factors[largest])}: {product} must be at most {_MAX_UPDATES}"
+
+
+def find_excessive_stored_count(stored: Mapping[str, Any]) -> str | None:
+    """Return which field of any model's stored configuration names too many layers or repetitions, or None."""
+    for name, value in stored.items():
+        most = next((most for word, most in _STORED_COUNTS.items() if word in name), math.inf)
+        if isinstance(value, int) and value > most:
+            return f"{name}={format_value(value)} must be at most {most}"
+        if isinstance(value, dict) and (problem := find_excessive_stored_count(value)):
+            return f"{name}.{problem}"
+    return None
+
+
+def fits_64_bits(value: Any) -> bool:
     """Return whether all integers in a value fit into 64 bits, as tensors and other languages require."""
     return all(-(2**63) <= leaf < 2**63 for leaf in _leaves(value) if isinstance(leaf, int))
 

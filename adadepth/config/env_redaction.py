@@ -3,6 +3,7 @@
 The value of `${oc.env:TOKEN}` may be a secret, and run directories are shared.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,8 @@ from omegaconf.resolvers import oc
 _RESOLVER = "oc.env"
 _MIN_LENGTH = 8  # characters of a value that is replaced inside a text
 _references_by_key: dict[str, str] = {}
-_references_by_value: dict[str, str] = {}
+_references_by_value: dict[str, str] = {}  # of whole settings
+_references_by_secret: dict[str, str] = {}  # of environment variables, which settings may contain
 
 
 def record_env_references(settings: DictConfig) -> None:
@@ -26,6 +28,7 @@ def record_env_references(settings: DictConfig) -> None:
     references = dict(_find_references(OmegaConf.to_container(settings, resolve=False)))
     _references_by_key.clear()
     _references_by_value.clear()
+    _references_by_secret.clear()
     with _record_reads() as reads:
         for key, text in references.items():
             reads.clear()
@@ -35,6 +38,8 @@ def record_env_references(settings: DictConfig) -> None:
             _references_by_key[key] = text
             if isinstance(value, str):
                 _references_by_value[value] = text
+            secrets = {os.environ[name]: f"${{oc.env:{name}}}" for name in reads if name in os.environ}
+            _references_by_secret.update((secret, name) for secret, name in secrets.items() if _is_long(secret))
 
 
 @contextmanager
@@ -74,12 +79,17 @@ def restore_references(settings: DictConfig, key: str) -> None:
 
 
 def redact_record(values: Any) -> Any:
-    """Replace environment values in nested lists and mappings by their references."""
+    """Replace environment values in nested lists and mappings by their references.
+
+    A text that is the value of a setting is replaced as a whole; see `redact_env_values` for other texts.
+    """
     if isinstance(values, Mapping):
         return {name: redact_record(value) for name, value in values.items()}
     if isinstance(values, list | tuple):
         return [redact_record(value) for value in values]
-    return _references_by_value.get(values, values) if isinstance(values, str) else values
+    if not isinstance(values, str):
+        return values
+    return _references_by_value[values] if values in _references_by_value else redact_env_values(values)
 
 
 def redact_env_values(text: str) -> str:
@@ -87,14 +97,26 @@ def redact_env_values(text: str) -> str:
 
     Values of fewer than eight characters are not replaced, because they may occur by chance, and a secret is longer.
     """
-    for value in sorted(_references_by_value, key=len, reverse=True):  # one may contain another
-        if len(value) >= _MIN_LENGTH:
-            text = text.replace(value, _references_by_value[value])
+    references = _references_by_secret | {value: ref for value, ref in _references_by_value.items() if _is_long(value)}
+    return _replace_all(text, references)
+
+
+def _replace_all(text: str, references: Mapping[str, str]) -> str:
+    """Replace values in a text by their references, longer values first, because one may contain another."""
+    for value in sorted(references, key=len, reverse=True):
+        text = text.replace(value, references[value])
     return text
+
+
+def _is_long(value: str) -> bool:
+    """Return whether a value is long enough to be replaced inside a text."""
+    return len(value) >= _MIN_LENGTH
 
 
 def with_references(values: Any, prefix: str = "") -> Any:
     """Convert settings to nested dictionaries and lists, with references in place of environment values.
+
+    A setting that is computed from another one, such as a path that contains `name`, keeps its other text.
 
     Args:
         values: Resolved settings.
@@ -106,7 +128,7 @@ def with_references(values: Any, prefix: str = "") -> Any:
         return {name: with_references(value, _join_key(prefix, name)) for name, value in values.items()}
     if isinstance(values, list):
         return [with_references(value, _join_key(prefix, number)) for number, value in enumerate(values)]
-    return values
+    return _replace_all(values, _references_by_secret) if isinstance(values, str) else values
 
 
 def _find_references(node: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

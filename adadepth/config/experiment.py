@@ -392,7 +392,7 @@ class RuntimeConfig:
     )
     offline: bool = setting(False, "never contact the hub; missing files are an error")
     trust_remote_code: bool = setting(
-        False, "run the code that comes with a model, tokenizer or metric; the log names each"
+        False, "run the code that comes with a model, tokenizer, metric or task; the log names each"
     )
 
 

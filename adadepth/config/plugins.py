@@ -80,8 +80,18 @@ def _list_entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, sorted by name.
 
     Entry points of folders that were deleted from this package are skipped.
+
+    Raises:
+        ConfigError: If an installed package names no object; the message names the package.
     """
     entries = _read_entry_points(tuple(sys.path)).select(group=group)
+    for entry in entries:
+        if EntryPoint.pattern.match(entry.value) is None:
+            package = entry.dist.name if entry.dist is not None else "unknown"
+            raise ConfigError(
+                f"entry point {entry.name!r} of package {package} ({entry.value}): must be MODULE:NAME; mend or "
+                "uninstall the package"
+            )
     return sorted(filter(_has_module, entries), key=lambda entry: entry.name)
 
 

@@ -9,15 +9,24 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from adadepth.errors import CheckpointError
+from adadepth.models.shared.published_files import list_weight_files
+from adadepth.runtime.json_files import read_json
 
 ADAPTERS = "lora.json"  # file of a checkpoint whose weights have adapters
 _BASE, _A, _B = ".base_layer.", ".lora_A.default.weight", ".lora_B.default.weight"
+
+
+class _Adapters(TypedDict):
+    """Content of the file `ADAPTERS`."""
+
+    scale: float
 
 
 def find_adapters(path: Any, options: Any) -> Path | None:
@@ -40,19 +49,30 @@ def read_merged_weights(folder: Path) -> dict[str, Tensor]:
     """Read the weights of a checkpoint with adapters as those of the same model without adapters.
 
     Raises:
-        CheckpointError: If the scale cannot be read, or a factor is missing.
+        CheckpointError: If the scale cannot be read, there are no adapters, or a factor is missing or of another shape.
     """
-    weights = {
-        name: value for file in sorted(folder.glob("model*.safetensors")) for name, value in load_file(file).items()
-    }
     try:
-        scale = float(json.loads((folder / ADAPTERS).read_text(encoding="utf-8"))["scale"])
-        merged = {name.replace(_BASE, "."): value for name, value in weights.items() if ".lora_" not in name}
-        for name in weights:
-            if name.endswith(_A):
-                module = name.removesuffix(_A)
-                product = weights[module + _B].float() @ weights[name].float()
-                merged[f"{module}.weight"] = merged[f"{module}.weight"] + (scale * product).to(product.dtype)
-    except (ValueError, TypeError, KeyError, OSError) as error:
+        scale: float = read_json(folder / ADAPTERS, _Adapters)["scale"]
+        weights = {name: value for file in list_weight_files(folder)[0] for name, value in load_file(file).items()}
+    except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{folder}: its adapters cannot be read ({error})") from error
+    merged = {name.replace(_BASE, "."): value for name, value in weights.items() if ".lora_" not in name}
+    factors = {name for name in weights if ".lora_" in name}
+    modules = sorted({name.removesuffix(_A).removesuffix(_B) for name in factors})
+    if not modules:
+        raise CheckpointError(f"{folder}: its {ADAPTERS} names adapters, but its weights have none; delete {ADAPTERS}")
+    for module in modules:
+        base, down, up = f"{module}.weight", module + _A, module + _B
+        if missing := [name for name in (base, down, up) if name not in (merged if name == base else weights)]:
+            raise CheckpointError(f"{folder}: its adapters are incomplete: {missing[0]!r} is missing")
+        matrix, first, second = merged[base], weights[down], weights[up]
+        is_matrix = matrix.ndim == first.ndim == second.ndim == 2
+        if not is_matrix or (*second.shape, *first.shape) != (len(matrix), len(first), len(first), matrix.shape[1]):
+            shapes = (tuple(factor.shape) for factor in (second, first, matrix))
+            raise CheckpointError(
+                f"{folder}: its adapters of {base!r} have the shapes {next(shapes)} and {next(shapes)}, whose product "
+                f"has not the shape {next(shapes)} of the matrix"
+            )
+        product = second.float() @ first.float()
+        merged[base] = matrix + (scale * product).to(product.dtype)
     return merged

@@ -22,7 +22,7 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from transformers.initialization import no_init_weights
 from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_INDEX_NAME
 
-from adadepth.config.declaration import get_field_specs
+from adadepth.config.declaration import find_excessive_stored_count, get_field_specs
 from adadepth.errors import CheckpointError, UserError, nearest
 from adadepth.models.loading import (
     StrictLoading,
@@ -172,6 +172,8 @@ def _check_config(owner: str, config: Mapping[str, Any]) -> None:
         raise CheckpointError(f"{owner}: model_type={name!r} must be the name of a model type")
     if not isinstance(classes, list) or not all(isinstance(item, str) for item in classes):
         raise CheckpointError(f"{owner}: architectures={classes!r} must be a list of names")
+    if problem := find_excessive_stored_count(config):
+        raise CheckpointError(f"{owner}: {problem}")
     if MODULE not in str(config.get("auto_map")):
         return
     if name not in families():

@@ -22,11 +22,13 @@ import torch
 import transformers
 from safetensors import safe_open
 from transformers import PreTrainedConfig, PreTrainedModel
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError, WeightShapeError
 from adadepth.models.adapter_weights import find_adapters, read_merged_weights
 from adadepth.models.generation_file import check_generation_file
 from adadepth.models.registry import Family, families, join_alternatives, load
+from adadepth.models.shared.published_files import list_weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ logger = logging.getLogger(__name__)
 HUB_ARGUMENTS = ("cache_dir", "force_download", "local_files_only", "proxies", "revision", "subfolder", "token")
 _ADAPTER = "adapter_config.json"
 _TABLE = "LOAD REPORT"
+_WEIGHTS = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
 _setting: ContextVar[tuple[str, str]] = ContextVar("setting", default=("", ""))
 _allows_new: ContextVar[bool] = ContextVar("allows_new", default=False)
@@ -404,7 +407,7 @@ def _refuse_integers(origin: str, model: Any, types: Iterable[tuple[str, str]]) 
 def _read_types(path: Any, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the name and dtype of every weight in the safetensors files of a folder."""
     folder = Path(str(path), options.get("subfolder") or "")
-    for file in sorted(folder.glob("*.safetensors")) if path is not None else ():
+    for file in list_weight_files(folder)[0] if path is not None else ():
         with safe_open(file, framework="pt") as weights:
             for name in weights.keys():  # noqa: SIM118, it is no dictionary
                 yield name, weights.get_slice(name).get_dtype()
@@ -431,8 +434,20 @@ def _list_weights_of_other_head(model: Any, stored: Mapping[str, Any]) -> frozen
 
 
 def _is_adapter(path: Any, options: Mapping[str, Any]) -> bool:
-    """Return whether a folder contains an adapter (PEFT), whose base model transformers then loads."""
-    return path is not None and Path(str(path), options.get("subfolder") or "", _ADAPTER).is_file()
+    """Return whether a folder contains an adapter (PEFT), whose base model transformers then loads.
+
+    Raises:
+        CheckpointError: If the folder also contains full weights.
+    """
+    folder = None if path is None else Path(str(path), options.get("subfolder") or "")
+    if folder is None or not (folder / _ADAPTER).is_file():
+        return False
+    if weights := next((name for name in _WEIGHTS if (folder / name).is_file()), None):
+        raise CheckpointError(
+            f"{describe_place(path)}: has the adapter {_ADAPTER} beside the full weights {weights}; move one of them "
+            "into another folder"
+        )
+    return True
 
 
 @contextmanager

@@ -35,7 +35,7 @@ from adadepth.report.figure import (
     is_followed,
     pad_range,
 )
-from adadepth.report.page_writer import REPORT
+from adadepth.report.run_files import REPORT
 from adadepth.report.run_groups import (
     DEPTH,
     Comparison,

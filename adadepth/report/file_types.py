@@ -67,6 +67,9 @@ class ExecutionsFields(TypedDict):
     training: NotRequired[ExecutionSpeedFields]
 
 
+REPORTING = "reporting"  # status of a run whose results are complete, while its report is written
+
+
 class RunRecordFields(TypedDict, total=False):
     """`run.json`: settings, command, environment and outcome of a run."""
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from adadepth.report import svg
+from adadepth.report.run_files import REPORT
 from adadepth.report.section import Section, fill
 from adadepth.report.style import get_depth_color, get_text_color
 from adadepth.report.table import to_csv, to_latex
@@ -51,9 +52,6 @@ def _encode_text(kind: str, content: str) -> str:
 def sanitise_file_name(name: str) -> str:
     """Replace characters that file names must not have."""
     return re.sub(r"[^\w.-]+", "_", name)
-
-
-REPORT = "report.html"
 
 
 def write_page(

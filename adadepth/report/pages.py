@@ -32,6 +32,7 @@ from adadepth.report.run_files import (
     get_early_stop_reason,
     get_evaluation_step,
     get_run_unit,
+    get_status,
     is_summary_of_seeds,
     max_updates,
     read_run,
@@ -123,7 +124,7 @@ def _format_subtitle(files: RunFiles) -> str:
         n = files.of(SEEDS)["n"]
         return f"{n} run{'s' * (n != 1)} that differ in the seed"
     if alone := _find_standalone(files, collect_sections()):
-        return f"{alone.subtitle} · run {files.run.get('status', 'unknown')}"
+        return f"{alone.subtitle} · run {get_status(files) or 'unknown'}"
     parts = [f"{get_unit_wording(get_run_unit(files)).kind} report"]
     if "evaluated" in files.run:
         parts.append("evaluation of a trained model")
@@ -134,7 +135,7 @@ def _format_subtitle(files: RunFiles) -> str:
 
 def _describe_ending(files: RunFiles) -> str:
     reason = get_early_stop_reason(files)
-    return f"run ended early: {reason}" if reason else f"run {files.run['status']}"
+    return f"run ended early: {reason}" if reason else f"run {get_status(files)}"
 
 
 def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Path]:

@@ -17,7 +17,7 @@ import yaml
 
 from adadepth.errors import CheckpointError
 from adadepth.metrics.metric_names import get_unit_wording
-from adadepth.report.file_types import FILE_TYPES
+from adadepth.report.file_types import FILE_TYPES, REPORTING
 from adadepth.runtime.files import write_atomic
 from adadepth.runtime.json_files import find_type_problem, parse_json, read_regular_file
 from adadepth.runtime.plain_yaml import parse_yaml
@@ -29,6 +29,7 @@ MATCHED_BASELINE = "matched_baseline.json"
 ARCHITECTURES, GRIDS = "architectures.json", "grids.json"
 TEXTS_FILE = "texts.json"
 RUN, CONFIG, METRICS = "run.json", "config.yaml", "metrics.jsonl"
+REPORT = "report.html"
 SPLITS = ("train", "eval")
 
 
@@ -199,6 +200,12 @@ def get_run_unit(files: RunFiles) -> str:
 def halts(files: RunFiles) -> bool:
     """Return whether the model decides a depth for each token or sequence of the run."""
     return get_unit_wording(get_run_unit(files)).halts
+
+
+def get_status(files: RunFiles) -> str:
+    """Return the status of a run for its report; a run whose report is written is finished."""
+    status = str(files.run.get("status") or "")
+    return "finished" if status == REPORTING else status
 
 
 def get_early_stop_reason(files: RunFiles) -> str:

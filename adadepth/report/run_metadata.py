@@ -21,6 +21,7 @@ from adadepth.report.run_files import (
     get_early_stop_reason,
     get_evaluation_step,
     get_run_unit,
+    get_status,
     is_summary_of_seeds,
 )
 from adadepth.report.section import Section, SectionEntry, absent, fill
@@ -81,9 +82,7 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
         "Step": "" if (step := get_evaluation_step(files)) is None else number(step),
         "Seed": _format_seeds(files),
         "Hardware": _format_value(run.get("hardware")),
-        "Status": ", ended early: ".join(
-            filter(None, (_format_value(run.get("status")), get_early_stop_reason(files)))
-        ),
+        "Status": ", ended early: ".join(filter(None, (get_status(files), get_early_stop_reason(files)))),
         "Started": _format_value(run.get("started")),
         "Wall time": format_duration(run["wall_time_s"]) if is_number(run.get("wall_time_s")) else "",
         "Command": _format_value(run.get("command")),

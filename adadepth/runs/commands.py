@@ -12,6 +12,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.env_redaction import with_references
 from adadepth.config.overrides import format_override
 
 # Overrides of a training that its evaluation repeats. The data, the tokenizer and the model's settings are in the run;
@@ -45,14 +46,14 @@ def program() -> list[str]:
 
 
 def format_command() -> str:
-    """Format the command that repeats this run.
+    """Format the command that repeats this run, with references in place of environment values.
 
     For a job of a sweep, it repeats only that job.
     """
     if not HydraConfig.initialized() or HydraConfig.get().mode is not RunMode.MULTIRUN:
-        return shlex.join([*program(), *sys.argv[1:]])
-    overrides = (override for override in _read_overrides() if _get_key(override) != "sweep")
-    return shlex.join([*_start_command(HydraConfig.get().job.config_name or ""), *overrides])
+        return shlex.join([*program(), *map(with_references, sys.argv[1:])])
+    overrides = [override for override in _read_overrides() if _get_key(override) != "sweep"]
+    return shlex.join([*_start_command(HydraConfig.get().job.config_name or ""), *map(with_references, overrides)])
 
 
 def build_checkpoint_command(config: ExperimentConfig, run: str, mode: Mode, *overrides: str) -> list[str]:
@@ -115,6 +116,11 @@ def format_resume_command(run: Path) -> str:
         run: Run directory.
     """
     return shlex.join([*program(), format_override("resume", run)])
+
+
+def format_report_command(run: Path) -> str:
+    """Format the command that writes the report of a run from its files, and records the run as finished."""
+    return shlex.join([*program(), "mode=report", format_override("run", run)])
 
 
 def _read_overrides(hydra: Any = None) -> list[str]:

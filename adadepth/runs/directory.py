@@ -11,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from adadepth.config.fingerprint import hash_result_settings, select_result_sett
 from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import CheckpointError, nearest
 from adadepth.models.registry import family
-from adadepth.report.file_types import RunRecordFields
+from adadepth.report.file_types import REPORTING, RunRecordFields
 from adadepth.runs.commands import format_command, get_choices
 from adadepth.runs.lock import lock_directory
 from adadepth.runtime.demos import is_demo, resolve_demo
@@ -52,6 +52,7 @@ from adadepth.runtime.json_files import parse_json, read_regular_file
 from adadepth.runtime.launchers import launches, list_restartable_launches
 
 RECORD, CONFIG_FILE = "run.json", "config.yaml"
+FINISHED = "finished"
 MODEL = "model"  # folder of a run's best weights
 CHECKPOINTS, _EVALUATIONS = "checkpoints", "evaluations"  # folders of a run
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
@@ -67,6 +68,9 @@ _CHANGEABLE = frozenset({*CONTINUE, *(f"trainer.{key}" for key in _INTERVALS)})
 _BATCH, _MICRO = "trainer.per_device_train_batch_size", "trainer.gradient_accumulation_steps"
 _SHARDING = frozenset({"trainer.fsdp", "trainer.fsdp_config"})
 
+# Fields of a record that this program reads again, and that never contain the value of a setting.
+_UNREDACTED = frozenset({"status", "mode", "dataset_schema", "command"})
+
 
 @dataclass
 class Run:
@@ -78,18 +82,35 @@ class Run:
 
     def update(self, **fields: Any) -> None:
         """Set fields of the run's record, and write ``run.json``."""
-        self.record |= redact_record(fields)
+        self.record |= {name: value if name in _UNREDACTED else redact_record(value) for name, value in fields.items()}
         if self.is_main:
             write_jsonable(self.directory / RECORD, self.record)
 
 
 @contextmanager
-def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) -> Iterator[Run]:
-    """Lock a run directory and record the status of the run: running, then finished, failed or interrupted.
+def open_run(
+    config: ExperimentConfig,
+    directory: Path,
+    is_main: bool = True,
+    report: Callable[[], None] | None = None,
+    *,
+    reports_errors: bool = False,
+) -> Iterator[Run]:
+    """Lock a run directory and record the status of the run: running, then reporting and finished.
+
+    A run that ends with an error is failed or interrupted, but one that ends while its report is written stays
+    reporting. The status is finished only when all files of the run are written.
 
     Fields that an earlier start recorded stay until they are recorded again. Half-written files of a killed process are
     removed. A status that ``run.update(status=...)`` has set is kept. If a new run cannot be recorded, its directory is
     removed.
+
+    Args:
+        config: Experiment.
+        directory: Run directory.
+        is_main: Whether this process writes the record and the report.
+        report: Function that writes the report from the files of the run.
+        reports_errors: Whether the report is also written after an error.
 
     Raises:
         CheckpointError: If another process uses the directory, or if the directory contains a link.
@@ -110,17 +131,26 @@ def open_run(config: ExperimentConfig, directory: Path, is_main: bool = True) ->
             status = status if run.record["status"] == "running" else run.record["status"]
             run.update(status=status, wall_time_s=round(seconds, 3), **fields)
 
+        is_complete = False
         try:
             with convert_full_disk_errors(directory):
                 yield run
+                is_complete = True
+                close(REPORTING)
+                if report is not None:
+                    report()
         except BaseException as error:
             attach_run(error, directory)
             is_interrupted = isinstance(error, KeyboardInterrupt | SystemExit | GeneratorExit)
             with suppress(OSError, CheckpointError):  # a full disk must not hide the first error
                 line = redact_env_values(f"{type(error).__name__}: {error}")
                 close("interrupted" if is_interrupted else "failed", error=line)
+            if report is not None and reports_errors and not is_complete:
+                with suppress(OSError):
+                    report()
             raise
-        close("finished")
+        if run.record["status"] == REPORTING:
+            run.update(status=FINISHED)
 
 
 _OWNER: ContextVar[Path | None] = ContextVar("owner", default=None)
@@ -392,8 +422,7 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     """Return a line for every changed setting that a resumed run must not change any more."""
     stored: Any = OmegaConf.to_container(read_settings(directory))
     earlier, now = (
-        flat(select_result_settings(stored)),
-        flat(select_result_settings(with_references(dataclasses.asdict(config)))),
+        flat(select_result_settings(with_references(settings))) for settings in (stored, dataclasses.asdict(config))
     )
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier

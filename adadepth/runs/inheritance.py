@@ -18,10 +18,14 @@ from adadepth.config.modes import experiment_schema, modes
 from adadepth.config.overrides import format_override
 from adadepth.errors import CheckpointError
 from adadepth.models.registry import families
+from adadepth.report.file_types import REPORTING
+from adadepth.report.run_files import REPORT
+from adadepth.runs.commands import format_report_command
 from adadepth.runs.directory import (
     CHECKPOINTS,
     CONFIG_FILE,
     CONTINUE,
+    FINISHED,
     MODEL,
     flat,
     has_several_seeds,
@@ -250,18 +254,20 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
         merged: The same settings with the overrides of the command line.
     """
     record = read_record(run)
-    if record.get("status") != "finished" or record.get("stopped_because") is not None:
+    if record.get("status") not in (FINISHED, REPORTING) or record.get("stopped_because") is not None:
         return
+    has_report = record["status"] == FINISHED and (run / REPORT).is_file()
+    missing = "" if has_report else f"its report is missing, and {format_report_command(run)} writes it; "
     if has_several_seeds(run):
-        if earlier.seeds == merged.seeds:
-            more = f"resume={run} seeds={earlier.seeds + 1}"
-            raise CheckpointError(f"resume={run}: its {earlier.seeds} seeds are finished; to train one more: {more}")
+        if earlier.seeds == merged.seeds and record["status"] == FINISHED:
+            more = f"{missing}to train one more: resume={run} seeds={earlier.seeds + 1}"
+            raise CheckpointError(f"resume={run}: its {earlier.seeds} seeds are finished; {more}")
         return
     if all(OmegaConf.select(earlier, key) == OmegaConf.select(merged, key) for key in CONTINUE):
         pretrained = shlex.quote(format_override("model.pretrained", run / MODEL))
         command = str(record.get("command") or "")
         prefix = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
-            f"resume={run}: this run is finished and cannot be resumed; to train another run from its weights: "
-            f"{prefix}{pretrained}"
+            f"resume={run}: this run is finished and cannot be resumed; {missing}to train another run from its "
+            f"weights: {prefix}{pretrained}"
         )

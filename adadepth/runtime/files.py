@@ -91,7 +91,7 @@ def format_free_space(folder: Path) -> str:
 # numbers of one machine say nothing about another.
 _HOST = re.sub(r"\W", "_", socket.gethostname())
 _TEMPORARY = re.compile(r"\..+\.(?:(?P<host>\w+)-)?(?P<process>\d+)\.tmp")
-_WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints")  # folders in a run directory
+_WRITTEN_INTO = ("figures", "tables", "predictions", "checkpoints", "model")  # folders in a run directory
 
 
 def write_atomic(path: Path, text: str) -> None:

@@ -160,15 +160,17 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
         )
     earlier = read_record(search.directory)
     wait_for_processes(args)
-    with open_run(config, search.directory, is_main_process()) as run:
+
+    def report() -> None:
+        page = write_run_report(search.directory)
+        show_last_screen(search.directory, page, list_next_commands(config, search.directory))
+
+    with open_run(config, search.directory, is_main_process(), report) as run:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
         metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
         if is_main_process():  # the verdict includes the compared networks
             run.update(verdict=to_json(judge(search.directory)))
-    if is_main_process():
-        report = write_run_report(search.directory)
-        show_last_screen(search.directory, report, list_next_commands(config, search.directory))
     return metrics, search.directory
 
 

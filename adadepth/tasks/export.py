@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +13,28 @@ from adadepth.config.modes import get_mode_settings
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import load_model
 from adadepth.models.folder import read_config
-from adadepth.models.shared.published_files import find_folder
+from adadepth.models.shared.published_files import (
+    TOKENIZER_FILES,
+    VOCABULARY_FILES,
+    find_folder,
+    find_publishable_file,
+)
 from adadepth.prediction.models import resolve_model_class
-from adadepth.runs.model_card import write_layout_card
+from adadepth.runs.model_card import CARD, write_layout_card
 from adadepth.runtime.console import say
 from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks.stored_models import check_weights, list_overridden_model_settings, resolve_model_path
-
-_TOKENIZER = (
-    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "chat_template*", "vocab*", "merges.txt", "*.model",
-)  # fmt: skip
 
 
 def export(config: ExperimentConfig) -> None:
     """Write the checkpoint in the configured layout to a new folder, with its tokenizer and a model card.
 
+    If it fails, the folder is as it was before.
+
     Raises:
         ConfigError: If the layout cannot express the model, or the folder is not new.
+        CheckpointError: If a file of the tokenizer or the model card is a link out of the checkpoint, or cannot be
+            read, or the folder cannot be written.
     """
     settings = get_mode_settings(config, "export")
     folder = Path(settings.folder)
@@ -40,9 +47,15 @@ def export(config: ExperimentConfig) -> None:
     check_weights(model, path)
     source = find_folder(path, {})
     try:
-        with convert_full_disk_errors(folder):
+        names = (*TOKENIZER_FILES, *VOCABULARY_FILES)
+        files = [file for name in names if (file := find_publishable_file(source, name)) is not None]
+        find_publishable_file(source, CARD)
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint={path}: {error}") from error
+    try:
+        with _emptied_after_error(folder), convert_full_disk_errors(folder):
             model.save_pretrained(folder, layout=settings.layout)
-            for file in (file for pattern in _TOKENIZER for file in source.glob(pattern)):
+            for file in files:
                 shutil.copyfile(file, folder / file.name)
             write_layout_card(folder, source, model, settings.layout)
     except ConfigError as error:
@@ -50,3 +63,17 @@ def export(config: ExperimentConfig) -> None:
     except OSError as error:
         raise CheckpointError(f"export.folder={folder}: cannot be written ({error.strerror})") from error
     say(f"{type(model).__name__} in the layout {settings.layout}: {folder}")
+
+
+@contextmanager
+def _emptied_after_error(folder: Path) -> Iterator[None]:
+    """Remove what was written into an empty or new folder in the `with` block, if the block fails."""
+    is_new = not folder.exists()
+    try:
+        yield
+    except BaseException:
+        for entry in folder.iterdir() if folder.is_dir() else ():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+        if is_new and folder.is_dir():
+            folder.rmdir()
+        raise

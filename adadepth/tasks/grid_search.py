@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.config.env_redaction import redact_record
 from adadepth.config.experiment import EvalStrategy, SaveStrategy
 from adadepth.config.fingerprint import hash_result_settings
 from adadepth.errors import CheckpointError, ConfigError
@@ -184,7 +185,7 @@ def find_newest_evaluation(folder: Path, checkpoint: Path) -> Path | None:
     done = [
         run
         for run, record in records.items()
-        if (record.get("status"), record.get("evaluated")) == ("finished", str(checkpoint))
+        if (record.get("status"), record.get("evaluated")) == ("finished", redact_record(str(checkpoint)))
     ]
     return done[-1] if done else None
 

@@ -17,8 +17,8 @@ from adadepth.runs.directory import CHECKPOINTS, RECORD, open_run, own_runs, rea
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.tasks.grid_search import read_sound_record
-from adadepth.tasks.report import draw_run_figures, write_run_report
-from adadepth.tasks.stored_models import is_finished
+from adadepth.tasks.report import draw_run_figures, finish_report, write_run_report
+from adadepth.tasks.stored_models import is_finished, record_abandoned_run
 from adadepth.training.arguments import training_arguments
 
 Train = Callable[[ExperimentConfig], tuple[dict[str, float], Path]]  # returns final metrics and run directory
@@ -38,7 +38,12 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     is_main = is_main_process()
     runs: list[tuple[int, dict[str, float]]] = []
     directories: dict[str, str] = {}
-    with open_run(config, directory, is_main) as run, own_runs(directory):
+
+    def report() -> None:
+        say(f"{format_seeds(summary)}\nreport: {write_run_report(directory)}")
+        draw_run_figures(directory)
+
+    with open_run(config, directory, is_main, report) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):
             part = None if config.resume is None else decide(args, partial(_find_part, directory, seed))
             if part is not None and is_finished(part):
@@ -55,20 +60,24 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
                 write_json(directory / SEEDS, summary)
         metrics = {name: scores["mean"] for name, scores in summary["metrics"].items() if scores["n"] == len(runs)}
         run.update(final_metrics=metrics)
-    if is_main:
-        say(f"{format_seeds(summary)}\nreport: {write_run_report(directory)}")
-        draw_run_figures(directory)
     return metrics
 
 
 def _find_part(summary: Path, seed: int) -> Path | None:
-    """Return the finished run of a summary with a seed, else its newest run with a complete checkpoint, or None."""
+    """Return the finished run of a summary with a seed, else its newest run with a complete checkpoint, or None.
+
+    A run without its report gets it. Killed runs without a checkpoint are recorded as interrupted.
+    """
 
     def is_part(record: Mapping[str, Any]) -> bool:
         return (record.get("owner"), record.get("seed")) == (summary.name, seed)
 
     runs = [path.parent for path in sorted(summary.parent.glob(f"*/{RECORD}"))]
     parts = [run for run in runs if is_part(read_sound_record(run))]
+    for run in parts:
+        finish_report(run)
     finished = [run for run in parts if is_finished(run)]
     resumable = [run for run in parts if list_complete_checkpoints(run / CHECKPOINTS)]
+    for run in set(parts).difference(finished, resumable):
+        record_abandoned_run(run)
     return next(reversed(finished or resumable), None)

@@ -64,7 +64,8 @@ def predict(config: ExperimentConfig) -> None:
     if texts is not None:  # before there is a run directory, in case a text cannot be read
         content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
     directory = run_directory(config)
-    with open_run(config, directory) as run:
+    report = None if texts is None else lambda: say(f"report: {write_run_report(directory)}")
+    with open_run(config, directory, report=report) as run:
         if source is not None:
             output = output or directory / f"predictions{get_output_ending(source)}"
             mean, work = _predict_table(pipeline, source, columns, output)
@@ -74,8 +75,6 @@ def predict(config: ExperimentConfig) -> None:
             write_json(directory / TEXTS_FILE, content)
             print_texts(content)
         run.update(evaluated=path, final_metrics={"halting/all/mean": mean, "cost/share": work})
-    if source is None:
-        say(f"report: {write_run_report(directory)}")
 
 
 def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: Path) -> tuple[float, float]:

@@ -20,15 +20,17 @@ from adadepth.report import pages
 from adadepth.report.baseline_comparison import Verdict
 from adadepth.report.comparison_tables import format_best_line
 from adadepth.report.console_summary import ReferenceDepth, format_screen
+from adadepth.report.file_types import REPORTING
 from adadepth.report.guard import build_or_leave_out
 from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
 from adadepth.report.section import SectionEntry, SectionOf
 from adadepth.report.verdict import verdict
-from adadepth.runs.directory import read_record, resolve_run
+from adadepth.runs.directory import FINISHED, RECORD, read_record, resolve_run, write_jsonable
+from adadepth.runs.lock import lock_directory
 from adadepth.runtime.console import say
-from adadepth.runtime.files import refuse_links
+from adadepth.runtime.files import convert_full_disk_errors, refuse_links
 
 
 def judge(directory: Path) -> Verdict:
@@ -152,6 +154,24 @@ def _hash_directories(runs: Sequence[RunFiles]) -> str:
     return hashlib.sha256(names.encode()).hexdigest()[:8]
 
 
+def finish_report(directory: Path) -> None:
+    """Write the report and the figures of a run that ended while it wrote them, and record the run as finished.
+
+    Other runs are left as they are.
+
+    Raises:
+        CheckpointError: If the run is still writing its report, or its directory contains a link.
+    """
+    if read_record(directory).get("status") != REPORTING:
+        return
+    refuse_links(directory)
+    with convert_full_disk_errors(directory), lock_directory(directory):
+        write_jsonable(directory / RECORD, read_record(directory) | {"error": None})  # from the first report
+        say(f"report: {write_run_report(directory)}")
+        draw_run_figures(directory)
+        write_jsonable(directory / RECORD, read_record(directory) | {"status": FINISHED})
+
+
 def rewrite(config: ExperimentConfig) -> None:
     """Write the report of an earlier run once more, or compare several runs, for `mode=report`.
 
@@ -163,7 +183,9 @@ def rewrite(config: ExperimentConfig) -> None:
         return
     assert config.run is not None, "validated"
     directory = resolve_run(config.run, config)
-    read_record(directory)  # refuses a folder that holds no run
+    if read_record(directory).get("status") == REPORTING:
+        finish_report(directory)
+        return
     refuse_links(directory)
     say(f"report: {write_run_report(directory)}")
     draw_run_figures(directory)  # takes longest, so the page comes first

@@ -15,9 +15,8 @@ from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.example_sentences import build_sentence_table
-from adadepth.report.page_writer import REPORT
-from adadepth.report.run_files import read_run
-from adadepth.runs.directory import MODEL, RECORD, Run
+from adadepth.report.run_files import REPORT, read_run
+from adadepth.runs.directory import MODEL, Run
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runtime.console import say
@@ -134,9 +133,7 @@ def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
 
 
 def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
-    """Write the report of a run and print its summary, unless the run has no record."""
-    if not (directory / RECORD).is_file():
-        return
+    """Write the report of a run and print its summary."""
     report = write_run_report(directory)
     is_training = config.mode is Mode.train
     if is_training and (config.rival_of is not None or config.task is Task.architecture_search):

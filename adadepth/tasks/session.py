@@ -174,10 +174,8 @@ class Session:
             convert_full_disk_errors(directory),
             ExitStack() as last,
         ):  # trackers close last, since some store the report
-            with (
-                self._run_finally(partial(results.report_run, config, directory, self.model)),
-                open_run(config, directory, is_main_process()) as self.run,
-            ):
+            report = partial(results.report_run, config, directory, self.model)
+            with open_run(config, directory, is_main_process(), report, reports_errors=True) as self.run:
                 self.run.update(
                     data=self.data.summary,
                     baselines=self.baselines,

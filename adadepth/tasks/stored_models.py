@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,23 @@ from adadepth.models.folder import read_config
 from adadepth.models.registry import families
 from adadepth.runs.checkpoints import MANIFEST, checkpoints, find_checkpoint_error, read_trainer_state
 from adadepth.runs.commands import list_overridden_keys
-from adadepth.runs.directory import CHECKPOINTS, find_run_of_launch, model_path, read_record, run_of_checkpoint
-from adadepth.runs.lock import release_remote_lock
+from adadepth.runs.directory import (
+    CHECKPOINTS,
+    FINISHED,
+    RECORD,
+    find_run_of_launch,
+    model_path,
+    read_record,
+    run_of_checkpoint,
+    write_jsonable,
+)
+from adadepth.runs.lock import lock_directory, release_remote_lock
 from adadepth.runs.model_card import CARD
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide
 from adadepth.runtime.files import Record, find_damaged_file
 from adadepth.runtime.threads import limit_threads
+from adadepth.tasks.report import finish_report
 from adadepth.training.loss_tracking import find_nonfinite_parameter
 from adadepth.training.resume_state import read_world_size
 from adadepth.training.sharded_checkpoints import is_sharded
@@ -62,25 +73,38 @@ def _find_unfinished_run(config: ExperimentConfig) -> Path | None:
         return None
     if not any(find_checkpoint_error(checkpoint) is None for checkpoint in reversed(checkpoints(run / CHECKPOINTS))):
         say(f"restarted by the launcher; {run} has no checkpoint yet, so training starts from the beginning")
+        release_remote_lock(run)
+        record_abandoned_run(run)
         return None
     say(f"restarted by the launcher; resuming {run}")
     release_remote_lock(run)
     return run
 
 
+def record_abandoned_run(run: Path) -> None:
+    """Record a killed run that cannot be resumed as interrupted, unless a live process uses it."""
+    record = read_record(run)
+    if record.get("status") == "running":
+        with suppress(CheckpointError), lock_directory(run):
+            error = "killed before its first checkpoint"
+            write_jsonable(run / RECORD, record | {"status": "interrupted", "error": error})
+
+
 def find_earlier_run(config: ExperimentConfig, args: TrainingArguments) -> Path | None:
     """Return the run that finished before the launcher restarted this command, or None."""
 
     def find_run() -> Path | None:
-        run = find_run_of_launch(config)
-        return run if run is not None and is_finished(run) else None
+        if (run := find_run_of_launch(config)) is None:
+            return None
+        finish_report(run)
+        return run if is_finished(run) else None
 
     return decide(args, find_run)
 
 
 def is_finished(run: Path) -> bool:
     """Return whether a run is finished."""
-    return read_record(run).get("status") == "finished"
+    return read_record(run).get("status") == FINISHED
 
 
 def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:

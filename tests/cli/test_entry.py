@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shlex
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 import adadepth.tasks
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.errors import DataError
+from adadepth.run import main
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, format_command
 from hydra_plugins import adadepth_sweepers
 from tests.cli.support import Command, Jobs
@@ -55,6 +57,23 @@ def test_a_mistake_by_path_from_another_directory(tmp_path: Path) -> None:
     assert result.stderr.startswith("error: model=albert_act_mimi: unknown option (did you mean 'albert_act_mini'?)")
     assert result.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_python_without_docstrings_is_refused_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-OO", str(SCRIPT), *TINY]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == "error: python -OO: removes docstrings, which transformers needs; leave out -OO\n"
+
+
+def test_characters_that_a_stream_cannot_show_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr("sys.stdout", stream)
+    monkeypatch.setattr("sys.argv", ["adadepth", "--help"])
+    monkeypatch.setattr("adadepth.run.get_help_text", lambda words: "sch\xf6n\n")
+    main()
+    stream.flush()
+    assert stream.buffer.getvalue() == b"sch\\xf6n\n"  # type: ignore[attr-defined]
 
 
 def test_cfg_shows_the_composed_settings(command: Command, jobs: Jobs) -> None:

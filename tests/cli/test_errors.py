@@ -88,6 +88,16 @@ def test_a_broken_package_gets_one_line(group: str, arguments: list[str], refuse
     assert "'mine' of package half-done (not_there:MINE): cannot be imported (ModuleNotFoundError" in said
 
 
+@pytest.mark.parametrize("arguments", [["--help"], TINY], ids=["help", "run"])
+@pytest.mark.parametrize("value", ["evil plug:::", "a b", "1:2:3"])
+def test_an_entry_point_that_names_no_object_gets_one_line(
+    value: str, arguments: list[str], refused: Refusal, tmp_path: Path
+) -> None:
+    with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": value}}):
+        said = refused(*arguments)
+    assert f"entry point 'mine' of package half-done ({value}): must be MODULE:NAME" in said
+
+
 def test_a_package_that_ends_the_process_is_told_in_one_line(command: Command, tmp_path: Path) -> None:
     (tmp_path / "leaving.py").write_text("import sys\nsys.exit(7)\n")
     with package_on_path(tmp_path, "half-done", {"adadepth.families": {"mine": "leaving:MINE"}}):

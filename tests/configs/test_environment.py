@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 from adadepth.cli.validation import build_config
 from adadepth.config.env_redaction import record_env_references, redact_env_values, with_references
 from adadepth.errors import DataError
+from adadepth.report.pages import write_report
 from adadepth.runs.directory import get_plain_settings, open_run, read_record
 from tests.configs.support import composed, configured
 
@@ -52,6 +54,34 @@ def test_an_error_says_where_a_value_came_from(tmp_path: Path, monkeypatch: pyte
         raise DataError(f"https://hub/{SECRET}/x: 11 of 1 failed, {SECRET}-2 too")
     told = "DataError: https://hub/${oc.env:TOKEN}/x: 11 of 1 failed, ${oc.env:LONGER} too"
     assert read_record(tmp_path)["error"] == told
+
+
+def test_a_path_that_contains_a_value_is_written_with_its_reference(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the folder of a run whose name comes from the environment."""
+    monkeypatch.setenv("TOKEN", SECRET)
+    monkeypatch.setattr("sys.argv", ["run.py", "name=x-${oc.env:TOKEN}", f"checkpoint=out/x-{SECRET}/run"])
+    node = composed("act_tiny")
+    node.name = "x-${oc.env:TOKEN}"
+    config = dataclasses.replace(build_config(node), rival_of=f"out/x-{SECRET}/run")
+    with open_run(config, tmp_path) as run:
+        run.update(evaluated=f"out/{config.name}/run/model")
+    record = read_record(tmp_path)
+    assert record["evaluated"] == "out/x-${oc.env:TOKEN}/run/model"
+    assert record["command"].endswith(" 'checkpoint=out/x-${oc.env:TOKEN}/run'")
+    assert "Evaluated" in (page := write_report(tmp_path).read_text())
+    assert SECRET not in page + (tmp_path / "run.json").read_text() + (tmp_path / "config.yaml").read_text()
+    assert get_plain_settings(config)["rival_of"] == "out/x-${oc.env:TOKEN}/run"
+
+
+def test_the_words_of_the_program_stay_whatever_a_value_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STAGE", "train")
+    node = composed("act_tiny")
+    node.logger.group = "${oc.env:STAGE}"
+    with open_run(build_config(node), tmp_path):
+        pass
+    assert (read_record(tmp_path)["mode"], read_record(tmp_path)["status"]) == ("train", "finished")
 
 
 def test_the_next_configuration_has_nothing_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

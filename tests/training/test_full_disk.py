@@ -20,7 +20,6 @@ from adadepth.errors import CheckpointError
 from adadepth.runs.checkpoints import checkpoints, list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, read_record
 from adadepth.runtime.files import DiskFullError
-from adadepth.tasks.report import write_run_report
 from adadepth.training import tracking
 from tests.configs.support import configured
 
@@ -126,8 +125,9 @@ def test_a_report_without_room_is_written_later(tmp_path: Path, monkeypatch: pyt
         with pytest.raises(DiskFullError, match=r"^\S+: no space left on device for report\.html \("):
             train(tmp_path)
     (run,) = (tmp_path / "act_tiny").iterdir()
-    assert read_record(run)["status"] == "finished"
-    assert write_run_report(run).is_file()
+    assert read_record(run)["status"] == "reporting"
+    tasks.run(configured("act_tiny", "mode=report", f"run={run}"))
+    assert (read_record(run)["status"], (run / "report.html").is_file()) == ("finished", True)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from adadepth.budget.target import NO_BUDGET, get_full_depth
 from adadepth.cli.checks.modes import format_mode
 from adadepth.config import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
-from adadepth.config.declaration import get_field_specs
+from adadepth.config.declaration import find_excessive_counts, get_field_specs
 from adadepth.models.registry import budget_mode, families, family, join_alternatives, list_families_reading, load
 
 # Groups that only some families read; `check_budget` checks the budget.
@@ -26,25 +26,16 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
         yield from load(check)(config)
 
 
-_BLOCKS = ("num_hidden_layers", "core", "prelude", "coda", "layers_num", "num_layers", "attention_layers_num",
-           "halting_head_layers")  # fmt: skip
-_REPEATS = ("num_loops", "num_steps", "cycles", "reasoning_updates")
-_REPEATED = ("core", "num_layers")
-_MAX_BLOCKS, _MAX_UPDATES, _MAX_SIZE = 4096, 2**15, 2**31 - 1
+_MAX_SIZE = 2**31 - 1
 
 
 def check_largest_sizes(config: ExperimentConfig) -> Iterator[str]:
     """Raise an error for model sizes so large that building the model would never end."""
     model = config.model
     for name in get_field_specs(type(model)):
-        value, most = getattr(model, name), _MAX_BLOCKS if name in _BLOCKS else _MAX_SIZE
-        if isinstance(value, int) and value > most:
-            yield f"model.{name}={value}: must be at most {most}"
-    counts = {name: value for name in (*_REPEATED, *_REPEATS) if isinstance(value := getattr(model, name, None), int)}
-    if math.prod(counts.values()) > _MAX_UPDATES:
-        largest = max(counts, key=lambda name: counts[name])
-        product = " x ".join(f"model.{name}" for name in counts)
-        yield f"model.{largest}={counts[largest]}: {product} must be at most {_MAX_UPDATES}"
+        if isinstance(value := getattr(model, name), int) and value > _MAX_SIZE:
+            yield f"model.{name}={value}: must be at most {_MAX_SIZE}"
+    yield from find_excessive_counts(model, "model.")
 
 
 def check_halting_stage(config: ExperimentConfig) -> Iterator[str]:

@@ -28,7 +28,7 @@ from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
 from adadepth.runtime.console import progress, say
 from adadepth.runtime.distributed import decide, run_main_process_first
-from adadepth.runtime.hub_access import silence_transformers
+from adadepth.runtime.hub_access import log_remote_code, silence_transformers
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.exit_study import parse_exit_rules
 from adadepth.tasks.identity import check_evaluated_data
@@ -168,6 +168,7 @@ def _open_task_manager(dataset: HarnessConfig) -> Any:
     if dataset.include_path is None:
         return TaskManager()
     folder = str(Path(dataset.include_path).expanduser())
+    log_remote_code(folder)
     alone = TaskManager(include_path=folder, include_defaults=False)
     return alone if {*dataset.tasks} <= {*alone.all_subtasks} else TaskManager(include_path=folder)
 

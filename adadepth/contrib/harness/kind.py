@@ -60,6 +60,11 @@ def check_harness(dataset: HarnessConfig, config: ExperimentConfig) -> Iterator[
         yield f"dataset.tasks={dataset.tasks}: {repeated[0]} is named twice"
     if dataset.include_path is not None and not os.path.isdir(os.path.expanduser(dataset.include_path)):
         yield f"dataset.include_path={dataset.include_path}: no such folder"
+    elif dataset.include_path is not None and not config.runtime.trust_remote_code:  # also of templates, unsandboxed
+        yield (
+            f"dataset.include_path={dataset.include_path}: the harness runs code of its tasks; to allow it, set "
+            "runtime.trust_remote_code=true"
+        )
     if dataset.sequence_length != DatasetConfig.sequence_length:
         unused = f"dataset.sequence_length={dataset.sequence_length}: not used with dataset={dataset.name}"
         yield f"{unused}; set dataset.max_length"

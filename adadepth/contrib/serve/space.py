@@ -8,12 +8,16 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
 from adadepth.errors import CheckpointError, ConfigError, UserError
+from adadepth.models.shared.published_files import find_publishable_file
 from adadepth.report.section import load_templates
 from adadepth.runs.directory import CONFIG_FILE, MODEL, RECORD, read_record, read_settings
+from adadepth.runs.model_card import CARD
 from adadepth.runtime.files import write_atomic
 
 _RUN_FOLDER = "run"  # folder of the run inside the space
@@ -40,9 +44,15 @@ def write_space(run: Path, folder: Path) -> Path:
         raise ConfigError(f"FOLDER={folder}: must be a new or empty folder")
     settings, record = read_settings(run), read_record(run)
     run_folder = folder / _RUN_FOLDER
-    run_folder.mkdir(parents=True)
-    shutil.copytree(run / MODEL, run_folder / MODEL)
-    shutil.copyfile(run / CONFIG_FILE, run_folder / CONFIG_FILE)
+    try:
+        model = [find_publishable_file(run / MODEL, name) for name in _list_model_files(run / MODEL, record)]
+        settings_file = find_publishable_file(run, CONFIG_FILE)
+    except CheckpointError as error:
+        raise CheckpointError(f"RUN={run}: {error}") from error
+    for file in filter(None, [*model, settings_file]):
+        target = run_folder / file.relative_to(run)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(file, target)
     record_fields = {name: record[name] for name in _RECORD_FIELDS if name in record}
     write_atomic(run_folder / RECORD, json.dumps(record_fields, indent=2) + "\n")
     variables = {
@@ -55,6 +65,12 @@ def write_space(run: Path, folder: Path) -> Path:
     for name, template in _FILES.items():
         write_atomic(folder / name, templates.get_template(template).render(**variables) + "\n")
     return folder
+
+
+def _list_model_files(model: Path, record: Mapping[str, Any]) -> list[str]:
+    """Return the names of a run's model files: those that its record lists, and its card."""
+    saved = record.get("saved", {}).get(MODEL) or [path.name for path in model.iterdir() if not path.is_dir()]
+    return [*saved, *({CARD} - set(saved))]
 
 
 def _get_version(package: str, default: str) -> str:

@@ -12,6 +12,7 @@ import functools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import signature
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -29,6 +30,7 @@ from adadepth.data.text.sources import digest_sources, open_sources
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.runtime.hub_access import get_first_line
+from adadepth.runtime.limits import limit_memory, limit_seconds
 
 if TYPE_CHECKING:
     from adadepth.config import TokenizerConfig
@@ -38,6 +40,8 @@ logger = logging.getLogger(__name__)
 
 Messages = list[dict[str, Any]]
 ROLES = ("system", "user", "assistant")
+# Time and memory of a chat template for a conversation, and characters that it writes beside the messages.
+_MAX_SECONDS, _MAX_BYTES, _MAX_CHARACTERS = 10.0, 2**30, 2**20
 _MARK = "\ue000"  # a private character, which templates do not strip, in place of an answer
 _WITH_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")  # blocks around answers
 # Words of keys by which training programs choose what is learned, and keys that change what is read.
@@ -222,6 +226,14 @@ def _encode_all(
         "words": sum(len(answer.split()) for answer in answers),
         "characters": sum(map(len, answers)),
     }
+    if not counts["words"]:
+        contents = (
+            message["content"] for row in conversations for message in row.messages if message["role"] == ROLES[2]
+        )
+        problem = f"the chat template of tokenizer.path={path} writes no word of an answer within {length} tokens"
+        raise DataError(
+            f"dataset.path: {use} data: {problem if any(map(str.strip, contents)) else 'all answers are empty'}"
+        )
     examples = pack_lengths([len(ids) for ids, _ in rows], length) if dataset.packing else None
     return Conversations(rows, counts, examples)
 
@@ -286,19 +298,11 @@ def encode_conversation(
     plain = [
         {key: value for key, value in message.items() if key != "weight" and value is not None} for message in messages
     ]
-    try:
-        text, spans = _find_answers(plain, tokenizer, options or {})
-    except DataError as error:
-        raise DataError(f"tokenizer.path={path}: its chat template {error}") from error
-    except Exception as error:  # whatever a template raises
-        raise DataError(f"tokenizer.path={path}: its chat template fails ({get_first_line(error)})") from error
-    if len(spans) != len(weights):
-        if not all(weights):
-            raise DataError(
-                f"tokenizer.path={path}: its chat template marks {len(spans)} answers of {len(weights)}, so weights "
-                "have no place"
-            )
-        weights, contents = [True] * len(spans), [text[begin:end] for begin, end in spans]
+    options = options or {}
+    with _limit_template(path):
+        text, spans = _write_conversation(plain, tokenizer, options)
+        if len(text) > _MAX_CHARACTERS + 100 * (len(str(plain)) + len(str(options))):
+            raise DataError(f"writes {len(text):,} characters for {len(messages)} messages")
     encoded = tokenizer(
         text, add_special_tokens=False, return_offsets_mapping=True, truncation=True, max_length=length,
         split_special_tokens=False,
@@ -306,44 +310,97 @@ def encode_conversation(
     ids = np.array(encoded["input_ids"], dtype=np.int64)
     offsets = np.array(encoded["offset_mapping"], dtype=np.int64).reshape(-1, 2)
     end_of_tokens = max(offsets[:, 1], default=0)
+    if spans is None:
+        with _limit_template(path):
+            spans = _find_answers(text if len(ids) < length else text[:end_of_tokens], plain, tokenizer, options)
+        weights, contents = weights[: len(spans)], contents[: len(spans)]  # of those that are read
+    if len(spans) != len(weights):
+        if not all(weights):
+            raise DataError(
+                f"tokenizer.path={path}: its chat template marks {len(spans)} answers of {len(weights)}, so weights "
+                "have no place"
+            )
+        weights, contents = [True] * len(spans), [text[begin:end] for begin, end in spans]
     is_answer = np.zeros(len(ids), dtype=bool)
     answers = []
     for content, (begin, end), is_learned in zip(contents, spans, weights, strict=True):
         if is_learned:
             is_answer |= (begin < offsets[:, 1]) & (offsets[:, 0] < end)
-            answers.append(content if end <= end_of_tokens else content[: max(end_of_tokens - begin, 0)])
+            is_written = any(word in text[begin:end] for word in content.split())
+            read = content if end <= end_of_tokens else content[: max(end_of_tokens - begin, 0)]
+            answers.append(read if is_written else "")
     is_answer[:1] = False
     return ids, np.where(is_answer, ids, IGNORE), answers
 
 
-def _find_answers(
-    messages: Messages, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
-) -> tuple[str, list[tuple[int, int]]]:
-    """Write a conversation with its chat template, and return the text and the begin and end of every answer in it.
-
-    Answers are those that the template marks as generated. Without marks, an answer begins after the prompt for it.
-    Where the template has no prompt, it begins with its content.
+@contextmanager
+def _limit_template(path: str) -> Iterator[None]:
+    """Limit the time and memory of a chat template in the `with` block, and convert its errors to one line.
 
     Raises:
-        DataError: If earlier messages are rewritten when one is added. The message has no subject.
+        DataError: If the template fails or exceeds a limit.
+    """
+    try:
+        with limit_seconds(_MAX_SECONDS), limit_memory(_MAX_BYTES):
+            yield
+    except DataError as error:
+        raise DataError(f"tokenizer.path={path}: its chat template {error}") from error
+    except Exception as error:  # whatever a template raises
+        full = f"it takes more than {_MAX_BYTES >> 30} GiB" if isinstance(error, MemoryError) else None
+        raise DataError(f"tokenizer.path={path}: its chat template fails ({full or get_first_line(error)})") from error
+
+
+def _write_conversation(
+    messages: Messages, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
+) -> tuple[str, list[tuple[int, int]] | None]:
+    """Write a conversation with its chat template.
+
+    Returns:
+        The text, and the begin and end of every answer in it, or None if the template marks no generated text.
     """
     template = str(tokenizer.get_chat_template(tools=options.get("tools")))
-    if _WITH_GENERATION.search(template):
-        written: Any = render_jinja_template(
-            conversations=[messages], chat_template=template, return_assistant_tokens_mask=True,
-            **{**tokenizer.special_tokens_map, **options},
-        )  # fmt: skip
-        return written[0][0], written[1][0]
+    if not _WITH_GENERATION.search(template):
+        return str(tokenizer.apply_chat_template(messages, tokenize=False, **options)), None
+    texts, marked = render_jinja_template(
+        conversations=[messages], chat_template=template, return_assistant_tokens_mask=True,
+        **{**tokenizer.special_tokens_map, **options},
+    )  # fmt: skip
+    return texts[0], marked[0]
+
+
+def _find_answers(
+    text: str, messages: Messages, tokenizer: PreTrainedTokenizerFast, options: Mapping[str, Any]
+) -> list[tuple[int, int]]:
+    """Return the begin and end of the answers in a text that a chat template without marks has written.
+
+    An answer begins after the prompt for it. Where the template has no prompt, it begins with its content. Answers
+    after the end of the text are omitted, because each answer takes the time of the whole conversation before it.
+
+    Args:
+        text: Text of the conversation, or its beginning.
+        messages: All messages of the conversation.
+        tokenizer: Tokenizer with the chat template.
+        options: Arguments of the chat template, such as `tools`.
+
+    Raises:
+        DataError: If earlier messages are rewritten when one is added, or the content of an answer is not written. The
+            message has no subject.
+    """
+    template = str(tokenizer.get_chat_template(tools=options.get("tools")))
     write: Any = functools.partial(tokenizer.apply_chat_template, tokenize=False, **options)
-    text, spans = str(write(messages)), []
+    spans: list[tuple[int, int]] = []
     for number, message in enumerate(messages):
         if message["role"] == ROLES[2]:
             if number and "add_generation_prompt" in template:
                 before = str(write(messages[:number], add_generation_prompt=True))
             else:
-                before, _, _ = str(write([*messages[:number], {**message, "content": _MARK}])).partition(_MARK)
+                before, mark, _ = str(write([*messages[:number], {**message, "content": _MARK}])).partition(_MARK)
+                if not mark:
+                    raise DataError("does not write the content of an answer")
             after = str(write(messages[: number + 1]))
-            if not (after.startswith(before) and text.startswith(after)):
+            if not (after.startswith(before) and text.startswith(after[: len(text)])):
                 raise DataError("rewrites earlier messages of a conversation")
+            if len(before) >= len(text):
+                break
             spans.append((len(before), len(after)))
-    return text, spans
+    return spans

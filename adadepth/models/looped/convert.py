@@ -27,6 +27,7 @@ from typing import Any
 from torch import Tensor
 from transformers import GenerationConfig, HrmTextConfig
 
+from adadepth.config.declaration import find_excessive_stored_count
 from adadepth.errors import CheckpointError
 from adadepth.models.shared.published_files import (
     TOKEN_FIELDS,
@@ -129,9 +130,11 @@ def convert_config(stored: Mapping[str, Any], path: Any = None) -> dict[str, Any
             its configuration, and are downloaded from the hub.
 
     Raises:
-        CheckpointError: If a value differs from those of all published models, or the weights of a retrofit are needed
-            and unknown.
+        CheckpointError: If a value differs from those of all published models, a count is too large, or the weights
+            of a retrofit are needed and unknown.
     """
+    if problem := find_excessive_stored_count(stored):
+        raise CheckpointError(problem)
     if stored["model_type"] != "huginn_raven":
         return PUBLISHED_MODELS[stored["model_type"]](stored)
     claims_huginn = stored.get("qk_bias", True)
@@ -223,6 +226,8 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
     if other := set(stored.get("layer_types") or ()) - {"full_attention"}:
         raise CheckpointError(f"layer_types has {other.pop()!r}: Ouro models have full attention only")
     threshold, step = stored.get("early_exit_threshold"), stored.get("early_exit_step")
+    if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
+        raise CheckpointError(f"early_exit_step={step!r}: must be a whole number from 0, or null")
     rule = None if threshold is None else f"quantile:{threshold!r}"
     return {
         **{name: stored[name] for name in _SHARED_FIELDS if name in stored},

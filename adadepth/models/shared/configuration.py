@@ -12,7 +12,16 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs, make_field
+from adadepth.config.declaration import (
+    MISSING,
+    choices,
+    find_excessive_counts,
+    fits_64_bits,
+    format_help,
+    format_value,
+    get_field_specs,
+    make_field,
+)
 from adadepth.errors import ConfigError, nearest
 from adadepth.halting.exit_rules import ExitRule, parse_rule
 from adadepth.models.loading import check_model_type, describe_place, read_stored_config
@@ -174,8 +183,12 @@ def check_values(config: PreTrainedConfig, settings: type) -> None:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(allowed)}{nearest(value, allowed)}")
     for name, setting in get_field_specs(type(config)).items():
         value = getattr(config, name)
+        if not fits_64_bits(value):
+            raise ConfigError(f"{name}={format_value(value)}: must be an integer of 64 bits")
         if setting.allowed is not None and value is not None and not setting.allowed.test(value):
             raise ConfigError(f"{name}={value} must be {setting.allowed.words}")
+    for problem in find_excessive_counts(config):
+        raise ConfigError(problem)
 
 
 def check_field_names(config_class: type[PreTrainedConfig], names: Iterable[str]) -> None:

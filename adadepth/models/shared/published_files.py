@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import GenerationConfig
-from transformers.utils import SAFE_WEIGHTS_NAME, WEIGHTS_NAME
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGHTS_INDEX_NAME, WEIGHTS_NAME
 
 from adadepth.errors import CheckpointError
 
@@ -21,6 +23,12 @@ from adadepth.errors import CheckpointError
 HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
+# Further files of the tokenizers of transformers.
+VOCABULARY_FILES = (
+    "special_tokens_map.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "vocab.json",
+    "vocab.txt", "merges.txt", "tokenizer.model", "spiece.model", "spm.model", "sentencepiece.bpe.model",
+    "tokenizer.tiktoken", "tekken.json",
+)  # fmt: skip
 _TABLES = re.compile(r"(^|\.)(freqs_cis|rotary_emb\.inv_freq)$")
 _FILES = (
     "config.json", "*.safetensors", "*.safetensors.index.json", "*.bin", "*.bin.index.json", *TOKENIZER_FILES,
@@ -43,13 +51,37 @@ def find_folder(path: Any, options: Mapping[str, Any]) -> Path:
     return folder / (options.get("subfolder") or "")
 
 
+def find_publishable_file(folder: Path, name: str) -> Path | None:
+    """Return the path of a file that may be copied into a folder for publishing, or None if it does not exist.
+
+    A link must lead to a file of the same folder, or to the blobs of the hub's cache.
+
+    Raises:
+        CheckpointError: If the file lies elsewhere, is not regular or cannot be read. The message begins with `its`.
+    """
+    path = folder / name
+    if not os.path.lexists(path):
+        return None
+    root, target = Path(os.path.realpath(folder)), Path(os.path.realpath(path))
+    roots = [root, *([root.parents[1] / "blobs"] if root.parent.name == "snapshots" else [])]
+    if not any(target.is_relative_to(folder) for folder in roots):
+        raise CheckpointError(f"its {name} is a link to {target}, outside the folder; replace the link by the file")
+    if not target.exists():
+        raise CheckpointError(f"its {name} is a broken link")
+    if not target.is_file():
+        raise CheckpointError(f"its {name} is not a regular file")
+    if not os.access(target, os.R_OK):
+        raise CheckpointError(f"its {name} cannot be read")
+    return path
+
+
 def list_stored_weights(folder: Path) -> set[str]:
     """Return the names of all weights of a folder, none if it has no weights.
 
     Raises:
         CheckpointError: If a file of weights is damaged.
     """
-    tensors, pickles = _list_files(folder)
+    tensors, pickles = list_weight_files(folder)
     names: set[str] = set()
     for file in tensors:
         try:
@@ -68,7 +100,7 @@ def load_stored_weights(folder: Path) -> dict[str, Tensor]:
     Raises:
         CheckpointError: If there are no weights.
     """
-    tensors, pickles = _list_files(folder)
+    tensors, pickles = list_weight_files(folder)
     if not tensors and not pickles:
         raise CheckpointError(f"{folder}: contains neither {SAFE_WEIGHTS_NAME} nor {WEIGHTS_NAME}")
     weights: dict[str, Tensor] = {}
@@ -109,7 +141,34 @@ def read_generation_config(
     return stored
 
 
-def _list_files(folder: Path) -> tuple[list[Path], list[Path]]:
-    """Return the safetensors files and the pickles of a folder that contain weights."""
-    tensors = sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}"))
-    return tensors, sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin"))
+def list_weight_files(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the safetensors files and the pickles that contain the weights of a model.
+
+    As in transformers, these are the file of the usual name, else the files of the index, so that other files beside
+    them are not read. If a folder has neither, all its files of weights are returned.
+
+    Raises:
+        CheckpointError: If an index is damaged, or names a file outside the folder.
+    """
+    tensors = _list_named_files(folder, SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME)
+    pickles = _list_named_files(folder, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+    return (
+        tensors or sorted(folder.glob(f"*{Path(SAFE_WEIGHTS_NAME).suffix}")),
+        pickles or sorted(folder.glob(f"{Path(WEIGHTS_NAME).stem}*.bin")),
+    )
+
+
+def _list_named_files(folder: Path, name: str, index: str) -> list[Path]:
+    """Return the file of this name, else the files that the index names, or none without both."""
+    if (folder / name).is_file():
+        return [folder / name]
+    if not (folder / index).is_file():
+        return []
+    try:
+        files = sorted(set(json.loads((folder / index).read_text(encoding="utf-8"))["weight_map"].values()))
+        outside = next((file for file in files if Path(file).name != file), None)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{folder / index}: is damaged and names no files of weights") from error
+    if outside is not None:
+        raise CheckpointError(f"{folder / index}: names {outside!r}; allowed are files of this folder")
+    return [folder / file for file in files]

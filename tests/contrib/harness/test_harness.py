@@ -101,7 +101,8 @@ def evaluate(root: str, checkpoint: Path, task_folder: Path, out: Path, *overrid
     tasks.run(
         configured(
             root, "mode=evaluate", f"checkpoint={checkpoint}", "dataset=harness", *names,
-            f"dataset.include_path={task_folder}", f"dataset.limit={LIMIT}", f"dataset.max_length={LENGTH}",
+            f"dataset.include_path={task_folder}", "runtime.trust_remote_code=true",
+            f"dataset.limit={LIMIT}", f"dataset.max_length={LENGTH}",
             f"trainer.per_device_eval_batch_size={BATCH}", "trainer.use_cpu=true", "trainer.disable_tqdm=true",
             f"output_dir={out}", *(word for word in overrides if word not in names),
         )
@@ -244,6 +245,11 @@ NAMED = (*EVALUATED, "dataset.tasks=[wikitext]")
      "dataset.tasks=[]: required by dataset=harness, e.g. 'dataset.tasks=[wikitext,arc_easy]'"),
     ("loop_tiny", [*EVALUATED, "dataset.tasks=[a,b,a]"], "dataset.tasks=['a', 'b', 'a']: a is named twice"),
     ("loop_tiny", [*NAMED, "dataset.include_path=nowhere"], "dataset.include_path=nowhere: no such folder"),
+    (
+        "loop_tiny",
+        [*NAMED, "dataset.include_path=."],
+        "dataset.include_path=.: the harness runs code of its tasks; to allow it, set runtime.trust_remote_code=true",
+    ),
     ("loop_tiny", [*NAMED, "dataset.sequence_length=64"],
      "dataset.sequence_length=64: not used with dataset=harness; set dataset.max_length"),
     ("loop_tiny", [*NAMED, "budget.targets=[3]"], "budget.targets=[3.0]: not used with dataset=harness"),

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from adadepth.contrib.serve.space import make_space, write_space
+from adadepth.errors import CheckpointError
 from adadepth.runs.inheritance import load_run_settings
 
 KEPT = {"status": "finished", "dataset_schema": "hops_task"}
@@ -41,6 +42,17 @@ def test_it_has_what_the_page_needs(run: Path, tmp_path: Path) -> None:
     }  # fmt: skip
     assert json.loads((folder / "run/run.json").read_text()) == KEPT
     assert load_run_settings(folder / "run", "checkpoint").dataset.nodes == 16  # type: ignore[attr-defined]
+
+
+def test_it_has_only_files_that_the_run_wrote(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "private.txt").write_text("private")
+    (run / "run.json").write_text(json.dumps({"saved": {"model": {"config.json": {"bytes": 2, "crc32": 1}}}}))
+    (run / "model" / "notes.txt").symlink_to(tmp_path / "private.txt")
+    folder = write_space(run, tmp_path / "space")
+    assert [path.name for path in (folder / "run" / "model").iterdir()] == ["config.json"]
+    (run / "model" / "README.md").symlink_to(tmp_path / "private.txt")
+    with pytest.raises(CheckpointError, match=r"^RUN=.*: its README.md is a link to .*, outside the folder"):
+        write_space(run, tmp_path / "other")
 
 
 def test_mistakes_are_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,3 +210,81 @@ def test_weights_need_marks_of_every_answer(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="its chat template marks 1 answers of 2, so weights have no place"):
         read(tmp_path, {"messages": messages}, template)
     assert read(tmp_path, {"messages": [GOOD, ASKED, GOOD]}, template)[1] == "good<|end|>\n"
+
+
+def encode_with(template: str, messages: list[dict[str, Any]], length: int = 100) -> Any:
+    words = build_tokenizer()
+    words.chat_template = template
+    return encode_conversation(messages, words, "words", length)
+
+
+def ask(count: int) -> list[dict[str, Any]]:
+    return [{"role": ("user", "assistant")[number % 2], "content": f"good {number}"} for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("template", "problem"),
+    [
+        ("{% for m in messages %}", r"fails \(Unexpected end of template"),
+        ("{{ raise_exception('no system') }}", r"fails \(no system\)"),
+        ("{% include 'x' %}", r"fails \(no loader"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", r"fails \(maximum recursion depth"),
+        ("{% for i in range(10**12) %}x{% endfor %}", r"fails \(Range too big"),
+        ("{{ messages.pop() }}", r"fails \(access to attribute 'pop'"),
+        ("{{ 2 ** (10 ** 9) }}", r"fails \(it takes more than 0\.3 s\)"),
+        (
+            "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+            r"fails \(it takes more than 0",
+        ),
+        ("{{ 'x' * 10**11 }}", r"fails \(it takes more than 1 GiB\)"),
+        ("{{ messages[1]['role'][0] * 10**7 }}", r"writes 10,000,000 characters for 2 messages"),
+    ],
+)
+def test_a_template_of_a_stranger_fails_in_one_line(
+    template: str, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adadepth.data.streams.conversations._MAX_SECONDS", 0.3)
+    with pytest.raises(DataError, match=rf"^tokenizer\.path=words: its chat template {problem}") as caught:
+        encode_with(template, ask(2))
+    assert "\n" not in str(caught.value)
+
+
+def test_answers_after_the_last_token_are_not_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes the time of all messages before it."""
+    template = TURN + "{{ m['role'] + ': ' + m['content'] + '\n' }}{% endfor %}"
+    whole, cut = encode_with(template, ask(40), 10_000), encode_with(template, ask(40), 60)
+    words, calls = build_tokenizer(), []
+    write = words.apply_chat_template
+    monkeypatch.setattr(words, "apply_chat_template", lambda *args, **kwargs: calls.append(1) or write(*args, **kwargs))
+    assert encode_with(template, ask(2000), 60)[0].tolist() == cut[0].tolist()
+    assert len(calls) < 20
+    assert (cut[1] == whole[1][:60]).all()
+    assert [answer for answer in cut[2] if answer] == whole[2][: len([answer for answer in cut[2] if answer])]
+
+
+@pytest.mark.parametrize(
+    ("template", "content", "problem"),
+    [
+        (
+            TURN + "{{ m['role'] + ': x\n' }}{% endfor %}", "good",
+            "dataset.path=.*: line 1: tokenizer.path=.*: its chat template does not write the content of an answer",
+        ),
+        (
+            TURN + "{{ m['role'] + ': x\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}",
+            "good", "dataset.path: train data: the chat template of .* writes no word of an answer",
+        ),
+        (CHATML, " ", "dataset.path: train data: all answers are empty"),
+        (CHATML, "", "dataset.path: train data: all answers are empty"),
+    ],
+)  # fmt: skip
+def test_answers_without_words_are_refused_before_training(
+    tmp_path: Path, template: str, content: str, problem: str
+) -> None:
+    words = build_tokenizer()
+    words.chat_template = template
+    words.save_pretrained(tmp_path / "words")
+    row = {"messages": [{"role": "user", "content": "good"}, {"role": "assistant", "content": content}]}
+    (tmp_path / "chat.jsonl").write_text(f"{json.dumps(row)}\n" * 4)
+    dataset = ChatConfig(path=str(tmp_path / "chat.jsonl"), sequence_length=64)
+    with pytest.raises(DataError, match=f"^{problem}"):
+        load_conversations(dataset, TokenizerConfig(path=str(tmp_path / "words")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 
 from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, tasks
-from adadepth.errors import ConfigError
+from adadepth.errors import CheckpointError, ConfigError
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
@@ -212,6 +214,73 @@ def test_an_export_names_the_setting_that_prevents_it(ours: Path, tmp_path: Path
     ):
         tasks.run(configured(*command, "export.layout=lama"))
     assert not (tmp_path / "written").exists()
+
+
+def make_strange(file: Path, kind: str, outside: Path) -> None:
+    """Replace a file of a checkpoint by what cannot be published."""
+    file.unlink(missing_ok=True)
+    outside.write_text("private")
+    if kind == "folder":
+        file.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(file)
+    else:
+        file.symlink_to(outside if kind == "link" else "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    quick_one_in(4, [
+        ("vocab.txt", "link", "is a link to .*private.txt, outside the folder; replace the link by the file"),
+        ("README.md", "link", "is a link to .*private.txt, outside the folder; replace the link by the file"),
+        ("chat_template.jinja", "pipe", "is not a regular file"),
+        ("tokenizer.tiktoken", "folder", "is not a regular file"),
+        ("chat_template.jinja", "broken", "is a broken link"),
+        ("README.md", "pipe", "is not a regular file"),
+    ]),
+)  # fmt: skip
+def test_an_export_copies_no_file_from_elsewhere(
+    ours: Path, tmp_path: Path, name: str, kind: str, problem: str
+) -> None:
+    make_strange(ours / name, kind, tmp_path / "private.txt")
+    with pytest.raises(CheckpointError, match=rf"^checkpoint={ours}: its {name} {problem}$"):
+        export(ours, tmp_path / "written")
+    assert not (tmp_path / "written").exists()
+
+
+def export(ours: Path, folder: Path) -> None:
+    given = (f"checkpoint={ours}", f"export.folder={folder}", "export.layout=ouro", "model.exit_rule=null")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("adadepth.tasks.export.list_overridden_model_settings", lambda: ["exit_rule"])
+        tasks.run(configured("loop_tiny", "mode=export", *given))
+
+
+def test_an_export_copies_known_files_and_links_of_the_cache_of_the_hub(ours: Path, tmp_path: Path) -> None:
+    for name in ("tokenizer_old.json", "vocab_secret.txt", "notes.model"):
+        (ours / name).write_text("private")
+    (ours / "tokenizer_old").mkdir()
+    snapshot, blobs = tmp_path / "models--ours" / "snapshots" / "main", tmp_path / "models--ours" / "blobs"
+    snapshot.mkdir(parents=True)
+    ours.rename(blobs)
+    for file in blobs.iterdir():
+        (snapshot / file.name).symlink_to(Path("../../blobs", file.name))
+    export(snapshot, tmp_path / "written")
+    names = {file.name for file in (tmp_path / "written").iterdir()}
+    assert {"tokenizer.json", "README.md", "model.safetensors"} <= names
+    assert not any("old" in name or "secret" in name or "notes" in name for name in names)
+
+
+def test_an_export_that_fails_leaves_nothing(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("adadepth.tasks.export.write_layout_card", fail)
+    (tmp_path / "empty").mkdir()
+    for folder in (tmp_path / "written", tmp_path / "empty"):
+        with pytest.raises(CheckpointError, match="cannot be written"):
+            export(ours, folder)
+    assert not (tmp_path / "written").exists()
+    assert not list((tmp_path / "empty").iterdir())
 
 
 def test_an_export_needs_a_layout_and_a_folder() -> None:
