@@ -35,7 +35,7 @@ from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import CheckpointError, nearest
 from adadepth.models.registry import family
 from adadepth.report.file_types import RunRecordFields
-from adadepth.runs.commands import format_command, get_choices
+from adadepth.runs.commands import format_command, get_choices, list_overrides
 from adadepth.runs.lock import lock_directory
 from adadepth.runtime.demos import is_demo, resolve_demo
 from adadepth.runtime.distributed import get_world_size
@@ -473,6 +473,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
         ),
         "settings": _select_settings(config),
         "command": format_command(),
+        "overrides": earlier.get("overrides") or list_overrides(),
         "chosen": get_choices() or earlier.get("chosen", []),
         "launches": launches(),
         "started": earlier.get("started", now),

@@ -184,6 +184,9 @@ class Session:
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
                     parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+                    trainable_parameters=sum(
+                        parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
+                    ),
                 )
                 tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
