@@ -63,8 +63,10 @@ class BlockScorer(Scorer):
         """Return likelihood metrics at the exit steps, and the loss `lm_loss_step_n` after every step n.
 
         Only the likelihood counts, not the other parts of the loss. If training cannot change the likelihood at the
-        exit steps, `loss` is the loss of training, such as the weighted mean over early exits. If only a part of the text is evaluated, it is
-        assumed to have as many words and characters per token as the whole text.
+        exit steps, `loss` is the loss of training, such as the weighted mean over early exits.
+
+        If only a part of the text is evaluated, it is assumed to have as many words and characters per token as the
+        whole text.
         """
         total, count = self._sums.tolist()
         share = count / self._blocks.tokens

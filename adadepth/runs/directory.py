@@ -27,13 +27,13 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.config.declaration import select_notable_settings
+from adadepth.config.declaration import get_field_specs, select_notable_settings
 from adadepth.config.env_redaction import redact_env_values, redact_record, with_references
 from adadepth.config.experiment import Schedule
 from adadepth.config.fingerprint import hash_result_settings, select_result_settings
 from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import CheckpointError, nearest
-from adadepth.models.registry import family
+from adadepth.models.registry import families, family
 from adadepth.report.file_types import RunRecordFields
 from adadepth.runs.commands import format_command, get_choices, list_overrides
 from adadepth.runs.lock import lock_directory
@@ -297,6 +297,8 @@ def read_record(directory: Path) -> dict[str, Any]:
 def read_settings(directory: Path) -> Any:
     """Read the settings of a run from its ``config.yaml``.
 
+    A setting of the model that is newer than the run gets the value with which the run was trained.
+
     Raises:
         CheckpointError: If the file is missing or damaged.
     """
@@ -304,12 +306,21 @@ def read_settings(directory: Path) -> Any:
     try:
         settings: Any = OmegaConf.load(path)
         if all(OmegaConf.is_dict(settings[group]) for group in ("model", "dataset", "trainer")) and settings.model.name:
-            return settings
+            return _fill_later_settings(settings)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: is missing") from error
     except (OSError, ValueError, TypeError, YAMLError, OmegaConfBaseException):
         pass
     raise CheckpointError(f"{path}: is damaged and holds no settings of a run")
+
+
+def _fill_later_settings(settings: Any) -> Any:
+    """Fill in the model settings that a file lacks, and whose default was another one when the file was written."""
+    if (spec := families().get(settings.model.name)) is not None:
+        for name, field in get_field_specs(spec.settings).items():
+            if field.later and field.differs_on_hub and name not in settings.model:
+                settings.model[name] = field.hub
+    return settings
 
 
 def write_jsonable(path: Path, value: Any) -> None:

@@ -24,6 +24,7 @@ LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
+GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
 Pairing = StrEnum("Pairing", ["next", "made"])
 
 
@@ -163,6 +164,14 @@ class LoopedSettings(ModelConfig):
     )
     geometric_share: float = setting(
         0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
+    )
+    geometric_truncation: GeometricTruncation = setting(
+        GeometricTruncation.leftover,
+        "objective=geometric: the last loop gets the weight of all later ones, or all weights are divided by their sum",
+        later=True,
+        hub="renormalise",
+        more="`leftover` is that of arXiv 2607.20519. Runs and models of versions without the setting have "
+        "`renormalise`.",
     )
     entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
     gate_pairing: Pairing = setting(
