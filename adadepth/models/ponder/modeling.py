@@ -73,7 +73,7 @@ def build_prior(config: Any, steps: int, device: torch.device) -> HaltingDistrib
     if config.prior == "uniform":
         return uniform_prior(steps, device)
     # Truncated like the posterior; but the prior's last step gets the mass that a posterior drops, as in PALBERT.
-    truncation = "leftover" if config.truncation == "none" else config.truncation
+    truncation = "leftover" if config.truncation in ("none", "palbert") else config.truncation
     return geometric_prior(config.target_halt_probability, steps, truncation, device)
 
 
