@@ -27,7 +27,7 @@ PONDER = {
     "DepthKnob",
     "HoldsBudget",
     "halting_bias",
-    "exit_signals", "exit_rule_problem",
+    "exit_signals",
     "prior_facts",
     "soft_depth",
     "train_halting_alone",
