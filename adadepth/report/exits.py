@@ -240,7 +240,9 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
     ]
     lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []
     if any("online" in row for row in study["rows"]):
-        lines.append("executed: the rules were also executed, so that exits change the context of other tokens; see the report")
+        lines.append(
+            "executed: the rules were also executed, so that exits change the context of other tokens; see the report"
+        )
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
     lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
     return "\n".join([*lines, *([plain(f"advice: {format_advice(study)}")] if format_advice(study) else [])])

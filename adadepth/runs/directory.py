@@ -408,7 +408,7 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     )
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
-    schedule, processes = _find_length_dependence(config), read_run_world_size(directory)
+    schedule, processes = find_length_dependence(config), read_run_world_size(directory)
     free = _SHARDING | ({_BATCH, _MICRO} if processes != get_world_size() else set())
     if (seeds := earlier.get("seeds", 1)) > 1:  # its finished runs have the other settings
         free |= {"seeds"} if now["seeds"] >= seeds else set()
@@ -447,7 +447,7 @@ def _format_processes(number: int) -> str:
     return f"{number} process" + ("es" if number > 1 else "")
 
 
-def _find_length_dependence(config: ExperimentConfig) -> str | None:
+def find_length_dependence(config: ExperimentConfig) -> str | None:
     """Return a setting through which early optimiser steps depend on the length of training, or None."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
+from adadepth.data.text import tokenizer as module
 from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.passages import split_sentences
-from adadepth.data.text import tokenizer as module
 from adadepth.data.text.tokenizer import ensure_tokenizer_file, load_tokenizer, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from adadepth.cli.config_files import list_config_folders
+from adadepth.cli.help import format_usage
 from adadepth.errors import ConfigError
 from adadepth.halting import exit_rules, rules
 from adadepth.metrics.exit_study import list_standard_rules
@@ -116,6 +118,13 @@ def test_no_exit_rules_are_studied_or_advised_with_a_halting_rule_of_a_plug_in(f
             with pytest.raises(ConfigError, match=r"^exit_rules=\['all'\]: (halting|state)_rule='.*': exit rules "):
                 parse_exit_rules(["all"], model)
         assert _has_exit_rules(config, AlbertActForTokenClassification(small_config()))
+
+
+def test_the_help_lists_the_plug_ins_of_a_package(folder: Path) -> None:
+    assert "own-rules" not in format_usage(list_config_folders())
+    with package_on_path(folder, "own-rules", {**HALTING, **EXITS}):
+        assert "Plug-ins of installed packages (docs/plugins.md):\n" in format_usage(list_config_folders())
+        assert "  own-rules: exit rules odd, halting rules shares\n" in format_usage(list_config_folders())
 
 
 def test_an_exit_rule_is_like_any_other(folder: Path) -> None:
