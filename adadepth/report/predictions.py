@@ -39,9 +39,9 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
 
 
 def _format_bytes(piece: str) -> str:
-    """Format a piece of white space, or of a part of a character, whose letters stand for bytes in the vocabulary.
+    r"""Format a piece of white space, or of a part of a character, whose letters stand for bytes in the vocabulary.
 
-    `Ċ` becomes `\\n`, `Ġ` becomes `␣`, and the first byte of `ü`, `Ã`, becomes `<0xC3>`. Other pieces are unchanged.
+    `Ċ` becomes `\n`, `Ġ` becomes `␣`, and the first byte of `ü`, `Ã`, becomes `<0xC3>`. Other pieces are unchanged.
     """
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 

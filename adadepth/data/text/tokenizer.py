@@ -300,7 +300,7 @@ def ensure_tokenizer_file(
 ) -> Path:
     """Return the file of a tokenizer. If the cache does not hold it, the tokenizer is trained first.
 
-    A training of more than a few seconds prints a line with the settings that shorten it.
+    If this takes more than a few seconds, a line names the settings that shorten it.
     """
 
     def build(folder: Path) -> None:

@@ -118,7 +118,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 
 
-def list_movable_metrics(described: Any) -> tuple[str, ...] | None:
+def list_movable_exit_metrics(described: Any) -> tuple[str, ...] | None:
     """Return the metrics of an evaluation that training can change, or None if it can change all of them.
 
     On a frozen network, the predictions of the last exit never change. Those of early exits with the shared head do not
@@ -151,7 +151,7 @@ FAMILY = Family(
     auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
-    movable_metrics="adadepth.models.early_exit.family:list_movable_metrics",
+    movable_metrics="adadepth.models.early_exit.family:list_movable_exit_metrics",
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, "adadepth.models.early_exit.layouts:to_network"),

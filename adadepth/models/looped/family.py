@@ -295,7 +295,7 @@ def find_low_backprop_problem(cycles: list[int] | None) -> str | None:
     return f"low_backprop={cycles}: must be one or more numbers of at least 0"
 
 
-def list_movable_metrics(described: Any) -> tuple[str, ...] | None:
+def list_movable_gate_metrics(described: Any) -> tuple[str, ...] | None:
     """Return the metrics of an evaluation that training can change, or None if it can change all of them.
 
     The objective `gate_alone` changes no prediction. It moves exits, if the exit rule reads the halting unit.
@@ -322,7 +322,7 @@ FAMILY = Family(
     encoder=f"{_MODELING}:LoopedModel",
     public={"retrofit": "adadepth.models.looped.retrofit:retrofit"},
     tokenizer="transformers:PreTrainedTokenizerFast",
-    movable_metrics="adadepth.models.looped.family:list_movable_metrics",
+    movable_metrics="adadepth.models.looped.family:list_movable_gate_metrics",
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
         fits_target=True,
