@@ -367,8 +367,7 @@ class TrackingCallback(TrainerCallback):
 
 def find_saved_step(args: TrainingArguments, state: TrainerState) -> int:
     """Return the optimiser step whose weights are saved: the best one if its checkpoint is loaded, else the last."""
-    is_loaded = args.load_best_model_at_end and state.best_global_step
-    return int(state.best_global_step) if is_loaded else state.global_step
+    return (state.best_global_step if args.load_best_model_at_end else None) or state.global_step
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:

@@ -172,7 +172,7 @@ class _FanOut:
 
     def _split_sinks(self) -> tuple[list[Tracker], list[Tracker]]:
         """Return the sinks that write `metrics.jsonl`, and the trackers of services."""
-        files = [sink for sink in self.sinks if isinstance(sink, _JsonLines)]
+        files: list[Tracker] = [sink for sink in self.sinks if isinstance(sink, _JsonLines)]
         return files, [sink for sink in self.sinks if sink not in files]
 
     def _forward(self, method: str, sinks: Sequence[Tracker], *args: Any, **kwargs: Any) -> None:
