@@ -10,7 +10,7 @@ from itertools import groupby
 import wandb_workspaces.reports.v2 as reports
 import wandb_workspaces.workspaces as workspaces
 
-from adadepth.training.trackers.wandb import PANELS
+from adadepth.training.trackers.main_metrics import PANELS
 
 
 def workspace(entity: str, project: str) -> workspaces.Workspace:

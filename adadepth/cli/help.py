@@ -17,6 +17,7 @@ from adadepth.cli.config_files import list_config_folders, list_published_config
 from adadepth.cli.keys import list_declared_keys, list_group_schemas
 from adadepth.config.declaration import MISSING, choices, format_help, get_field_specs
 from adadepth.config.modes import modes
+from adadepth.config.plugins import list_installed_plugins
 from adadepth.errors import ConfigError, nearest
 
 _WIDTH = 112
@@ -65,9 +66,14 @@ def format_usage(folders: Sequence[Path]) -> str:
         for group in _find_groups(folders)
     )
     mode_table = _format_table({name: mode.help for name, mode in modes().items()})
+    plugins = "\n".join(
+        textwrap.fill(f"  {package}: {', '.join(names)}", _WIDTH, subsequent_indent="    ")
+        for package, names in sorted(list_installed_plugins().items())
+    )
+    plugin_list = f"Plug-ins of installed packages (docs/plugins.md):\n\n{plugins}\n\n" if plugins else ""
     return (
         f"{_USAGE}\nModes (mode=NAME):\n\n{mode_table}\n\nExperiments (--config-name):\n\n{experiments}\n\n"
-        f"Groups (group=option):\n\n{groups}\n\n{_MORE_HELP}"
+        f"Groups (group=option):\n\n{groups}\n\n{plugin_list}{_MORE_HELP}"
     )
 
 

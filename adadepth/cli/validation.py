@@ -11,7 +11,7 @@ from adadepth.cli.checks.data import check_data
 from adadepth.cli.checks.measures import check_optimised, check_prediction
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
-from adadepth.cli.checks.training import check_trainer
+from adadepth.cli.checks.training import check_trainer, selects_by_metric
 from adadepth.cli.debug_sizes import apply_debug_sizes
 from adadepth.cli.schemas import to_config
 from adadepth.config import ExperimentConfig, Mode, Task
@@ -57,6 +57,9 @@ def build_config(composed: DictConfig) -> ExperimentConfig:
         config = load_resumed_config(config, whole, overridden)
         _refuse(find_type_errors(config))
     validate(config)
+    if "optimise" in overridden and config.mode is Mode.train and config.optimise.startswith("eval/"):
+        metric = config.optimise.removeprefix("eval/")
+        _refuse(_check_movable(config, "optimise", config.optimise, metric, "eval/"))
     return config
 
 
@@ -253,6 +256,10 @@ def _check_names(config: ExperimentConfig) -> Iterator[str]:
         yield from _check_metric("optimise", config.optimise, metric, metrics)
     if best := config.trainer.metric_for_best_model:
         yield from _check_metric("trainer.metric_for_best_model", best, best.removeprefix("eval_"), metrics)
+        if selects_by_metric(config):
+            yield from _check_movable(
+                config, "trainer.metric_for_best_model", best, best.removeprefix("eval_"), "eval_"
+            )
 
 
 def _check_trackers(config: ExperimentConfig) -> Iterator[str]:
@@ -284,6 +291,16 @@ def _list_joint_metrics(config: ExperimentConfig) -> tuple[str, ...]:
         return (*metrics, *losses)
     default = ["token_accuracy" if get_problem(dataset) == "tagging" else "accuracy"]
     return ("loss", "task_loss", *losses, "score", *map(get_metric_key, getattr(dataset, "metrics", default)))
+
+
+def _check_movable(config: ExperimentConfig, key: str, value: str, metric: str, prefix: str) -> Iterator[str]:
+    """Check that training can change a metric that selects, because otherwise the first evaluation would win."""
+    movable = family(config.model.name).list_movable_metrics(config.model)
+    metrics = list_evaluation_metrics(config)
+    if movable is None or metric in movable or metric not in metrics:
+        return
+    able = ", ".join(f"{prefix}{name}" for name in movable if name in metrics)
+    yield f"{key}={value}: never changes in this training, which freezes all that it depends on; use one of {able}"
 
 
 def _check_metric(key: str, value: str, metric: str, metrics: tuple[str, ...]) -> Iterator[str]:

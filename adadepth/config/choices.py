@@ -7,7 +7,7 @@ CapRemainder = StrEnum("CapRemainder", ["reference", "penalty", "forced"])
 # Mixture of the states of the iterations; `adadepth.halting.act`.
 StateRule = StrEnum("StateRule", ["single", "graves", "accumulated", "basic"])
 # Treatment of the probability beyond the last step; `adadepth.halting.distribution`.
-Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none"])
+Truncation = StrEnum("Truncation", ["renormalise", "leftover", "none", "palbert"])
 # Direction of the divergence from the prior; `adadepth.halting.distribution`.
 KLDirection = StrEnum("KLDirection", ["posterior_prior", "prior_posterior"])
 # Prior of the halting distribution; `adadepth.halting.distribution`.

@@ -398,6 +398,7 @@ class RuntimeConfig:
 
 TrackerMode = StrEnum("TrackerMode", ["offline", "online", "disabled"])
 Kept = StrEnum("Kept", ["report", "model"])
+LoggedMetrics = StrEnum("LoggedMetrics", ["main", "all"])
 
 
 @dataclass
@@ -407,8 +408,13 @@ class LoggerConfig:
     report_to: Any = setting(None, "names of trackers: one or a list; see docs/tracking.md", TEXTS)
     project: str = setting("adadepth", "project of the tracker")
     entity: str | None = setting(None, "W&B team or user, Comet workspace")
-    group: str | None = setting(None, "group of runs; None: the name of the experiment")
-    tags: list[str] = setting([], "tags of the run")
+    group: str | None = setting(
+        None, "group of runs; None: the sweep, the run of several seeds or the search to which a run belongs"
+    )
+    tags: list[str] = setting([], "tags of the run, besides the name of the experiment and the overrides")
+    metrics: LoggedMetrics = setting(
+        LoggedMetrics.main, "metrics that trackers get: main ones, or all; metrics.jsonl always has all"
+    )
     mode: TrackerMode = setting(TrackerMode.offline, "mode of W&B and Comet; offline runs are uploaded later")
     artifacts: list[Kept] = setting([], "artifacts that a tracker stores at the end of a run")
 

@@ -20,6 +20,7 @@ from typing import Any
 from adadepth.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
+_GROUPS = "adadepth."  # start of the names of all groups
 
 
 def load_plugins(
@@ -46,6 +47,17 @@ def load_plugins(
 def list_plugin_names(group: str) -> list[str]:
     """Return the names of the plug-ins of an entry-point group in alphabetical order, without importing them."""
     return [entry.name for entry in _list_entry_points(group)]
+
+
+def list_installed_plugins() -> dict[str, list[str]]:
+    """Return the plug-ins of other packages as `group NAME`, by package, without importing them."""
+    plugins: dict[str, list[str]] = {}
+    for group in sorted(group for group in _read_entry_points(tuple(sys.path)).groups if group.startswith(_GROUPS)):
+        for entry in _list_entry_points(group):
+            if entry.module.partition(".")[0] != _PACKAGE.name:
+                package = entry.dist.name if entry.dist is not None else entry.module
+                plugins.setdefault(package, []).append(f"{group.removeprefix(_GROUPS).replace('_', ' ')} {entry.name}")
+    return plugins
 
 
 def list_plugin_paths(group: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ from adadepth.evaluation.language_model import likelihood
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.metrics.example_sentences import SentenceSampler
 from adadepth.models.contract import DepthModel
+from adadepth.models.registry import families
 from adadepth.runtime.distributed import all_reduce_sum
 
 
@@ -34,6 +35,8 @@ class BlockScorer(Scorer):
         self.word_tokenizer = data.tokenizer
         self._blocks, self._by_step = examples, bool(model.exit_signals)
         self._steps = model.max_updates
+        model_family = families().get(model.config.model_type)
+        self._is_frozen = model_family is not None and model_family.list_movable_metrics(model.config) is not None
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
         self._step_sums = torch.zeros(self._steps, dtype=torch.float64, device=device)
         self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # predicted tokens by exit step
@@ -59,12 +62,17 @@ class BlockScorer(Scorer):
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
         """Return likelihood metrics at the exit steps, and the loss `lm_loss_step_n` after every step n.
 
-        Only the likelihood counts, not the other parts of the loss. If only a part of the text is evaluated, it is
-        assumed to have as many words and characters per token as the whole text.
+        Only the likelihood counts, not the other parts of the loss. If training cannot change the likelihood at the
+        exit steps, `loss` is the loss of training, such as the weighted mean over early exits.
+
+        If only a part of the text is evaluated, it is assumed to have as many words and characters per token as the
+        whole text.
         """
         total, count = self._sums.tolist()
         share = count / self._blocks.tokens
         metrics = likelihood(total, count, share * self._blocks.words, share * self._blocks.characters)
+        if self._is_frozen:
+            metrics["loss"] = sum(losses.values())
         return metrics | {f"lm_loss_step_{step}": loss for step, loss in enumerate(self._average_steps(), start=1)}
 
     def _average_steps(self) -> list[float]:

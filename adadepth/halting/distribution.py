@@ -63,6 +63,7 @@ KL_DIRECTIONS = tuple(map(str, choices.KLDirection))
 # Logits beyond this mean certainty: sigmoid(80) is 1 and sigmoid(-80) is 2e-35, still a number in float32, so that
 # logarithms stay finite and a lambda of 0 everywhere renormalises to the uniform distribution.
 LOGIT_LIMIT = 80.0
+PALBERT_REST = 0.05  # epsilon of PALBERT's code, `palbert_fast.py`
 
 
 @register_trace_part
@@ -72,7 +73,7 @@ class HaltingDistribution:
 
     Attributes:
         log_pmf: Log-probabilities log p_n, float32, (..., N). The probabilities sum to one unless the truncation was
-            `none`.
+            `none` or `palbert`.
     """
 
     log_pmf: Tensor
@@ -113,7 +114,8 @@ def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingD
         logits: Halting logits z_n, (..., N), any floating-point type. Infinite logits give a lambda of exactly 0 or 1.
         truncation: Treatment of the leftover probability after step N. `renormalise`: every p_n is divided by 1 -
             leftover, PonderNet's first option; `leftover`: the last step gets all of it, as if lambda_N were 1; `none`:
-            it is missing, as in PALBERT.
+            it is missing; `palbert`: it is missing, and p_n is the constant 0.05 / N after the cumulative probability
+            has exceeded 0.95, as in PALBERT's code, so that p need not sum to 1.
     """
     assert truncation in TRUNCATIONS, truncation
     logits = logits.float().clamp(-LOGIT_LIMIT, LOGIT_LIMIT)
@@ -124,6 +126,10 @@ def halting_distribution(logits: Tensor, truncation: TruncationLike) -> HaltingD
         log_pmf = log_pmf.log_softmax(dim=-1)
     elif truncation == "leftover":
         log_pmf = torch.cat([log_pmf[..., :-1], log_reached[..., -1:]], dim=-1)
+    elif truncation == "palbert":
+        # Replaced probabilities add to the sum, so a step after the first replaced one is replaced, too.
+        is_replaced = 1.0 - log_reached.exp() > 1.0 - PALBERT_REST
+        log_pmf = log_pmf.masked_fill(is_replaced, math.log(PALBERT_REST / logits.shape[-1]))
     return HaltingDistribution(log_pmf)
 
 

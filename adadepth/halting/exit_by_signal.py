@@ -30,29 +30,33 @@ class Quantile(ExitRule):
     """Exit once the cumulative halting probability exceeds q (Q-exit, Balagansky & Gavrilov 2022, arXiv 2204.03276).
 
     The rule uses the online cdf, 1 - prod_{j<=n} (1 - lambda_j), because the truncation at the last step is not known
-    yet. The memory holds the product, which is the probability of still running.
+    yet. The memory holds the product, which is the probability of still running. PALBERT exits above q. Ouro (arXiv
+    2510.25741) and arXiv 2607.20519 also exit if the probability equals q, which is `reached=1`.
     """
 
     name = "quantile"
     counts_steps = False
     needs = frozenset({HALTING_SIGNAL})
     q: float = 0.5
+    reached: int = 0
 
     def __post_init__(self) -> None:
         self._check("q", 0.0, 1.0)
+        self._check("reached", 0, 1)
 
     def with_level(self, level: float) -> ExitRule:
         """Return a copy of the exit rule whose quantile q is the given level in (0, 1)."""
-        return Quantile(level)
+        return replace(self, q=level)
 
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         """Return the rule's initial memory: a probability of 1, for each row, of not having exited."""
         return torch.ones(rows, 1, device=device)
 
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Return which rows exit at this step because their cumulative halting probability is above q."""
+        """Return which rows exit at this step because their cumulative halting probability is above q, or equals q."""
         running = memory * _compute_survival(view)
-        return 1.0 - running[:, 0] > self.q, running
+        halted = 1.0 - running[:, 0]
+        return halted >= self.q if self.reached else halted > self.q, running
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ def format_score_title(study: Mapping[str, Any]) -> str:
 def format_pareto_axes(row: Mapping[str, Any]) -> str:
     """Format the cost measures in which a rule is Pareto-optimal, such as `updates, MACs, time 1/8/32`."""
     if row["kind"] == "ceiling":
-        return "not a system"
+        return "uses the labels"
     names = [short for axis, short in (("mean_updates", "updates"), ("macs", "MACs")) if axis in row["pareto"]]
     timed = [axis.partition("/")[2] for axis in row["pareto"] if axis.startswith("seconds/")]
     return ", ".join([*names, *([f"time {'/'.join(timed)}"] if timed else [])])

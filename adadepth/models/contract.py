@@ -146,6 +146,11 @@ class DepthModel(StrictLoading):
         return frozenset()
 
     @property
+    def exit_rule_problem(self) -> str | None:
+        """Reason why this configuration has no `exit_signals`, where others of its class have some, or None."""
+        return None
+
+    @property
     def readout_work(self) -> float:
         """MACs of one prediction for one token or sequence, or 0 if `price` counts the predictions of all steps."""
         return 0.0

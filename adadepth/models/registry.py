@@ -115,6 +115,9 @@ class Family:
         public: Objects that the package `adadepth` exports additionally, by public name.
         loss_parts: Losses that an evaluation reports besides the task loss, each with the setting that must be above 0
             for it, or None if it is always reported.
+        movable_metrics: Function that takes settings or a configuration and returns the metrics of an evaluation that
+            training can change, or None if it can change all. No other metric can select a model. If it is None,
+            training changes all metrics.
         budget: Depth budgets that the family supports.
         depth: Setting of the maximum number of updates, or None if the pretrained model determines it.
         fixed_depth: Setting that gives every unit the same depth, used for a compute-matched baseline.
@@ -173,6 +176,7 @@ class Family:
     tokenizer: str | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     loss_parts: Mapping[str, str | None] = field(default_factory=dict)
+    movable_metrics: str | None = None
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
     fixed_depth: str | None = None
@@ -217,6 +221,17 @@ class Family:
         return tuple(
             part for part, weight in self.loss_parts.items() if weight is None or getattr(settings, weight) > 0
         )
+
+    def list_movable_metrics(self, described: object) -> tuple[str, ...] | None:
+        """Return the metrics of an evaluation that training can change, or None if it can change all of them.
+
+        Args:
+            described: Settings or configuration of a model.
+        """
+        if self.movable_metrics is None:
+            return None
+        names: tuple[str, ...] | None = load(self.movable_metrics)(described)
+        return names
 
     def auto_classes(self) -> Mapping[str, str]:
         """Return the model class that each transformers Auto class builds for this family."""

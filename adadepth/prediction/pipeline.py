@@ -376,10 +376,11 @@ class Pipeline:
         prompt, spans = ids[0].tolist(), list(text.places)
         before = start = str(self.tokenizer.decode(prompt))
         first = max((location.span[1] for location in spans if location is not None), default=0)
+        end = str(self.tokenizer.decode(prompt + written))
         for count in range(1, len(written) + 1):
             whole = str(self.tokenizer.decode(prompt + written[:count]))
-            # A character in several tokens belongs to the last one.
-            is_part = whole.endswith("\N{REPLACEMENT CHARACTER}") and count < len(written)
+            # A character in several tokens belongs to the last one. Bytes that never become one belong to their token.
+            is_part = whole.endswith("\N{REPLACEMENT CHARACTER}") and not end.startswith(whole)
             now = before if is_part else whole
             span = first + len(before) - len(start), first + len(now) - len(start)
             spans.append(

@@ -61,7 +61,7 @@ def format_screen(
     """
     answers = [*_format_interruption(files), *format_verdict_lines(verdict)]
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
-    end = [f"report: {report}"]
+    end = [*_format_selection(files), f"report: {report}"]
     if commands:
         end += ["next:", *(line for words in commands for line in format_command_lines(words))]
     room = _HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
@@ -76,6 +76,17 @@ def _format_interruption(files: RunFiles) -> list[str]:
     if files.run.get("status") != "interrupted" or step is None:
         return []
     return [f"Interrupted: these are the figures of the evaluation at step {step:,}."]
+
+
+def _format_selection(files: RunFiles) -> list[str]:
+    """Return a line with the step of the saved model and why it was kept, or an empty list for older or other runs."""
+    steps, selected = files.run.get("steps"), files.run.get("selected")
+    if not steps:
+        return []
+    if not selected:
+        return [f"model: the last step, {steps['done']:,}"]
+    reason = f"the {selected['extreme']} {selected['metric']}, {selected['value']:.4f}"
+    return [f"model: step {selected['step']:,} of {steps['done']:,}, which has {reason}"]
 
 
 # ---- the verdict

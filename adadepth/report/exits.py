@@ -197,8 +197,36 @@ def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) ->
     }
 
 
+def build_screen_table(study: Mapping[str, Any]) -> Table:
+    """Build the table of exit rules for a screen of 80 columns; `build_study_table` has all columns, for the report.
+
+    The quality is the only metric, the loss of a text, or else the score. A star marks the Pareto front of quality and
+    compute.
+    """
+    metrics = [metric for metric in study["rows"][0]["quality"] if metric != "score"]
+    quality = "loss" if "loss" in metrics else metrics[0] if len(metrics) == 1 else "score"
+    columns = [
+        Column("rule", "rule", text, "text"),
+        Column("quality", quality, make_number_format(4)),
+        Column("permuted", "permuted exits", make_number_format(4)),
+        Column("mean_updates", "updates", make_number_format(2)),
+        Column("work", "MACs of full depth", percent),
+    ]
+    rows = [
+        {
+            "rule": f"{row['rule']}{' *' if 'macs' in row['pareto'] else ''}",
+            "quality": row["quality"].get(quality),
+            "permuted": row.get("permuted", {}).get("quality", {}).get(quality),
+            "mean_updates": row["mean_updates"],
+            "work": 1 / row["macs_ratio"],
+        }
+        for row in study["rows"]
+    ]
+    return Table("exit_rules", columns, rows)
+
+
 def format_exit_study(study: Mapping[str, Any]) -> str:
-    """Format a comparison of exit rules on one data set as text. Rules in a Pareto set are marked.
+    """Format a comparison of exit rules on one data set as text.
 
     Args:
         study: Result of `study` or of `add_timings`.
@@ -206,14 +234,15 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
     lines = [
         f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
         "",
-        to_text(build_study_table({"": study})),
-        "ratios: full depth over the rule; permuted: the same exits shuffled over the examples; two fixed: random "
-        "mixture of two fixed depths with the same compute; from oracle: mean distance in updates to "
-        + ("as good as the last step from then on" if study["problem"] == "language_model" else "right from then on"),
+        to_text(build_screen_table(study)),
+        "*: no other rule is better with the same compute; permuted exits: the same exits shuffled over the examples",
+        f"oracle: uses the labels; times, controls and more columns: the report, {EXIT_RULES} and {PARETO}",
     ]
     lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []
     if any("online" in row for row in study["rows"]):
-        lines.append("executed: the rule was executed, so that exits change the context of other tokens")
+        lines.append(
+            "executed: the rules were also executed, so that exits change the context of other tokens; see the report"
+        )
     timing = ", ".join(f"{key} {value}" for key, value in study.get("timing", {}).items())
     lines += [f"time: {timing or NOT_MEASURED}", *(f"warning: {line}" for line in warnings(study))]
     return "\n".join([*lines, *([plain(f"advice: {format_advice(study)}")] if format_advice(study) else [])])

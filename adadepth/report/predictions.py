@@ -32,13 +32,28 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
             continue
         start, stop = token["span"]
         text = row["text"][token["part"]][start:stop]
-        rendered.append(
-            RenderedToken(
-                text.strip() or token["piece"], start != end or text != text.lstrip(), round(token["updates"]), token
-            )
-        )
+        shown = text.strip() or _format_bytes(token["piece"])
+        rendered.append(RenderedToken(shown, start != end or text != text.lstrip(), round(token["updates"]), token))
         end = stop
     return rendered
+
+
+def _format_bytes(piece: str) -> str:
+    r"""Format a piece of white space, or of a part of a character, whose letters stand for bytes in the vocabulary.
+
+    `Ċ` becomes `\n`, `Ġ` becomes `␣`, and the first byte of `ü`, `Ã`, becomes `<0xC3>`. Other pieces are unchanged.
+    """
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    byte_values = {letter: value for value, letter in bytes_to_unicode().items()}
+    if not all(letter in byte_values for letter in piece):
+        return piece
+    data = bytes(byte_values[letter] for letter in piece)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return "".join(f"<0x{value:02X}>" for value in data)
+    return text.encode("unicode_escape").decode().replace(" ", "␣") if text.isascii() else text
 
 
 def format_prediction(record: Mapping[str, Any]) -> str:

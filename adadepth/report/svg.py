@@ -43,6 +43,7 @@ from adadepth.report.style import (
     get_dash,
     get_shape_style,
     get_share_color,
+    get_text_color,
 )
 
 WIDTH, HEIGHT = 440, 250
@@ -50,6 +51,7 @@ _LEFT_MARGIN, _RIGHT_MARGIN, _TOP_MARGIN, _BOTTOM_MARGIN = 58, 16, 12, 40
 _FONT_SIZE, _LETTER_WIDTH = 12.0, 0.55  # of letters, and how wide they are for their size
 _MAX_DOTS, _MAX_POINTS = 30, 150
 _DASHES = ("", "6 3", "2 2", "9 3 2 3", "4 2", "12 4")
+_NUMBERED_CELL = (24.0, 14.0)  # least width and height of a cell of a heat map with its share as a number
 _GAP, _LINE_GAP, _BOARD_TOP = 24, 10, 20  # between boards, between lines of them, and above them
 
 
@@ -251,7 +253,17 @@ def _paint_heat(mark: Heat, area: Area) -> Iterator[str]:
             if share >= 0.0005
         )
         yield f'<g transform="translate({area.across(x - 0.5):.1f})">{"".join(cells)}</g>'
+        if wide >= _NUMBERED_CELL[0] and high >= _NUMBERED_CELL[1]:
+            yield from _write_shares(x, shares, mark.bottom, area)
     yield "</g>"
+
+
+def _write_shares(x: int, shares: Sequence[float], bottom: int, area: Area) -> Iterator[str]:
+    """Yield the share of every cell of a heat map's column in percent, in a colour that is readable on the cell."""
+    for y, share in enumerate(shares, start=bottom):
+        if share >= 0.0005:
+            ink = get_text_color(get_share_color(share))
+            yield f'<g fill="{ink}">{_draw_text(area.across(x), area.up(y) + 4, f"{100 * share:.0f}")}</g>'
 
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:

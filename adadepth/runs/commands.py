@@ -94,6 +94,11 @@ def is_given(key: str) -> bool:
     return key in list_overridden_keys()
 
 
+def list_overrides() -> list[str]:
+    """Return the overrides of the command or of a job of a sweep, with references to environment variables as text."""
+    return _read_overrides() if HydraConfig.initialized() else []
+
+
 def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
     """Return the configuration groups and keys that the command line sets, in order.
 

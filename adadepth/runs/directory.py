@@ -27,15 +27,15 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
-from adadepth.config.declaration import select_notable_settings
+from adadepth.config.declaration import get_field_specs, select_notable_settings
 from adadepth.config.env_redaction import redact_env_values, redact_record, with_references
 from adadepth.config.experiment import Schedule
 from adadepth.config.fingerprint import hash_result_settings, select_result_settings
 from adadepth.config.kinds import list_dataset_schemas
 from adadepth.errors import CheckpointError, nearest
-from adadepth.models.registry import family
+from adadepth.models.registry import families, family
 from adadepth.report.file_types import REPORTING, RunRecordFields
-from adadepth.runs.commands import format_command, get_choices
+from adadepth.runs.commands import format_command, get_choices, list_overrides
 from adadepth.runs.lock import lock_directory
 from adadepth.runtime.demos import is_demo, resolve_demo
 from adadepth.runtime.distributed import get_world_size
@@ -327,6 +327,8 @@ def read_record(directory: Path) -> dict[str, Any]:
 def read_settings(directory: Path) -> Any:
     """Read the settings of a run from its ``config.yaml``.
 
+    A setting of the model that is newer than the run gets the value with which the run was trained.
+
     Raises:
         CheckpointError: If the file is missing or damaged.
     """
@@ -334,12 +336,21 @@ def read_settings(directory: Path) -> Any:
     try:
         settings: Any = OmegaConf.load(path)
         if all(OmegaConf.is_dict(settings[group]) for group in ("model", "dataset", "trainer")) and settings.model.name:
-            return settings
+            return _fill_later_settings(settings)
     except FileNotFoundError as error:
         raise CheckpointError(f"{path}: is missing") from error
     except (OSError, ValueError, TypeError, YAMLError, OmegaConfBaseException):
         pass
     raise CheckpointError(f"{path}: is damaged and holds no settings of a run")
+
+
+def _fill_later_settings(settings: Any) -> Any:
+    """Fill in the model settings that a file lacks, and whose default was another one when the file was written."""
+    if (spec := families().get(settings.model.name)) is not None:
+        for name, field in get_field_specs(spec.settings).items():
+            if field.later and field.differs_on_hub and name not in settings.model:
+                settings.model[name] = field.hub
+    return settings
 
 
 def write_jsonable(path: Path, value: Any) -> None:
@@ -426,7 +437,7 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     )
     defaults = {name: type(getattr(config, name))() for name in ("model", "dataset", "tokenizer", "trainer")}
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
-    schedule, processes = _find_length_dependence(config), read_run_world_size(directory)
+    schedule, processes = find_length_dependence(config), read_run_world_size(directory)
     free = _SHARDING | ({_BATCH, _MICRO} if processes != get_world_size() else set())
     if (seeds := earlier.get("seeds", 1)) > 1:  # its finished runs have the other settings
         free |= {"seeds"} if now["seeds"] >= seeds else set()
@@ -465,7 +476,7 @@ def _format_processes(number: int) -> str:
     return f"{number} process" + ("es" if number > 1 else "")
 
 
-def _find_length_dependence(config: ExperimentConfig) -> str | None:
+def find_length_dependence(config: ExperimentConfig) -> str | None:
     """Return a setting through which early optimiser steps depend on the length of training, or None."""
     if config.trainer.schedule not in (Schedule.constant, Schedule.plateau):
         return f"trainer.schedule={config.trainer.schedule}"
@@ -502,6 +513,7 @@ def _describe_run(config: ExperimentConfig, earlier: Mapping[str, Any]) -> dict[
         ),
         "settings": _select_settings(config),
         "command": format_command(),
+        "overrides": earlier.get("overrides") or list_overrides(),
         "chosen": get_choices() or earlier.get("chosen", []),
         "launches": launches(),
         "started": earlier.get("started", now),

@@ -27,6 +27,7 @@ from adadepth.runs.directory import (
     CONTINUE,
     FINISHED,
     MODEL,
+    find_length_dependence,
     flat,
     has_several_seeds,
     model_path,
@@ -268,6 +269,16 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
         command = str(record.get("command") or "")
         prefix = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
-            f"resume={run}: this run is finished and cannot be resumed; {missing}to train another run from its "
-            f"weights: {prefix}{pretrained}"
+            f"resume={run}: this run is finished and cannot be resumed{_describe_longer_training(run, merged)}; "
+            f"{missing}to train another run from its weights: {prefix}{pretrained}"
         )
+
+
+def _describe_longer_training(run: Path, settings: Any) -> str:
+    """Describe how to train a finished run for more optimiser steps, or why that is impossible."""
+    if (reason := find_length_dependence(_to_experiment(settings))) is not None:
+        return f", because {reason} depends on the number of optimiser steps"
+    trainer = settings.trainer
+    has_steps = trainer.max_steps > 0
+    longer = ("max_steps", 2 * trainer.max_steps) if has_steps else ("num_train_epochs", 2 * trainer.num_train_epochs)
+    return f" as it is; to train it further: resume={run} trainer.{longer[0]}={longer[1]:g}"

@@ -48,9 +48,8 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
     settings: Any = model.config
     signals = model.exit_signals
     if texts and not signals:
-        raise ConfigError(
-            f"exit_rules={list(texts)}: {settings.model_type} predicts after its last step only and has no exit rules"
-        )
+        reason = f"{settings.model_type} predicts after its last step only and has no exit rules"
+        raise ConfigError(f"exit_rules={list(texts)}: {model.exit_rule_problem or reason}")
     names = [
         name
         for text in texts

@@ -25,6 +25,7 @@ from adadepth.training.arguments import describe_precision
 from adadepth.training.callbacks import StopCallback, describe_interruption, rename_metrics
 
 _GIB = 2**30
+_FEWEST_EQUAL = 3  # equal values of a metric that are no chance
 
 
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: Any) -> str:
@@ -109,7 +110,8 @@ def _get_signal(error: BaseException) -> int | None:
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:
     """Format why training ended without interruption, with its best step if one was selected."""
-    return "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
+    line = "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
+    return line if (warning := _warn_of_constant_metric(args, state)) is None else f"{line}\n{warning}"
 
 
 def _format_reason(config: ExperimentConfig, stop: StopCallback, state: TrainerState) -> str:
@@ -127,9 +129,39 @@ def _format_step(state: TrainerState) -> str:
     return f"step {state.global_step:,} of {state.max_steps:,}"
 
 
+def _warn_of_constant_metric(args: TrainingArguments, state: TrainerState) -> str | None:
+    """Format a warning that the selection metric had one value at all evaluations, or return None if it had several.
+
+    No evaluation was then better than the first one, whose step is kept whatever later steps learned.
+    """
+    if not args.load_best_model_at_end or args.metric_for_best_model is None:
+        return None
+    name = f"eval_{args.metric_for_best_model.removeprefix('eval_')}"
+    values = [entry[name] for entry in state.log_history if name in entry]
+    if len(values) < _FEWEST_EQUAL or len(set(values)) != 1:
+        return None
+    return (
+        f"warning: {name} was {values[0]:.4g} at all {len(values)} evaluations, so it cannot select a step; "
+        "set trainer.metric_for_best_model to a metric that changes"
+    )
+
+
 def _format_best_step(args: TrainingArguments, state: TrainerState) -> str | None:
     """Format the best step and its metric, or return None if no step was selected."""
-    if not state.best_global_step or state.best_metric is None or args.metric_for_best_model is None:
+    if (selection := describe_selection(args, state)) is None or not state.best_global_step:
         return None
-    (name,) = rename_metrics({f"eval_{args.metric_for_best_model.removeprefix('eval_')}": state.best_metric})
-    return f"best step {state.best_global_step:,}, {name} {state.best_metric:.4f}"
+    return f"best step {state.best_global_step:,}, {selection['metric']} {selection['value']:.4f}"
+
+
+def describe_selection(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:
+    """Return the step of the best model with the metric that selected it, or None if no metric selects the model."""
+    is_selected = args.load_best_model_at_end and state.best_metric is not None
+    if not is_selected or state.best_global_step is None or args.metric_for_best_model is None:
+        return None
+    (name,) = rename_metrics({f"eval_{args.metric_for_best_model.removeprefix('eval_')}": 0.0})
+    return {
+        "step": state.best_global_step,
+        "metric": name,
+        "value": state.best_metric,
+        "extreme": "highest" if args.greater_is_better else "lowest",
+    }

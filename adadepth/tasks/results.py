@@ -22,6 +22,7 @@ from adadepth.runs.model_card import CARD, write_card
 from adadepth.runtime.console import say
 from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import describe_machine
+from adadepth.tasks.log_messages import describe_selection
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
 from adadepth.training.callbacks import TrackingCallback
@@ -100,6 +101,7 @@ def save_model(config: ExperimentConfig, run: Run, trainer: DepthTrainer, folder
     run.update(
         saved={**run.record.get("saved", {}), folder: saved},
         best_checkpoint=None if best is None else Path(best).name,
+        selected=describe_selection(trainer.args, trainer.state),
         steps={"done": trainer.state.global_step, "planned": trainer.state.max_steps},
         **facts,
     )

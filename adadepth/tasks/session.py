@@ -39,6 +39,7 @@ from adadepth.training.callbacks import (
     StopCallback,
     TrackingCallback,
     build_early_stopping,
+    find_saved_step,
 )
 from adadepth.training.console_output import ConsoleCallback, ProgressBarCallback
 from adadepth.training.extension import Extension
@@ -181,6 +182,9 @@ class Session:
                     baselines=self.baselines,
                     precision=choose_precision(config.trainer),
                     parameters=sum(parameter.numel() for parameter in self.model.parameters()),
+                    trainable_parameters=sum(
+                        parameter.numel() for parameter in self.model.parameters() if parameter.requires_grad
+                    ),
                 )
                 tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
@@ -226,8 +230,12 @@ class Session:
             say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
         is_merged = results.finish_adapters(self.config, self.run, trainer)
         is_changed = adjust is not None and adjust(self) is not False
-        if is_merged or is_changed or tracking.needs_final_evaluation(trainer.state):
-            with tracking.muted():
+        is_adjusted = is_merged or is_changed
+        if is_adjusted or tracking.needs_final_evaluation(trainer.args, trainer.state):
+            step = trainer.state.global_step
+            if not is_adjusted:
+                step = find_saved_step(trainer.args, trainer.state)
+            with tracking.logging_saved_model(step):
                 trainer.evaluate()
         results.show_grid(trainer)
         results.time_executions(self.config, self.run, trainer, tracking, training_seconds)

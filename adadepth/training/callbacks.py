@@ -256,23 +256,27 @@ class TrackingCallback(TrainerCallback):
         self.trainer: DepthTrainer | None = None
         self.last_metrics: dict[str, float] = {}
         self.evaluated_step = -1
-        self._is_muted = False
+        self._saved_step: int | None = None
 
     @contextmanager
-    def muted(self) -> Iterator[None]:
-        """Send nothing to the experiment tracker within the `with` block, but write files as usual.
+    def logging_saved_model(self, step: int) -> Iterator[None]:
+        """Log the evaluation of the model to save under its own step within the `with` block.
 
-        It is used for an evaluation that repeats the evaluation of an earlier step.
+        Trackers show the values that are logged last, which are then those of the saved model. Metrics of training,
+        which belong to the last step, are left out.
+
+        Args:
+            step: Optimiser step of the weights to save, or the last step if they were changed after training.
         """
-        self._is_muted = True
+        self._saved_step = step
         try:
             yield
         finally:
-            self._is_muted = False
+            self._saved_step = None
 
-    def needs_final_evaluation(self, state: TrainerState) -> bool:
+    def needs_final_evaluation(self, args: TrainingArguments, state: TrainerState) -> bool:
         """Return whether the model to save (the best or the last one) differs from the last one evaluated."""
-        return self.evaluated_step != (state.best_global_step or state.global_step)
+        return self.evaluated_step != find_saved_step(args, state)
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, logs: Logs = None, **kwargs: Any
@@ -280,8 +284,10 @@ class TrackingCallback(TrainerCallback):
         """Send logged scalars to the experiment tracker, under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
         self.last_metrics |= metrics
-        if metrics and not self._is_muted:
-            self.tracker.log(metrics, state.global_step)
+        if self._saved_step is not None:
+            metrics = {name: value for name, value in metrics.items() if not name.startswith("train/")}
+        if metrics:
+            self.tracker.log(metrics, self._get_step(state))
 
     def on_evaluate(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Write and track the depth statistics of an evaluation.
@@ -311,6 +317,10 @@ class TrackingCallback(TrainerCallback):
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
             write_exits(self.directory, exits, state.global_step)
 
+    def _get_step(self, state: TrainerState) -> int:
+        """Return the step under which metrics are logged."""
+        return state.global_step if self._saved_step is None else self._saved_step
+
     def _has_one_depth(self) -> bool:
         """Return whether all tokens or sequences have the same depth now, because it is fixed or still grows."""
         model = None if self.trainer is None else self.trainer.model
@@ -320,7 +330,7 @@ class TrackingCallback(TrainerCallback):
         """Log an image of the supernet's gate probabilities; dashboards play the images as an animation."""
         path = self.directory / "figures" / "gates" / f"step_{step:06d}.png"
         export.save_panel(build_frame_panel(step, described), path)
-        if not self._is_muted:
+        if self._saved_step is None:
             self.tracker.image("search/gates", path, step)
 
     def _track_report(self, report: EvaluationReport, owner: str, state: TrainerState) -> None:
@@ -344,18 +354,20 @@ class TrackingCallback(TrainerCallback):
         self.last_metrics |= scalars
         if not state.is_world_process_zero:
             return
-        if not self._is_muted:
-            texts = {name: value for name, value in figures.items() if isinstance(value, str)}
-            self.tracker.log({**scalars, **texts}, state.global_step)
-            for name, value in figures.items():
-                if isinstance(value, list):
-                    self.tracker.histogram(name, value, int(is_architecture), state.global_step)  # blocks count from 1
-            if not is_architecture:
-                self.tracker.table(
-                    metric_name(f"halting/{owner}classes"),
-                    *to_records(build_class_table(report.statistics)),
-                    state.global_step,
-                )
+        step = self._get_step(state)
+        texts = {name: value for name, value in figures.items() if isinstance(value, str)}
+        self.tracker.log({**scalars, **texts}, step)
+        for name, value in figures.items():
+            if isinstance(value, list):
+                self.tracker.histogram(name, value, int(is_architecture), step)  # blocks count from 1
+        if not is_architecture:
+            table = build_class_table(report.statistics)
+            self.tracker.table(metric_name(f"halting/{owner}classes"), *to_records(table), step)
+
+
+def find_saved_step(args: TrainingArguments, state: TrainerState) -> int:
+    """Return the optimiser step whose weights are saved: the best one if its checkpoint is loaded, else the last."""
+    return (state.best_global_step if args.load_best_model_at_end else None) or state.global_step
 
 
 def rename_metrics(logs: Mapping[str, float]) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """Logging of metrics to ``metrics.jsonl``, which is always written, and to the trackers of ``logger.report_to``.
 
 ``metrics.jsonl`` holds one JSON object per line, ``{"step": int, "time": seconds of training, "<name>": value, ...}``,
-and holds every metric. The trackers receive the same values.
+and holds every metric. The trackers receive the same values of the main metrics, or of all (`logger.metrics`).
 """
 
 import json
@@ -22,6 +22,7 @@ from adadepth.runtime.json_files import Count, read_json, read_json_lines
 from adadepth.training.extension import Extension
 from adadepth.training.trackers import trackers
 from adadepth.training.trackers.base import Tracker
+from adadepth.training.trackers.main_metrics import is_histogram_logged, is_logged
 
 METRICS_FILE = "metrics.jsonl"
 _POSITION = "metrics.json"  # file of a checkpoint
@@ -43,7 +44,7 @@ def open_tracker(
             deleted.
     """
     if not run.is_main:
-        return cast(Tracker, _FanOut([]))
+        return cast(Tracker, _FanOut([], config))
     opened: list[Tracker] = [_JsonLines(run.directory / METRICS_FILE, resume_step, size)]
     identities: dict[str, str] = run.record.get("trackers", {})
     for name in config.logger.report_to:
@@ -52,7 +53,7 @@ def open_tracker(
         if tracker.identity is not None:
             identities = {**identities, name: tracker.identity}
             run.update(trackers=identities)
-    return cast(Tracker, _FanOut(opened))
+    return cast(Tracker, _FanOut(opened, config))
 
 
 def check_trackers(config: ExperimentConfig) -> None:
@@ -136,26 +137,52 @@ def _is_nested(value: Any) -> bool:
 
 
 class _FanOut:
-    """Tracker that forwards every call to all open trackers.
+    """Tracker that forwards every call to all open trackers, and only the main metrics to those of services.
 
     A tracker that fails during a run, e.g. without its server or with a full disk, is removed after one warning. The
     run continues, and `metrics.jsonl` is complete.
     """
 
-    def __init__(self, sinks: Sequence[Tracker]) -> None:
+    def __init__(self, sinks: Sequence[Tracker], config: ExperimentConfig) -> None:
         self.sinks = list(sinks)
+        self._config = config
 
     def __getattr__(self, method: str) -> Callable[..., None]:
         def call(*args: Any, **kwargs: Any) -> None:
-            for sink in list(self.sinks):
-                try:
-                    getattr(sink, method)(*args, **kwargs)
-                except Exception as error:
-                    if isinstance(sink, _JsonLines):
-                        raise
-                    self._remove(sink, error)
+            self._forward(method, self.sinks, *args, **kwargs)
 
         return call
+
+    def log(self, metrics: Mapping[str, Any], step: int) -> None:
+        """Log all metrics to `metrics.jsonl`, and texts and the scalars that the settings select to the trackers."""
+        files, services = self._split_sinks()
+        self._forward("log", files, metrics, step)
+        selected = {
+            name: value
+            for name, value in metrics.items()
+            if not isinstance(value, int | float) or is_logged(name, self._config)
+        }
+        if selected:
+            self._forward("log", services, selected, step)
+
+    def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:
+        """Log a histogram to `metrics.jsonl`, and to the trackers if the settings select it."""
+        sinks = self.sinks if is_histogram_logged(name, self._config) else self._split_sinks()[0]
+        self._forward("histogram", sinks, name, counts, first_bin, step)
+
+    def _split_sinks(self) -> tuple[list[Tracker], list[Tracker]]:
+        """Return the sinks that write `metrics.jsonl`, and the trackers of services."""
+        files: list[Tracker] = [sink for sink in self.sinks if isinstance(sink, _JsonLines)]
+        return files, [sink for sink in self.sinks if sink not in files]
+
+    def _forward(self, method: str, sinks: Sequence[Tracker], *args: Any, **kwargs: Any) -> None:
+        for sink in list(sinks):
+            try:
+                getattr(sink, method)(*args, **kwargs)
+            except Exception as error:
+                if isinstance(sink, _JsonLines):
+                    raise
+                self._remove(sink, error)
 
     def _remove(self, sink: Tracker, error: Exception) -> None:
         reason = next(iter(str(error).splitlines()), "")

@@ -246,15 +246,18 @@ def test_a_constant_rate_may_go_on_for_longer(tmp_path: Path) -> None:
     directory = finished(configured(*given))
     again = configured("act_tiny", f"output_dir={tmp_path}", "resume=latest", "trainer.max_steps=900")
     assert (run_directory(again), again.trainer.max_steps) == (directory, 900)
+    with pytest.raises(CheckpointError, match=rf"to train it further: resume={directory} trainer.max_steps=2000; to "):
+        configured("act_tiny", f"output_dir={tmp_path}", "resume=latest")
 
 
 def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_path: Path) -> None:
     directory = finished(config)
     again = ("act_tiny", f"output_dir={tmp_path}", "resume=latest")
-    with pytest.raises(
-        CheckpointError, match=re.escape(f"resume={directory}: this run is finished and cannot be resumed")
-    ):
+    refused, weights = f"resume={directory}: this run is finished and cannot be resumed", f"{directory}/model"
+    with pytest.raises(CheckpointError, match=re.escape(refused)) as raised:
         configured(*again)
+    assert ", because trainer.schedule=linear depends on the number of optimiser steps; to train" in str(raised.value)
+    assert str(raised.value).endswith(f"model.pretrained={weights}")
     write_jsonable(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
     assert run_directory(configured(*again)) == directory
 

@@ -6,16 +6,18 @@ import json
 import runpy
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.metrics.metric_names import metric_name
-from adadepth.runs.directory import Run, read_record
+from adadepth.runs.directory import Run, read_record, write_jsonable
 from adadepth.training import tracking
 from adadepth.training.trackers import TrackerKind
 from adadepth.training.trackers.base import Tracker
-from adadepth.training.trackers.wandb import PANELS
+from adadepth.training.trackers.main_metrics import PANELS
+from adadepth.training.trackers.run_labels import RunLabels, describe_run
 from adadepth.training.tracking import (
     LogPosition,
     check_trackers,
@@ -115,10 +117,14 @@ def test_wandb_gets_one_offline_run_a_job(tmp_path: Path) -> None:
     for number in range(2):
         directory = tmp_path / f"job{number}"
         directory.mkdir()
+        write_jsonable(directory / "run.json", RECORD)
         tracker = opened(directory, "logger=wandb", f"seed={number}")
         try:
             assert wandb.run.settings.mode == "offline"
-            assert (wandb.run.group, wandb.run.name, wandb.run.config["seed"]) == ("act_tiny", f"job{number}", number)
+            assert (wandb.run.name, wandb.run.config["seed"]) == (f"job{number}", number)
+            assert (wandb.run.group, wandb.run.job_type) == ("sweep-0a1b2c", "train")
+            assert {"act_tiny", "model.act_penalty=0.01"} <= {*wandb.run.tags}
+            assert (wandb.run.config["overrides"], wandb.run.config["parameters"]) == (RECORD["overrides"], 5000)
             assert wandb.run.config["model"]["cap_remainder"] == "forced"
             log_everything(tracker, directory)
         finally:
@@ -150,7 +156,7 @@ def test_a_resumed_wandb_run_goes_on_under_its_id(tmp_path: Path) -> None:
     ]
 
 
-def test_wandb_draws_over_updates_and_keeps_what_is_read(tmp_path: Path) -> None:
+def test_wandb_draws_over_updates_and_ends_with_the_saved_model(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     tracker = opened(tmp_path, "logger=wandb", "trainer.metric_for_best_model=eval_mlm_accuracy",
                      "trainer.greater_is_better=true")  # fmt: skip
@@ -167,8 +173,8 @@ def test_wandb_draws_over_updates_and_keeps_what_is_read(tmp_path: Path) -> None
     table = {name: summary.pop(name) for name in list(summary) if name.startswith("halting/table")}
     assert table["halting/table/_type"] == "table-file", table
     assert summary == {
-        "train/loss": 1, "eval/loss": {"min": 1}, "eval/mlm_accuracy": {"max": 3}, "eval/mlm_loss": 1,
-        "halting/all/mean": 1, "objective": 1.5,
+        "train/loss": 1, "eval/loss": 1, "eval/mlm_accuracy": 1, "eval/mlm_loss": 1, "halting/all/mean": 1,
+        "objective": 1.5,
     }  # fmt: skip
     assert {"halting/all/histogram/values", "figures/a/path"} <= {
         name for call in wandb_history(tmp_path) for name in call
@@ -244,6 +250,68 @@ def test_wandb_keeps_the_files_that_are_asked_for(tmp_path: Path) -> None:
     (artifact,) = wandb_records(tmp_path, "artifact")
     assert (artifact.name, artifact.type) == ("act_tiny-report", "report")
     assert [entry.path for entry in artifact.manifest.contents] == ["report.html"]
+
+
+PREFIXES = ("train", "eval", "halting", "cost", "search", "budget")
+RECORD: dict[str, Any] = {
+    "status": "running", "sweep": "sweep-0a1b2c", "owner": None, "parameters": 5000, "trainable_parameters": 70,
+    "overrides": ["seed=3", "model.act_penalty=0.01", "logger=wandb", f"dataset.path={'x' * 80}", "resume=latest"],
+}  # fmt: skip
+
+
+def label(directory: Path, record: Mapping[str, Any], *overrides: str) -> RunLabels:
+    directory.mkdir(parents=True, exist_ok=True)
+    write_jsonable(directory / "run.json", record)
+    return describe_run(configured("act_tiny", *overrides), directory)
+
+
+def test_a_sweep_is_a_group_and_overrides_are_tags_and_facts(tmp_path: Path) -> None:
+    labels = label(tmp_path / "job", RECORD, "logger.tags=[mine]")
+    assert (labels.name, labels.group, labels.job_type) == ("job", "sweep-0a1b2c", "train")
+    long = f"dataset.path={'x' * 48}..."
+    assert labels.tags == ["mine", "act_tiny", "seed=3", "model.act_penalty=0.01", long]
+    assert max(map(len, labels.tags)) == 64, "W&B refuses longer ones"
+    assert labels.facts == {
+        "overrides": RECORD["overrides"], "sweep": "sweep-0a1b2c", "parameters": 5000, "trainable_parameters": 70,
+    }  # fmt: skip
+    assert label(tmp_path / "job", RECORD, "logger.group=mine").group == "mine"
+
+
+def test_runs_of_one_command_have_names_and_kinds_of_their_own(tmp_path: Path) -> None:
+    alone = {**RECORD, "sweep": None}
+    assert label(tmp_path / "job", alone).group is None
+    assert label(tmp_path / "job", {**alone, "owner": "seeds"}).group == "seeds"
+    search = tmp_path / "search"
+    assert label(search, alone, "mode=evaluate", "checkpoint=x").job_type == "evaluate"
+    for folder, name, job in (
+        (search / "derived", "search/derived", "evaluate"),
+        (search / "retrained" / "derived", "search/derived", "retrain"),
+        (search / "retrained" / "vanilla", "search/vanilla", "retrain"),
+    ):
+        labels = label(folder, alone)
+        assert (labels.name, labels.group, labels.job_type) == (name, "search", job)
+
+
+def test_trackers_get_a_short_list_and_the_file_gets_all(tmp_path: Path) -> None:
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    names = sorted({metric_name(name) for name in names_before() if name.partition("/")[0] in PREFIXES})
+    scalars, lists = [name for name in names if "histogram" not in name], ["all", "mask", "label_no"]
+    for metrics, most in (("main", 80), ("all", len(scalars))):
+        directory = tmp_path / metrics
+        directory.mkdir()
+        tracker = opened(directory, "logger=tensorboard", f"logger.metrics={metrics}", "optimise=halting/mask/std")
+        tracker.log(dict.fromkeys(scalars, 1.0), 1)
+        for name in lists:
+            tracker.histogram(f"halting/{name}/histogram", [0, 1], 1, 1)
+        tracker.finish()
+        seen = events.EventAccumulator(str(directory / "tensorboard"))
+        seen.Reload()
+        tags = seen.Tags()
+        assert len(tags["scalars"]) <= most
+        assert {"eval/loss", "train/learning_rate", "halting/all/mean", "halting/mask/std"} <= {*tags["scalars"]}
+        assert ("halting/mask/p90" in tags["scalars"]) == (metrics == "all")
+        assert len(tags["histograms"]) == (len(lists) if metrics == "all" else 1)
+        assert read_metrics(directory / "metrics.jsonl")[0].keys() == {"step", "time", *scalars}
 
 
 @pytest.mark.parametrize(("given", "expected"), [

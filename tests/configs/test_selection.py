@@ -10,7 +10,6 @@ from adadepth.cli.validation import validate
 from adadepth.errors import ConfigError
 from adadepth.training.arguments import training_arguments
 from adadepth.training.optimization import build_schedule
-from adadepth.training.trackers.wandb import choose_summary
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 
@@ -29,7 +28,6 @@ def test_everybody_takes_the_same_direction(root: str, metric: str, greater: boo
     schedule = build_schedule(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=1.0), config.trainer, 10)
     assert isinstance(schedule, ReduceLROnPlateau)
     assert schedule.mode == ("max" if greater else "min")
-    assert choose_summary("eval/" + metric.removeprefix("eval_"), config) == schedule.mode
 
 
 @pytest.mark.parametrize(("metric", "greater", "better"), [
@@ -45,3 +43,44 @@ def test_a_run_goes_on_as_it_began() -> None:
     config = configured("act_sst2")
     config.trainer.greater_is_better, config.resume = False, "outputs/x/y"
     validate(config)
+
+
+EXITS = "model.trains=exits"
+GATE = "model.objective=gate_alone model.gate=true model.exit_rule=null"
+
+
+@pytest.mark.parametrize(("root", "overrides", "refused", "able"), quick_one_in(3, [
+    ("exit_retrofit", "trainer.metric_for_best_model=eval_perplexity", "trainer.metric_for_best_model", "eval_loss"),
+    ("exit_retrofit", "trainer.metric_for_best_model=eval_lm_loss trainer.early_stopping_patience=2",
+     "trainer.metric_for_best_model", "eval_loss"),
+    ("exit_retrofit", "optimise=eval/perplexity", "optimise", "eval/loss"),
+    ("exit_sst2", f"{EXITS} model.exit_rule=null", "trainer.metric_for_best_model", "eval_loss, eval_task_loss"),
+    ("exit_sst2", f"{EXITS} model.exit_heads=shared model.exit_gate=true trainer.metric_for_best_model=eval_task_loss",
+     "trainer.metric_for_best_model", "eval_loss, eval_gate_loss"),
+    ("exit_mlm", f"{EXITS} model.exit_heads=own trainer.metric_for_best_model=eval_mlm_loss",
+     "trainer.metric_for_best_model", "eval_loss"),
+    ("loop_hops", f"{GATE} model.pretrained=x model.exit_rule=margin:0.9", "trainer.metric_for_best_model",
+     "eval_loss"),
+    ("loop_hops", f"{GATE} model.pretrained=x", "trainer.metric_for_best_model", "eval_loss"),
+    ("loop_tiny", f"{GATE} trainer.metric_for_best_model=eval_perplexity", "trainer.metric_for_best_model",
+     "eval_loss"),
+]))  # fmt: skip
+def test_a_metric_that_training_cannot_move_selects_nothing(root: str, overrides: str, refused: str, able: str) -> None:
+    """Of a frozen network, the first evaluation would always be the best one."""
+    with pytest.raises(ConfigError, match=rf"^{refused}=eval.*: never changes in this training.*; use one of {able}"):
+        configured(root, *overrides.split())
+
+
+@pytest.mark.parametrize(("root", "overrides"), quick_one_in(3, [
+    ("exit_retrofit", ""),
+    ("exit_retrofit", "optimise=eval/loss"),
+    ("exit_retrofit", "model.exit_rule=margin:0.5 trainer.metric_for_best_model=eval_perplexity"),
+    ("exit_retrofit", "trainer.metric_for_best_model=eval_perplexity trainer.load_best_model_at_end=false"),
+    ("exit_sst2", EXITS),
+    ("exit_sst2", f"{EXITS} model.exit_rule=null trainer.metric_for_best_model=eval_loss"),
+    ("exit_sst2", f"{EXITS} model.exit_heads=shared model.exit_gate=true model.exit_rule=correct:0.5"),
+    ("loop_hops", "model.objective=gate_alone model.gate=true model.exit_rule=quantile:0.5 model.pretrained=x"),
+    ("exit_sst2", f"{EXITS} model.exit_rule=null mode=evaluate checkpoint=x"),
+]))  # fmt: skip
+def test_a_metric_that_training_moves_selects(root: str, overrides: str) -> None:
+    configured(root, *overrides.split())

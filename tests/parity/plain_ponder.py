@@ -97,7 +97,8 @@ def plain_pmf(lambdas, truncation):
     """p_n of one row, by the definition, in double precision."""
     pmf, reached = [], 1.0
     for probability in lambdas:
-        pmf.append(reached * probability)
+        is_replaced = truncation == "palbert" and sum(pmf) > 0.95  # `current_cdf` of palbert_fast.py
+        pmf.append(0.05 / len(lambdas) if is_replaced else reached * probability)
         reached *= 1.0 - probability
     if truncation == "leftover":
         pmf[-1] += reached

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from adadepth.config import ExperimentConfig, Mode, Task, TrainerConfig
 from adadepth.config.declaration import format_value
-from adadepth.config.experiment import LoraConfig, Optimizer, Precision, Schedule
+from adadepth.config.experiment import LoraConfig, Optimizer, Precision, SaveStrategy, Schedule
 from adadepth.config.modes import modes
 from adadepth.metrics.directions import find_unknown_direction, is_contradicted
 from adadepth.metrics.task_metrics import SCORE
@@ -142,6 +142,21 @@ def _check_selection(config: ExperimentConfig) -> Iterator[str]:
             f"trainer.greater_is_better={str(greater).lower()}: trainer.metric_for_best_model={metric} is better "
             f"if {better}; null chooses the direction of every metric"
         )
+
+
+def selects_by_metric(config: ExperimentConfig) -> bool:
+    """Return whether a new training selects by a metric: the best model, checkpoints, the learning rate or its end.
+
+    A resumed run keeps its settings, so it counts as one that does not.
+    """
+    trainer = config.trainer
+    selects = (
+        trainer.load_best_model_at_end
+        or trainer.save_strategy is SaveStrategy.best
+        or trainer.early_stopping_patience is not None
+        or trainer.schedule is Schedule.plateau
+    )
+    return selects and config.mode is Mode.train and config.resume is None
 
 
 def _check_best_model(config: ExperimentConfig) -> Iterator[str]:

@@ -10,6 +10,7 @@ from adadepth.config.experiment import TrackerMode
 from adadepth.report.table import escape_csv_formula
 from adadepth.runs.directory import flat, get_plain_settings
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
+from adadepth.training.trackers.run_labels import describe_run
 
 # What Comet would log by itself about libraries that are imported before it.
 _LOGS = ("log_code", "log_graph", "parse_args", "log_git_metadata", "log_git_patch", "log_env_details")
@@ -28,6 +29,7 @@ class CometTracker(Tracker):
         import comet_ml
 
         self.comet_ml = comet_ml
+        labels = describe_run(config, directory)
         disabled: dict[str, Any] = dict.fromkeys(_DISABLED, False)
         self.experiment = comet_ml.start(
             workspace=config.logger.entity,
@@ -39,13 +41,13 @@ class CometTracker(Tracker):
                 disabled=config.logger.mode is TrackerMode.disabled,
                 offline_directory=str(directory / "comet"),
                 display_summary_level=0,
-                name=directory.name,
-                tags=[config.logger.group or config.name, *config.logger.tags],
+                name=labels.name,
+                tags=[*([] if labels.group is None else [labels.group]), *labels.tags],
                 **disabled,
             ),
         )
         self.identity = self.experiment.get_key()
-        self.experiment.log_parameters(flat(get_plain_settings(config)))
+        self.experiment.log_parameters(flat(get_plain_settings(config)) | labels.facts)
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         self.experiment.log_metrics(select_numbers(metrics), step=step)

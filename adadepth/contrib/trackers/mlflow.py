@@ -9,6 +9,7 @@ from typing import Any
 from adadepth.config import ExperimentConfig
 from adadepth.runs.directory import flat, get_plain_settings, jsonable
 from adadepth.training.trackers.base import Tracker, Value, select_numbers
+from adadepth.training.trackers.run_labels import describe_run
 
 _MAX_PARAMETER_LENGTH = 500  # characters
 
@@ -32,10 +33,12 @@ class MlflowTracker(Tracker):
         if identity is None:
             existing = self.client.get_experiment_by_name(config.logger.project)
             experiment = existing.experiment_id if existing else self.client.create_experiment(config.logger.project)
-            tags = {"group": config.logger.group or config.name, "mode": config.mode.value}
+            labels = describe_run(config, directory)
+            tags = {"experiment": config.name, "mode": config.mode.value, "job_type": labels.job_type}
+            tags |= {} if labels.group is None else {"group": labels.group}
             tags |= dict.fromkeys(config.logger.tags, "")
-            identity = self.client.create_run(experiment, run_name=directory.name, tags=tags).info.run_id
-            settings = flat(get_plain_settings(config))
+            identity = self.client.create_run(experiment, run_name=labels.name, tags=tags).info.run_id
+            settings = flat(get_plain_settings(config)) | labels.facts
             params = [Param(key, str(value)[:_MAX_PARAMETER_LENGTH]) for key, value in settings.items()]
             for begin in range(0, len(params), 100):  # the limit of one call
                 self.client.log_batch(identity, params=params[begin : begin + 100])

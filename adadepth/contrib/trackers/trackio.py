@@ -7,6 +7,7 @@ from typing import Any
 from adadepth.config import ExperimentConfig
 from adadepth.runs.directory import get_plain_settings
 from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
+from adadepth.training.trackers.run_labels import describe_run
 
 
 class TrackioTracker(Tracker):
@@ -21,12 +22,13 @@ class TrackioTracker(Tracker):
         import trackio
 
         self.trackio = trackio
-        self.identity: str = identity or directory.name
+        labels = describe_run(config, directory)
+        self.identity: str = identity or labels.name
         self.run = trackio.init(
             project=config.logger.project,
             name=self.identity,
-            group=config.logger.group or config.name,
-            config=get_plain_settings(config),
+            group=labels.group,
+            config={**get_plain_settings(config), **labels.facts},
             resume="allow",
             embed=False,
             auto_log_cpu=False,

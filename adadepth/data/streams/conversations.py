@@ -361,11 +361,11 @@ def _write_conversation(
     template = str(tokenizer.get_chat_template(tools=options.get("tools")))
     if not _WITH_GENERATION.search(template):
         return str(tokenizer.apply_chat_template(messages, tokenize=False, **options)), None
-    texts, marked = render_jinja_template(
+    written: Any = render_jinja_template(
         conversations=[messages], chat_template=template, return_assistant_tokens_mask=True,
         **{**tokenizer.special_tokens_map, **options},
     )  # fmt: skip
-    return texts[0], marked[0]
+    return written[0][0], written[1][0]
 
 
 def _find_answers(

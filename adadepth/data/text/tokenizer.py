@@ -26,6 +26,7 @@ from adadepth.data.text.characters import extend_spans
 from adadepth.data.text.local_files import to_path
 from adadepth.data.text.special_tokens import Layout, Template, read_template
 from adadepth.errors import DataError, UnreachableError, nearest, refuse_panics
+from adadepth.runtime.console import say
 from adadepth.runtime.hub_access import check_hub, get_first_line, load_with_code_policy, resolve_path
 
 if TYPE_CHECKING:
@@ -53,6 +54,11 @@ _FILES = ("tokenizer.json", "vocab*", "*.model", "*.tiktoken")  # with the piece
 _NEVER_TEXT = -1e4  # score of a special token, far below that of its characters: text never becomes one
 _LONGEST_PART = 10_000  # characters; a cut may split one piece of thousands
 _LIMITS: dict[str, Any] = {"max_sentence_length": 10**9, "minloglevel": 2}  # no limit, and a log of errors only
+_SECONDS_IN_SILENCE = 3.0
+_LONG_TRAINING = (
+    "training a tokenizer on the training text, once for all runs with this text; tokenizer.train_documents=N reads "
+    "only the first N documents, and tokenizer.path=FOLDER uses an existing tokenizer"
+)
 _TRAINING_THREADS = 16  # fixed, because sums over another number of threads round differently
 
 
@@ -297,10 +303,19 @@ def load_or_train(
 def ensure_tokenizer_file(
     root: Path, key: str, train: Callable[[], Tokenizer], sources: Sequence[CheckedSource] = ()
 ) -> Path:
-    """Return the file of a tokenizer. If the cache does not hold it, the tokenizer is trained first."""
+    """Return the file of a tokenizer. If the cache does not hold it, the tokenizer is trained first.
+
+    If this takes more than a few seconds, a line names the settings that shorten it.
+    """
 
     def build(folder: Path) -> None:
-        (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
+        message = threading.Timer(_SECONDS_IN_SILENCE, say, [_LONG_TRAINING])
+        message.daemon = True
+        message.start()
+        try:
+            (folder / TOKENIZER_FILE).write_text(train().to_str(), encoding="utf-8")
+        finally:
+            message.cancel()
 
     return ensure_folder(root, f"tokenizer-{key}", build, sources=sources) / TOKENIZER_FILE
 

@@ -80,16 +80,23 @@ def predict_steps(
     return {"trace": trace, **build_unit_fields(steps, rule, slots, None if by_sequence else (rows, length))}
 
 
-def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
-    """Return the exit rule of a forward pass, by default the model's halting threshold or fixed depth."""
-    config: AlbertActConfig = model.config
+def find_exit_problem(config: AlbertActConfig) -> str | None:
+    """Return why a configuration supports no exit rules, or None if it supports them."""
     if config.state_rule not in FREEZING_RULES:
-        raise ConfigError(
+        return (
             f"state_rule={config.state_rule!r}: exit rules need {' or '.join(FREEZING_RULES)}, which freezes the "
             "state of a halted token"
         )
     if config.halting_rule != Act.name:
-        raise ConfigError(f"halting_rule={config.halting_rule!r}: exit rules support only {Act.name}")
+        return f"halting_rule={config.halting_rule!r}: exit rules support only {Act.name}"
+    return None
+
+
+def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
+    """Return the exit rule of a forward pass, by default the model's halting threshold or fixed depth."""
+    config: AlbertActConfig = model.config
+    if (problem := find_exit_problem(config)) is not None:
+        raise ConfigError(problem)
     default = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
     return resolve_exit_rule(model, default if rule is None else rule)
 

@@ -19,7 +19,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.albert_act.configuration import AlbertActConfig
-from adadepth.models.albert_act.exiting import SIGNALS, predict_steps
+from adadepth.models.albert_act.exiting import SIGNALS, find_exit_problem, predict_steps
 from adadepth.models.albert_act.modeling import (
     AlbertActModel,
     AlbertActOutput,
@@ -187,11 +187,15 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 
     @property
     def exit_signals(self) -> frozenset[str]:
-        """Signals that the model provides to exit rules.
+        """Signals that the model provides to exit rules; there are none if `exit_rule_problem` names a reason."""
+        return SIGNALS if self.exit_rule_problem is None else frozenset()
 
-        With mean pooling there are no signals, because predictions after steps read the first token.
-        """
-        return SIGNALS if self.config.pooling == "first" else frozenset()
+    @property
+    def exit_rule_problem(self) -> str | None:
+        """Reason why there are no exit rules, such as mean pooling: predictions after steps read the first token."""
+        if self.config.pooling != "first":
+            return f"pooling={self.config.pooling!r}: exit rules need first, whose prediction reads the first token"
+        return find_exit_problem(self.config)
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
@@ -266,8 +270,17 @@ class AlbertActForSequenceClassification(AlbertActTaskModel):
 class AlbertActForTokenClassification(AlbertActTaskModel):
     """ACT-ALBERT that classifies every token."""
 
-    exit_signals = SIGNALS
     needs_pooler = False
+
+    @property
+    def exit_signals(self) -> frozenset[str]:
+        """Signals that the model provides to exit rules; there are none if `exit_rule_problem` names a reason."""
+        return SIGNALS if self.exit_rule_problem is None else frozenset()
+
+    @property
+    def exit_rule_problem(self) -> str | None:
+        """Reason why the model has no exit rules, such as a halting rule of a plug-in, or None if it has some."""
+        return find_exit_problem(self.config)
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)

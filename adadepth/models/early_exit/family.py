@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
@@ -117,6 +118,23 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
 
 
+def list_movable_exit_metrics(described: Any) -> tuple[str, ...] | None:
+    """Return the metrics of an evaluation that training can change, or None if it can change all of them.
+
+    On a frozen network, the predictions of the last exit never change. Those of early exits with the shared head do not
+    change either, so that only an exit rule that reads the gate moves exits.
+
+    Args:
+        described: Settings or configuration of the model.
+    """
+    if described.trains != TrainedPart.exits:
+        return None
+    rule = str(described.exit_rule).partition(":")[0]
+    if described.exit_heads == ExitHeads.shared:
+        return None if rule == "correct" else ("loss", "gate_loss")
+    return ("loss", "task_loss", "distillation_loss", "gate_loss") if described.exit_rule is None else None
+
+
 _CLASSIFIERS = "adadepth.models.early_exit.classifiers"
 
 FAMILY = Family(
@@ -133,6 +151,7 @@ FAMILY = Family(
     auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
+    movable_metrics="adadepth.models.early_exit.family:list_movable_exit_metrics",
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, "adadepth.models.early_exit.layouts:to_network"),

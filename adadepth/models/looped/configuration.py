@@ -53,6 +53,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     cache_policy: str = "all"
     objective: str = "last"
     geometric_share: int | float = 0.3
+    geometric_truncation: str = "renormalise"
     entropy_weight: int | float = 0.05
     gate_pairing: str = "next"
     train_loops: str = "fixed"

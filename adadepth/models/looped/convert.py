@@ -216,7 +216,8 @@ def rename_weights(weights: Mapping[str, Tensor], config: Mapping[str, Any]) -> 
 def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the configuration of an Ouro model.
 
-    All layers form the core, the normed state is fed back, and the exit threshold becomes a quantile.
+    All layers form the core, the normed state is fed back, and the exit threshold becomes a quantile at which a
+    token exits, too.
     """
     _check_value(stored, "rope_scaling", None)
     _check_value(stored, "use_sliding_window", False)
@@ -229,6 +230,8 @@ def _convert_ouro(stored: Mapping[str, Any]) -> dict[str, Any]:
     if step is not None and (not isinstance(step, int) or isinstance(step, bool) or step < 0):
         raise CheckpointError(f"early_exit_step={step!r}: must be a whole number from 0, or null")
     rule = None if threshold is None else f"quantile:{threshold!r}"
+    if threshold is not None and threshold < 1:  # a threshold of 1 means all loops, even if a float32 sum rounds to 1
+        rule = f"{rule}:1"
     return {
         **{name: stored[name] for name in _SHARED_FIELDS if name in stored},
         "core": stored["num_hidden_layers"],

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from adadepth.config import Activation, Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
@@ -11,6 +12,7 @@ from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.registry import Budgeting, Family
 from adadepth.models.shared.network_settings import DECODERS
 
+_GATE_RULES = ("quantile", "sample", "expectation")  # exit rules that read the halting unit
 START_STD = (2 / 5) ** 0.5  # of Huginn's first states
 
 Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
@@ -22,6 +24,7 @@ LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
 Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
 TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
 Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
+GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
 Pairing = StrEnum("Pairing", ["next", "made"])
 
 
@@ -162,6 +165,14 @@ class LoopedSettings(ModelConfig):
     geometric_share: float = setting(
         0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
     )
+    geometric_truncation: GeometricTruncation = setting(
+        GeometricTruncation.leftover,
+        "objective=geometric: the last loop gets the weight of all later ones, or all weights are divided by their sum",
+        later=True,
+        hub="renormalise",
+        more="`leftover` is that of arXiv 2607.20519. Runs and models of versions without the setting have "
+        "`renormalise`.",
+    )
     entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
     gate_pairing: Pairing = setting(
         Pairing.next,
@@ -236,7 +247,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
             if getattr(model, name) is None:
                 yield f"model.{name}=null: required, unless model.pretrained names a decoder"
-    reads_gate = str(model.exit_rule).partition(":")[0] in ("quantile", "sample", "expectation")
+    reads_gate = str(model.exit_rule).partition(":")[0] in _GATE_RULES
     if reads_gate and not model.gate:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
@@ -284,6 +295,18 @@ def find_low_backprop_problem(cycles: list[int] | None) -> str | None:
     return f"low_backprop={cycles}: must be one or more numbers of at least 0"
 
 
+def list_movable_gate_metrics(described: Any) -> tuple[str, ...] | None:
+    """Return the metrics of an evaluation that training can change, or None if it can change all of them.
+
+    The objective `gate_alone` changes no prediction. It moves exits, if the exit rule reads the halting unit.
+
+    Args:
+        described: Settings or configuration of the model.
+    """
+    reads_gate = str(described.exit_rule).partition(":")[0] in _GATE_RULES
+    return ("loss",) if described.objective == Objective.gate_alone and not reads_gate else None
+
+
 _MODELING, _HEADS = "adadepth.models.looped.modeling", "adadepth.models.looped.heads"
 
 FAMILY = Family(
@@ -299,6 +322,7 @@ FAMILY = Family(
     encoder=f"{_MODELING}:LoopedModel",
     public={"retrofit": "adadepth.models.looped.retrofit:retrofit"},
     tokenizer="transformers:PreTrainedTokenizerFast",
+    movable_metrics="adadepth.models.looped.family:list_movable_gate_metrics",
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
         fits_target=True,

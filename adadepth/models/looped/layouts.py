@@ -39,8 +39,9 @@ _HUGINN_CODE = {
     "AutoModelForCausalLM": "tomg-group-umd/huginn-0125--raven_modeling_minimal.RavenForCausalLM",
 }
 _TRAINING = frozenset({
-    "objective", "geometric_share", "entropy_weight", "gate_pairing", "train_loops", "loop_spread", "loop_curriculum",
-    "curriculum_share", "backprop_loops", "low_backprop", "initializer", "initializer_range",
+    "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_pairing", "train_loops",
+    "loop_spread", "loop_curriculum", "curriculum_share", "backprop_loops", "low_backprop", "initializer",
+    "initializer_range",
 })  # fmt: skip
 _RANDOM_START = frozenset({"start_std", "draw_seed"})
 # Settings of our own layers, unused where layers are those of transformers.
@@ -224,7 +225,7 @@ def _describe_exit_rule(rule: str | None) -> dict[str, Any]:
     """Return the field of Ouro's configuration for an exit rule, none for rules that it does not have."""
     kind, _, value = str(rule).partition(":")
     if kind == "quantile":
-        return {"early_exit_threshold": float(value)}
+        return {"early_exit_threshold": float(value.partition(":")[0])}  # without the choice at equality
     return {"early_exit_step": int(value) - 1} if kind == "fixed" else {}
 
 

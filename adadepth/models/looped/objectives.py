@@ -2,9 +2,15 @@
 
     last        L_N
     mean        1/N sum_n L_n
-    geometric   sum_n w_n L_n,  w_n ~ g (1 - g)^(n-1), truncated at N           (arXiv 2607.20519)
+    geometric   sum_n w_n L_n,  w_n = g (1 - g)^(n-1),  w_N = (1 - g)^(N-1)     (arXiv 2607.20519)
     gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
     gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
+
+With `geometric_truncation=renormalise`, as in earlier versions, w_N = g (1 - g)^(N-1), and all w_n are divided by their
+sum.
+
+Ouro divides the sum of `gate_alone` by N instead of by its N - 1 terms, so its loss is smaller by (N - 1) / N. Adam's
+updates do not depend on this factor.
 
 I_n = max(0, L_{n-1} - L_n) is the gain of loop n, without gradients. The paper of Ouro pairs lambda_n with the gain of
 loop n, n = 2..N. `gate_pairing=made` does the same. It leaves lambda_1 without a target, and trains lambda_N, which is
@@ -88,7 +94,7 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
                 terms["entropy"] = LossTerm(entropy, count, config.entropy_weight)
             return terms
         case "geometric":
-            prior = geometric_prior(config.geometric_share, losses.shape[1], "renormalise", losses.device)
+            prior = geometric_prior(config.geometric_share, losses.shape[1], config.geometric_truncation, losses.device)
             expected = (prior.pmf * losses).sum(dim=-1)
         case "mean":
             expected = losses.mean(dim=-1)

@@ -42,7 +42,7 @@ class PonderSettings:
         Truncation.leftover, "treatment of the probability mass beyond the last step", hub="renormalise",
         more="It applies to posterior and prior: `renormalise` spreads the mass (PonderNet, the reference code), "
             "`leftover` gives it to the last step, `none` drops it from the posterior, which then sums to less "
-            "than one (PALBERT's code).",
+            "than one. `palbert` is PALBERT's code: as `none`, and p_n = 0.05 / N once the sum has exceeded 0.95.",
     )  # fmt: skip
     halt_bias_init: float = setting(
         0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,

@@ -58,14 +58,23 @@ def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDi
         config: Configuration with `prior`, `target_halt_probability` and `truncation`.
         halting_logits: Halting logits z_n, (B, N).
     """
-    steps, device = halting_logits.shape[-1], halting_logits.device
-    if config.prior == "uniform":
-        prior = uniform_prior(steps, device)
-    else:
-        # Truncated like the posterior; but the prior's last step gets the mass that a posterior drops, as in PALBERT.
-        truncation = "leftover" if config.truncation == "none" else config.truncation
-        prior = geometric_prior(config.target_halt_probability, steps, truncation, device)
+    prior = build_prior(config, halting_logits.shape[-1], halting_logits.device)
     return halting_distribution(halting_logits, config.truncation), prior
+
+
+def build_prior(config: Any, steps: int, device: torch.device) -> HaltingDistribution:
+    """Return the prior over N steps that regularises the halting distribution, (N,).
+
+    Args:
+        config: Configuration with `prior`, `target_halt_probability` and `truncation`.
+        steps: Number N of steps.
+        device: Device of the distribution.
+    """
+    if config.prior == "uniform":
+        return uniform_prior(steps, device)
+    # Truncated like the posterior; but the prior's last step gets the mass that a posterior drops, as in PALBERT.
+    truncation = "leftover" if config.truncation in ("none", "palbert") else config.truncation
+    return geometric_prior(config.target_halt_probability, steps, truncation, device)
 
 
 def ponder_terms(
@@ -158,7 +167,7 @@ class PonderTraining(ExitRuleKnob, HoldsBudget, nn.Module):
 
         The result is empty unless all steps ran.
         """
-        if outputs.prior is None:
+        if outputs.posterior is None or outputs.prior is None:
             return {}
         return {
             "prior_pmf": outputs.prior.pmf.cpu(),
@@ -382,6 +391,8 @@ class PonderAlbertForSequenceClassification(PonderTraining, SteppedAlbertPreTrai
         output, run_all = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if run_all:  # the halting distribution and the loss need every step
             self.add_halting(output, labels, num_targets)
+        else:
+            output.prior = build_prior(self.config, self.max_updates, output.exit_steps.device)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:

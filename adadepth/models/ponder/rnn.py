@@ -15,7 +15,7 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.ponder.configuration import PonderRnnConfig
-from adadepth.models.ponder.modeling import PonderTraining
+from adadepth.models.ponder.modeling import PonderTraining, build_prior
 from adadepth.models.shared.albert.block import HaltingProjection
 from adadepth.models.shared.losses import count_head_classes
 from adadepth.models.shared.steps import StepwiseOutput, resolve_exit_rule, run_steps, runs_all, stepwise_output
@@ -109,6 +109,8 @@ class PonderRnnForClassification(PonderTraining, PreTrainedModel):
         output = stepwise_output(steps, rule, tokens=None)
         if run_all:  # the halting distribution and the loss need every step
             self.add_halting(output, labels, num_targets)
+        else:
+            output.prior = build_prior(self.config, self.max_updates, inputs.device)
         return output
 
     def step(self, driven: Tensor, state: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
-from adadepth.halting.distribution import HaltingDistribution
+from adadepth.halting.distribution import HaltingDistribution, halting_distribution
 from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, select_predictions
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
 from adadepth.models.contract import DepthKnob, DepthModel
@@ -378,7 +378,7 @@ class StepwiseOutput(ModelOutput):
         halting_probabilities: lambda_n = sigmoid(z_n), (B, N), the probability of halting at step n if it is reached.
         exit_steps: Exit step of each example, counted from 1, int64, (B,).
         posterior: Halting distribution p of every example, if all steps ran.
-        prior: Distribution towards which the loss regularises p. It is set if `posterior` is set.
+        prior: Distribution over all steps towards which the loss regularises p, if the model has one.
         trace: Depth of every sequence. `updates` equals `exit_steps`, and probabilities are 0 after the exit step.
         hidden_states: States before the first and after every step, N + 1 tensors (B, T, H), if requested. No example
             then leaves the batch, and its states after its exit continue the recurrence.
@@ -404,16 +404,26 @@ class StepwiseOutput(ModelOutput):
         return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
 
     def __getattr__(self, name: str) -> Any:
-        """Return a field by its name in the original PonderALBERT code."""
-        if name in _ALIASES:
+        """Return a field by its name in the original PonderALBERT code.
+
+        Raises:
+            AttributeError: If there is no such field, as `hasattr` and `getattr` with a default expect.
+        """
+        if name not in _ALIASES:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        try:
             return self._read_alias(name)
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        except KeyError as error:
+            raise AttributeError(*error.args) from error
 
     def _read_alias(self, name: str) -> Any:
         """Return a field by its name in the original PonderALBERT code.
 
+        The halting distribution of an example that left early has the probabilities of the steps that it ran. Those of
+        later steps are unknown and count as 0.
+
         Raises:
-            KeyError: If there is no such field because not all steps ran.
+            KeyError: If the model has no halting head, and hence no such field.
         """
         field = _ALIASES[name]
         _log_new_name(name)
@@ -421,8 +431,11 @@ class StepwiseOutput(ModelOutput):
             assert self.exit_steps is not None
             return int(self.exit_steps.max()) - 1
         value = getattr(self, field)
+        if value is None and field == "posterior" and self.halting_logits is not None:
+            log_pmf = halting_distribution(self.halting_logits, "none").log_pmf
+            return HaltingDistribution(log_pmf.masked_fill(log_pmf.isnan(), -torch.inf))
         if value is None:
-            raise KeyError(f"{name}: {field} needs all steps; call with run_all_steps=True")
+            raise KeyError(f"{name}: the output has no {field}, because the model has no halting head")
         return value
 
 

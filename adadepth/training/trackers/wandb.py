@@ -1,59 +1,18 @@
-"""Weights & Biases (W&B) tracker, and the charts of its dashboard."""
+"""Weights & Biases (W&B) tracker."""
 
 import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import TrackerMode
 from adadepth.errors import ConfigError
-from adadepth.metrics.directions import prefers_greater
 from adadepth.runs.directory import get_plain_settings
 from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
-
-
-class Chart(NamedTuple):
-    """Chart of a W&B dashboard: section, title, and the metrics to plot."""
-
-    section: str
-    title: str
-    metrics: tuple[str, ...]
-
-
-_OF_TASKS = ("eval/score", "eval/accuracy", "eval/token_accuracy", "eval/mlm_accuracy", "eval/perplexity")
-_MEANS = ("halting/all/mean", "halting/expected_steps", "halting/layers/expected_depth", "search/expected_blocks")
-_BUDGET = ("halting/ponder_cost", "halting/kl", "budget/measured", "budget/target")
-_SPEEDS = ("cost/speedup_over_dense", "train/tokens_per_second", "eval/tokens_per_second")
-PANELS = (
-    Chart("Quality", "Loss", ("train/loss", "eval/loss")),
-    Chart("Quality", "Task", _OF_TASKS),
-    Chart("Depth", "Mean depth", _MEANS),
-    Chart("Depth", "Does depth adapt?", ("halting/effective_depths", "halting/effective_depths_within")),
-    Chart("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
-    Chart("Depth", "Depth penalty and budget", _BUDGET),
-    Chart("Compute", "Compute at the measured depths (share of full depth)", ("cost/adaptive_over_full",)),
-    Chart("Compute", "Executed compute of the evaluation (share of full depth)", ("cost/executed_over_full",)),
-    Chart("Compute", "Measured speed", _SPEEDS),
-)
-_SHOWN = frozenset(metric for panel in PANELS for metric in panel.metrics)
-
-
-def choose_summary(name: str, config: ExperimentConfig) -> str | None:
-    """Choose how W&B summarises a metric in its table of runs.
-
-    `min` and `max` show the best value, for the loss and for the metric that selects the model. None shows the last
-    value, and `none` hides the metric.
-    """
-    trainer = config.trainer
-    if trainer.metric_for_best_model and name == "eval/" + trainer.metric_for_best_model.removeprefix("eval_"):
-        return "max" if prefers_greater(trainer.metric_for_best_model, trainer.greater_is_better) else "min"
-    if name == "eval/loss":
-        return "min"
-    is_quality = name.startswith("eval/") and name.count("/") == 1
-    return None if name in _SHOWN or is_quality else "none"
-
+from adadepth.training.trackers.main_metrics import is_summarised
+from adadepth.training.trackers.run_labels import describe_run
 
 STEP = "step"
 _NOT_IN_PROJECTS = "/\\#?%:"
@@ -84,6 +43,7 @@ class WandbTracker(Tracker):
         import wandb
 
         self.wandb, self.config = wandb, config
+        labels = describe_run(config, directory)
         # The agent of a sweep sets an id.
         self.identity = identity or os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
         try:
@@ -92,13 +52,13 @@ class WandbTracker(Tracker):
                 resume="allow",
                 project=config.logger.project,
                 entity=config.logger.entity,
-                group=config.logger.group or config.name,
-                tags=config.logger.tags,
+                group=labels.group,
+                tags=labels.tags,
                 mode=cast(Any, config.logger.mode.value),
-                name=directory.name,
-                job_type=config.mode.value,
+                name=labels.name,
+                job_type=labels.job_type,
                 dir=str(directory.resolve()),  # W&B writes in a process of its own
-                config=get_plain_settings(config),
+                config={**get_plain_settings(config), **labels.facts},
                 reinit="finish_previous",
             )
         except wandb.errors.Error as error:  # not logged in, no network
@@ -111,7 +71,7 @@ class WandbTracker(Tracker):
 
     def log(self, metrics: Mapping[str, Value], step: int) -> None:
         for name in metrics:
-            self._define(name, summary=choose_summary(name, self.config))
+            self._define(name, summary=None if is_summarised(name) else "none")
         self.run.log({**metrics, STEP: step})
 
     def histogram(self, name: str, counts: Sequence[float], first_bin: int, step: int) -> None:

@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,9 +14,10 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from adadepth.data import PretrainingData
+from adadepth.data.text import tokenizer as module
 from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.passages import split_sentences
-from adadepth.data.text.tokenizer import load_tokenizer, train_tokenizer, wrap_tokenizer
+from adadepth.data.text.tokenizer import ensure_tokenizer_file, load_tokenizer, train_tokenizer, wrap_tokenizer
 from adadepth.errors import DataError
 
 
@@ -144,3 +146,20 @@ def test_a_signal_is_heard_while_a_vocabulary_is_trained() -> None:
     """)
     ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=120)
     assert (ended.returncode, ended.stderr) == (143, "")
+
+
+def test_a_long_training_says_what_shortens_it(
+    sentences: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line after a few seconds, none for a training that ends before, and none for a tokenizer in the cache."""
+
+    def train() -> Tokenizer:
+        time.sleep(0.2)
+        return train_tokenizer(sentences, 200, lowercase=True)
+
+    ensure_tokenizer_file(tmp_path, "short", train)
+    assert capsys.readouterr().out == ""
+    monkeypatch.setattr(module, "_SECONDS_IN_SILENCE", 0.01)
+    for expected in (1, 0):
+        ensure_tokenizer_file(tmp_path, "long", train)
+        assert capsys.readouterr().out.count("tokenizer.train_documents=N reads only the first N documents") == expected

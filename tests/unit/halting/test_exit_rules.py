@@ -93,6 +93,17 @@ def test_the_level_of_a_quantile_is_strict():
     assert [apply_rule(Quantile(q), None, halves).item() for q in (0.49, 0.5, 0.74, 0.75)] == [1, 2, 2, 3]
 
 
+def test_a_quantile_of_ouro_is_reached():
+    halves = torch.zeros(1, 5)
+    rules = [parse_rule(f"quantile:{q}:1") for q in (0.49, 0.5, 0.74, 0.75)]
+    assert [apply_rule(rule, None, halves).item() for rule in rules] == [1, 1, 2, 2]
+    assert parse_rule("quantile:0.5:1").label == "quantile:0.5:1"
+    assert parse_rule("quantile:0.5:1").with_level(0.75) == Quantile(0.75, 1)
+    assert parse_rule("quantile:0.5:0").label == "quantile:0.5"
+    with pytest.raises(ConfigError, match="reached=2 must be between 0 and 1"):
+        parse_rule("quantile:0.5:2")
+
+
 def test_quantile_at_the_edges():
     certain = halting_logits(torch.tensor([[0.0, 1.0, 0.5], [0.0, 0.0, 0.0], [1.0, 0.0, 0.0]]))
     assert apply_rule(Quantile(0.5), None, certain).tolist() == [2, 3, 1]

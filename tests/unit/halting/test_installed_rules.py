@@ -9,10 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from adadepth.cli.config_files import list_config_folders
+from adadepth.cli.help import format_usage
 from adadepth.errors import ConfigError
 from adadepth.halting import exit_rules, rules
 from adadepth.metrics.exit_study import list_standard_rules
-from adadepth.models import AlbertActModel
+from adadepth.models import AlbertActForTokenClassification, AlbertActModel
+from adadepth.tasks.exit_study import parse_exit_rules
+from adadepth.tasks.next_commands import _has_exit_rules
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_config
@@ -101,6 +105,26 @@ def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str)
         with pytest.raises(ConfigError) as raised:
             configured("act_tiny", f"model.halting_rule={rule}")
         assert str(raised.value) == message
+
+
+def test_no_exit_rules_are_studied_or_advised_with_a_halting_rule_of_a_plug_in(folder: Path) -> None:
+    """They are refused before an evaluation, with the reason, and the last screen prints no command with them."""
+    config = configured("act_hops")
+    with package_on_path(folder, "own-rules", HALTING):
+        for fields in ({"halting_rule": "shares"}, {"state_rule": "accumulated"}):
+            model = AlbertActForTokenClassification(small_config(**fields))
+            assert model.exit_signals == frozenset()
+            assert not _has_exit_rules(config, model)
+            with pytest.raises(ConfigError, match=r"^exit_rules=\['all'\]: (halting|state)_rule='.*': exit rules "):
+                parse_exit_rules(["all"], model)
+        assert _has_exit_rules(config, AlbertActForTokenClassification(small_config()))
+
+
+def test_the_help_lists_the_plug_ins_of_a_package(folder: Path) -> None:
+    assert "own-rules" not in format_usage(list_config_folders())
+    with package_on_path(folder, "own-rules", {**HALTING, **EXITS}):
+        assert "Plug-ins of installed packages (docs/plugins.md):\n" in format_usage(list_config_folders())
+        assert "  own-rules: exit rules odd, halting rules shares\n" in format_usage(list_config_folders())
 
 
 def test_an_exit_rule_is_like_any_other(folder: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,9 @@ from adadepth.halting.exit_rules import apply_rule, parse_rule
 from adadepth.metrics.exit_pareto import batches, format_pareto_axes, pareto
 from adadepth.metrics.exit_study import DRAWS, add_timings, study
 from adadepth.metrics.step_records import StepRecords
-from adadepth.report.exits import format_advice, format_exit_study, format_exits, write_exit_study
+from adadepth.report.exits import build_screen_table, format_advice, format_exit_study, format_exits, write_exit_study
 from adadepth.report.run_files import read_run, write_exits
+from adadepth.report.table import to_text
 from adadepth.tasks.exit_study import MOST_TIMED, choose_timed_rules
 from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
 
@@ -88,7 +90,7 @@ def test_the_oracle_bounds_every_exit_and_is_in_no_pareto_set(rows: dict[str, di
     others = [row for label, row in rows.items() if label not in ("oracle", "expectation")]
     assert all(oracle["quality"]["accuracy"] >= row["quality"]["accuracy"] for row in others)
     assert oracle["pareto"] == []
-    assert format_pareto_axes(oracle) == "not a system"
+    assert format_pareto_axes(oracle) == "uses the labels"
 
 
 def test_right_for_good_is_as_right_as_full_depth_at_the_fewest_updates(
@@ -297,13 +299,23 @@ def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str,
     table = format_exit_study(untimed)
     assert table.isascii()
     assert "time: not measured" in table
-    assert "ms, batch" not in table
     timed = format_exit_study(whole)
     assert "device CPU" in timed
-    assert "ms, batch 32" in timed
     line = next(line for line in timed.splitlines() if line.startswith("oracle"))
-    assert line.endswith("not a system")
-    assert " - " in line
+    assert " - " in line, "an oracle is not permuted"
+
+
+def test_the_console_table_of_exit_rules_fits_a_terminal(whole: dict[str, Any]) -> None:
+    lines = to_text(build_screen_table(whole)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.split(r"  +", lines[0]) == ["rule", "accuracy", "permuted exits", "updates", "MACs of full depth"]
+    rows = {row["rule"]: row for row in whole["rows"]}
+    for line in lines[2:]:
+        rule, quality, _, updates, work = re.split(r"  +", line)
+        row = rows[rule.removesuffix(" *")]
+        assert rule.endswith(" *") == ("macs" in row["pareto"])
+        assert (quality, updates) == (f"{row['quality']['accuracy']:.4f}", f"{row['mean_updates']:.2f}")
+        assert float(work.removesuffix("%")) == pytest.approx(100 / row["macs_ratio"], abs=0.06)
 
 
 def test_the_exits_table_prints_the_numbers(records: StepRecords) -> None:

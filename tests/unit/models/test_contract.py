@@ -36,8 +36,8 @@ READS = {"exit_signals", "readout_work"}
 # Model -> its mixins, and which members with a default it has of its own.
 OWN = {
     "act pretraining": ACT,
-    "act classification": ACT | READS,
-    "act tagging": ACT | READS,
+    "act classification": ACT | READS | {"exit_rule_problem"},
+    "act tagging": ACT | READS | {"exit_rule_problem"},
     "act spans": ACT,
     "act choices": ACT,
     "albert": {"least_activations"},

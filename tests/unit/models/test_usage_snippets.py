@@ -11,7 +11,7 @@ from transformers import AlbertConfig, AlbertForPreTraining, AlbertTokenizer
 
 from adadepth import PonderAlbertClassifier
 from adadepth.models.shared import steps
-from tests.models_support import SMALL, padded_batch, small_ponder
+from tests.models_support import SMALL, padded_batch, small_multi_exit, small_ponder
 
 LOADING = """
 from transformers import AlbertConfig, AlbertTokenizer
@@ -125,8 +125,27 @@ def test_the_names_that_the_original_prints(caplog):
         output.posteriour  # noqa: B018
 
 
-def test_a_distribution_that_not_all_steps_give_says_so():
+def test_the_printed_names_work_in_evaluation_where_examples_leave_early():
+    """The snippet of the original calls a model in `eval()`, and prints these entries."""
+    model = small_ponder(num_hidden_layers=6, truncation="none").eval()
     with torch.no_grad():
-        output = small_ponder()(**padded_batch())
-    with pytest.raises(KeyError, match="model_halt_dist: posterior needs all steps; call with run_all_steps"):
-        output["model_halt_dist"]
+        early = model(**padded_batch(), exit_rule="quantile:0.5")
+        whole = model(**padded_batch(), exit_rule="quantile:0.5", run_all_steps=True)
+    assert int(early["passes"]) < 5
+    ran = torch.arange(1, 7) <= early.exit_steps.unsqueeze(1)
+    assert torch.allclose(early["model_halt_dist"].pmf, whole["model_halt_dist"].pmf * ran, atol=1e-6)
+    assert torch.equal(early["target_halt_dist"].pmf, whole["target_halt_dist"].pmf)
+    assert {"model_halt_dist", "target_halt_dist", "halt_probabilities"} <= {
+        name for name in ("model_halt_dist", "target_halt_dist", "halt_probabilities", "posteriour")
+        if hasattr(early, name)
+    }  # fmt: skip
+    assert early.posterior is None, "the field itself needs every step"
+
+
+def test_a_model_without_a_halting_head_has_no_halting_distribution():
+    with torch.no_grad():
+        output = small_multi_exit()(**padded_batch())
+    assert not hasattr(output, "model_halt_dist")
+    assert getattr(output, "target_halt_dist", None) is None
+    with pytest.raises(KeyError, match="halt_probabilities: the output has no halting_probabilities, because"):
+        output["halt_probabilities"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from adadepth import Pipeline
 from adadepth.errors import ConfigError
 from adadepth.prediction.models import list_end_tokens
 from adadepth.prediction.texts_file import describe_texts
+from adadepth.report.predictions import render_tokens
 from tests.models_support import small_ponder
 from tests.unit.data.tokenizers_support import tokenizer
 from tests.unit.models.looped.looped_support import OURO, small
@@ -129,3 +131,17 @@ def test_an_empty_text_has_the_updates_of_the_start_token(parts: Any) -> None:
     start = torch.tensor([[own.eos_token_id]])
     assert found.updates == float(model(start, exit_rule=RULE).exit_steps[0, 0])
     assert found.tokens == []
+
+
+def test_bytes_of_a_character_and_white_space_are_readable(parts: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also bytes that never become a character, as a model of bytes writes after a few steps of training."""
+    model, own = parts
+    letters = ("Ĭ", "e", "Ċ", "Ġ", "Ã", "¼")  # the byte 0x8A, e, a line end, a space, and the two bytes of ü
+    ids = own.convert_tokens_to_ids(list(letters))
+    assert own.unk_token_id not in ids
+    monkeypatch.setattr(model, "generate", lambda given, **_: torch.cat([given, torch.tensor([ids])], dim=1))
+    (found,) = Pipeline(model, own, new_tokens=len(ids))(["a"])
+    assert found.continuation == "\N{REPLACEMENT CHARACTER}e\n ü"
+    row = {"text": ["a" + found.continuation], "tokens": [dataclasses.asdict(token) for token in found.tokens or []]}
+    shown = [token.text for token in render_tokens(row)]
+    assert shown == ["a", "\N{REPLACEMENT CHARACTER}", "e", r"\n", "␣", "<0xC3>", "ü"]

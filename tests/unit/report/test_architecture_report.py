@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from adadepth.metrics.architectures import block_metrics
-from adadepth.report.architectures import build_frame_panel, format_architecture, format_architecture_comparison
+from adadepth.report import svg
+from adadepth.report.architectures import (
+    build_frame_panel,
+    build_heat_panels,
+    format_architecture,
+    format_architecture_comparison,
+)
 from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, write_json
@@ -199,3 +205,11 @@ def test_seeds_show_how_far_the_searches_agree(tmp_path: Path) -> None:
     for seed, string in agreement["strings"].items():
         assert f"seed {seed}: {string}" in page.text
         assert f"architecture of seed {seed}: {string}" in format_seeds(summary)
+
+
+def test_the_cells_of_gates_have_their_shares_as_numbers() -> None:
+    """As in the picture of the original search, where the cells are large enough."""
+    described = [(step, {"probabilities": [[0.62, 0.3, 0.08]] * 6, "entropy": [0.8] * 6}) for step in range(8)]
+    for history, has_numbers in ((described, True), ([(step, described[0][1]) for step in range(40)], False)):
+        panel = build_heat_panels(history)[0]
+        assert (">62</text>" in svg.render_chart(panel)) == has_numbers

@@ -56,6 +56,18 @@ def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) 
     assert screen_of(files)[0] == f"Interrupted: these are the figures of the evaluation at step {step:,}."
 
 
+@pytest.mark.parametrize(("selected", "line"), [
+    ({"step": 400, "metric": "eval/loss", "value": 6.68204, "extreme": "lowest"},
+     "model: step 400 of 1,000, which has the lowest eval/loss, 6.6820"),
+    (None, "model: the last step, 1,000"),
+])  # fmt: skip
+def test_the_screen_says_which_step_was_kept_and_why(selected: Any, line: str, run: Path) -> None:
+    files = read_run(run)
+    record = {**files.run, "steps": {"done": 1000, "planned": 1000}, "selected": selected}
+    screen = screen_of(dataclasses.replace(files, run=record))
+    assert screen[screen.index(f"report: {REPORT}") - 1] == line
+
+
 def test_verdict_table_report_and_commands_stand_in_this_order(run: Path) -> None:
     files = read_run(run)
     screen = screen_of(files)

@@ -40,6 +40,12 @@ def test_a_run_that_matches_shows_the_nearest_published_model(tmp_path: Path) ->
     assert "33.80" in page
 
 
+def test_every_task_of_the_model_card_is_there(tmp_path: Path) -> None:
+    config = {**COLA, "dataset": {"name": "wnli"}}
+    (row,) = find_published_figures(read_run(write_run(tmp_path / "run", config, {"eval/accuracy": 0.5}, depth=24)))
+    assert (row["model"], row["published"]) == ("base", 65.1)
+
+
 def test_different_settings_are_told(tmp_path: Path) -> None:
     config = {
         "model": {"name": "trm", "hidden_size": 96, "num_steps": 16, "mixing": "positions"},

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from adadepth import LoopedForSequenceClassification, LoopedForTokenClassification
+from adadepth import LoopedConfig, LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
+from adadepth.models.looped.family import LoopedSettings
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
 from adadepth.models.shared import causal
+from adadepth.runs.inheritance import load_run_settings
 from tests.marks_support import quick_one_in
 from tests.unit.models.looped.looped_support import HUGINN, IDS, KINDS, LENGTH, OURO, PIECES, near, small
 
@@ -52,6 +56,9 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
             total += each[-1]
         elif objective == "mean":
             total += sum(each) / 4
+        elif objective == "geometric leftover":  # the equation of arXiv 2607.20519
+            weights = [0.3 * 0.7**step for step in range(3)] + [0.7**3]
+            total += sum(w * loss for w, loss in zip(weights, each, strict=True))
         elif objective == "geometric":
             weights = [0.3 * 0.7**step for step in range(4)]
             total += sum(w * loss for w, loss in zip(weights, each, strict=True)) / sum(weights)
@@ -67,10 +74,13 @@ def expected(objective: str, losses: list[list[float]], gates: list[list[float]]
     return total / len(losses)
 
 
-@pytest.mark.parametrize("objective", ["last", "mean", "geometric", "gate", "gate_alone", "gate_alone made"])
+@pytest.mark.parametrize("objective", [
+    "last", "mean", "geometric", "geometric leftover", "gate", "gate_alone", "gate_alone made",
+])  # fmt: skip
 def test_a_loss_is_its_formula(objective: str) -> None:
-    name, _, pairing = objective.partition(" ")
-    model = small(**OURO, objective=name, gate_pairing=pairing or "next")
+    name, _, variant = objective.partition(" ")
+    fields = {"made": {"gate_pairing": "made"}, "leftover": {"geometric_truncation": "leftover"}}.get(variant, {})
+    model = small(**OURO, objective=name, **fields)
     for mode in (True, False):
         found = model.train(mode)(IDS, labels=LABELS)
         near(found.loss, torch.tensor(expected(objective, *losses_of(model.eval()))))
@@ -364,3 +374,15 @@ def test_no_fewer_numbers_are_kept_than_is_said(fields: dict[str, Any]) -> None:
     is_tight = not fields.keys() & {"train_loops", "backprop_loops"}
     assert (0.7 * really if is_tight else 0) < least <= really
     assert again <= least
+
+
+def test_new_runs_give_the_rest_to_the_last_loop_and_earlier_ones_keep_their_weights() -> None:
+    before = Path(__file__).resolve().parents[3] / "before" / "looped" / "finished"
+    assert "geometric_truncation" not in (before / "config.yaml").read_text()
+    assert load_run_settings(before, "resume").model.geometric_truncation == "renormalise"
+    assert LoopedSettings().geometric_truncation == "leftover"
+    stored = json.loads((before / "model" / "config.json").read_text())
+    assert LoopedConfig.from_dict(stored).geometric_truncation == "renormalise"
+    config = LoopedConfig.from_dict({**stored, "geometric_truncation": "leftover"})
+    assert LoopedConfig.from_dict(config.to_dict()).geometric_truncation == "leftover"
+    assert LoopedConfig.from_dict(json.loads(config.to_json_string(use_diff=True))).geometric_truncation == "leftover"

@@ -83,6 +83,19 @@ def test_ouros_threshold_is_a_quantile(ouro: Path) -> None:
             assert found.exit_steps[row, token] == step, threshold
 
 
+def test_a_threshold_below_one_is_reached_as_in_the_published_code(ouro: Path) -> None:
+    """Gates of one half reach one half with the first loop, without rounding."""
+    stored = json.loads((ouro / "config.json").read_text())
+    config = LoopedConfig.from_dict({**stored, "early_exit_threshold": 0.5})
+    assert config.exit_rule == "quantile:0.5:1"
+    model = LoopedForCausalLM.from_pretrained(ouro)
+    torch.nn.init.zeros_(model.model.gate.weight)
+    torch.nn.init.zeros_(model.model.gate.bias)
+    with torch.no_grad():
+        assert (model(IDS, exit_rule=config.exit_rule).exit_steps == 1).all()
+        assert (model(IDS, exit_rule="quantile:0.5").exit_steps == 2).all()
+
+
 def test_a_threshold_of_one_is_the_last_loop_even_where_gates_are_certain(ouro: Path) -> None:
     model = LoopedForCausalLM.from_pretrained(ouro)
     torch.nn.init.constant_(model.model.gate.bias, 60.0)  # a float32 sum of probabilities is one after a loop

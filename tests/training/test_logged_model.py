@@ -1,0 +1,102 @@
+"""Trackers end with the values of the saved model: after a correction of its depth, and after loading the best step."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from transformers import TrainerControl, TrainerState
+
+from adadepth import tasks
+from adadepth.report.run_files import read_run, series
+from adadepth.tasks import budgets
+from adadepth.training.callbacks import TrackingCallback, find_saved_step
+from adadepth.training.trackers.base import Tracker
+from tests.configs.support import configured
+
+TINY = (
+    "dataset.size=3", "dataset.beyond_sizes=[]",
+    "dataset.max_evaluation_examples=24", "dataset.train_examples=32", "model.num_hidden_layers=4",
+    "model.hidden_size=16", "model.embedding_size=16", "model.num_attention_heads=2", "model.intermediate_size=32",
+    "budget.target=2", "budget.grow_from=3", "trainer.max_steps=4", "trainer.logging_steps=1",
+)  # fmt: skip
+
+
+class Recorder(Tracker):
+    """Tracker that records what it gets."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[dict[str, Any], int]] = []
+
+    def log(self, metrics: Any, step: int) -> None:
+        self.calls.append((dict(metrics), step))
+
+
+def test_the_evaluation_of_the_saved_model_is_logged_under_its_step(tmp_path: Path) -> None:
+    tracker, state = Recorder(), TrainerState(global_step=6, best_global_step=4)
+    tracking = TrackingCallback(tracker, tmp_path)
+    args: Any = SimpleNamespace(load_best_model_at_end=True)
+    tracking.on_log(args, state, TrainerControl(), {"eval_loss": 2.0, "epoch": 3.0})
+    tracking.evaluated_step = 6
+    assert tracking.needs_final_evaluation(args, state)
+    with tracking.logging_saved_model(find_saved_step(args, state)):
+        tracking.on_log(args, state, TrainerControl(), {"eval_loss": 1.5, "epoch": 3.0})
+    assert tracker.calls == [({"eval/loss": 2.0, "train/epoch": 3.0}, 6), ({"eval/loss": 1.5}, 4)]
+
+
+def test_the_last_weights_are_evaluated_once_where_none_are_loaded(tmp_path: Path) -> None:
+    args: Any = SimpleNamespace(load_best_model_at_end=False)
+    tracking, state = TrackingCallback(Recorder(), tmp_path), TrainerState(global_step=6, best_global_step=4)
+    tracking.evaluated_step = 6
+    assert find_saved_step(args, state) == 6
+    assert not tracking.needs_final_evaluation(args, state)
+
+
+def run_tiny(root: str, folder: Path, *overrides: str) -> tuple[Path, list[dict[str, Any]], dict[str, float]]:
+    """Directory, log and final metrics of a run that is evaluated at every step."""
+    each = ("debug=default", "trainer.disable_tqdm=true", "trainer.eval_steps=1", "trainer.save_steps=1")
+    tasks.run(configured(root, *each, *overrides, f"output_dir={folder}"))
+    (directory,) = folder.glob(f"{root}/*")
+    lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    histogram = [line["halting/all/histogram"] for line in lines if "halting/all/histogram" in line][-1]
+    assert histogram == json.loads((directory / "halting.json").read_text())["classes"]["all"]["histogram"]
+    return directory, lines, json.loads((directory / "run.json").read_text())["final_metrics"]
+
+
+def list_logged(lines: list[dict[str, Any]], name: str) -> list[tuple[int, float]]:
+    return [(line["step"], line[name]) for line in lines if name in line]
+
+
+NAMES = ("eval/loss", "halting/all/mean", "cost/adaptive_over_full")
+
+
+@pytest.mark.slow
+def test_the_log_ends_with_the_corrected_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def correct(settings: Any, session: Any) -> bool:
+        with torch.no_grad():
+            session.trainer.model.halting_bias.add_(20.0)
+        return True
+
+    monkeypatch.setattr(budgets, "correct_depth", correct)
+    _, lines, final = run_tiny("act_maze", tmp_path, *TINY)
+    for name in NAMES:
+        assert list_logged(lines, name)[-1] == (4, final[name])
+    assert list_logged(lines, "halting/all/mean")[-2] != list_logged(lines, "halting/all/mean")[-1]
+
+
+@pytest.mark.slow
+def test_the_log_ends_with_the_best_step(tmp_path: Path) -> None:
+    """Its values are those that it had before, so that the curves of the report stay those of the training."""
+    directory, lines, final = run_tiny(
+        "act_tiny", tmp_path, "budget=none", "trainer.learning_rate=1e-12", "trainer.max_steps=9", "seed=3",
+        "trainer.early_stopping_patience=2", "trainer.eval_on_start=false",
+    )  # fmt: skip
+    for name in NAMES:
+        logged = list_logged(lines, name)
+        assert logged[-1] == (1, final[name])
+        assert logged[0] == logged[-1]
+    assert [step for step, _ in series(read_run(directory).metrics, "eval/loss")] == [1, 2, 3]
