@@ -22,12 +22,12 @@ from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.metrics.adaptation import rank_correlation
 from adadepth.metrics.exit_study import Macs
 from adadepth.metrics.halves import select_first_half
+from adadepth.metrics.significance import compute_half_width, sum_clusters
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import NEAR, StepScores
 
 KEEP = 0.99  # share of full depth's score that a rule must keep; for a text, of the likelihood of a token
 _LEVELS = torch.linspace(-7.0, 7.0, 43).sigmoid().tolist()
-_NORMAL = 1.96  # standard errors around a mean that hold 95 % of a normal distribution
 
 
 def advise(
@@ -54,8 +54,9 @@ def advise(
         `rule` and `fixed`, each with `rule`, `score`, `mean_updates` and `work`, its compute as a share of full
         depth's; `full`, the score of full depth; `keep`; `chosen_on` and `told_on`, the numbers of examples for
         selection and for evaluation. For classes there is also `difference`, the share of right predictions minus that
-        of full depth, with `interval`, half of its 95 % interval. For a text, `difference` is that of the score, which
-        is minus the loss. The dictionary is empty if there is no score or only one sequence.
+        of full depth, with `interval`, half of its 95 % interval, unless there are too few sequences. For a text,
+        `difference` is that of the score, which is minus the loss. The dictionary is empty if there is no score or only
+        one sequence.
     """
     halves = _split_records(records, sequences, problem, metrics, macs)
     if halves is None:
@@ -189,8 +190,9 @@ class _Split:
         at_exit, at_end = (self._step_scores.score_examples(exits) for exits in (self.exits(rule), self._last))
         if at_exit is None or at_end is None:
             return {}
-        gains = at_exit - at_end
-        return {"difference": float(gains.mean()), "interval": _NORMAL * self._estimate_error(gains)}
+        gain = sum_clusters((at_exit - at_end).numpy(), self._sequences.numpy()).estimate_mean()
+        interval = {} if gain.error is None else {"interval": compute_half_width(gain.error, gain.freedom)}
+        return {"difference": gain.mean, **interval}
 
     def _estimate_error(self, values: Tensor) -> float:
         """Return the standard error of the mean of values, (M,), with sequences as independent draws."""

@@ -304,7 +304,8 @@ def format_advice(study: Mapping[str, Any]) -> str:
     sentences.append(f"score {rule['score']:.4f}, at full depth {advice['full']:.4f}")
     if "difference" in advice:
         measured = "score" if is_text else "right"
-        sentences[-1] += f" ({measured}: {advice['difference']:+.4f} ± {advice['interval']:.4f})"
+        interval = f" ± {advice['interval']:.4f}" if "interval" in advice else ""
+        sentences[-1] += f" ({measured}: {advice['difference']:+.4f}{interval})"
     if rule["rule"] != fixed["rule"]:
         sentences.append(f"the fixed depth {fixed['rule']} keeps it, too, with {_format_spending(fixed, study)}")
     provenance = f"selected on {advice['chosen_on']:,} examples and measured on {advice['told_on']:,} others"

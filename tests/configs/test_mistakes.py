@@ -262,6 +262,7 @@ MISTAKES = [
     ("adalayers_tiny model.freeze_base_model=false", "set features.cache=false"),
     ("adalayers_tiny trainer.fsdp=true features.cache=false",
      "trainer.fsdp=true: a frozen base stops in the middle of a pass"),
+    ("adalayers_tiny trainer.fsdp=true model.mix=scalar", "trainer.fsdp=true: not supported with model.mix=scalar"),
     ("adalayers_tiny features.limit_gib=0", "features.limit_gib=0.0: must be above 0"),
     ("adalayers_tiny trainer.schedule=plateau", "trainer.plateau_patience: required by trainer.schedule=plateau"),
     ("adalayers_tiny trainer.plateau_patience=3",

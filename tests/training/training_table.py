@@ -155,7 +155,10 @@ SHARES = frozenset({"routed language_model model.router=token", "routed language
 # Weights whose gradients are 0 but for rounding, in rows whose updates do not depend on the size of a gradient.
 ROUNDED = {"trainer.optimizer=adam_atan2": "key.bias"}
 # Rows that the checks refuse to shard.
-WHOLE = frozenset({"trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search"})
+WHOLE = frozenset({
+    "trainer.optimizer=muon", "trainer.lora.rank=1", "model.freeze_base_model=false", "par_xl search",
+    "model.mix=scalar",
+})  # fmt: skip
 # What chooses a kernel or a function without parameters.
 _NEUTRAL = (Activation, Attention)
 

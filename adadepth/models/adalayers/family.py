@@ -132,6 +132,8 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
         )
     if config.trainer.fsdp and model.freeze_base_model and not features.cache:
         yield "trainer.fsdp=true: a frozen base stops in the middle of a pass, so it needs features.cache=true"
+    if config.trainer.fsdp and model.mix is MixKind.scalar:
+        yield "trainer.fsdp=true: not supported with model.mix=scalar, whose factor is a single number"
     heads, width = model.attention_heads_num, model.project_dim
     if model.head is Head.attention and heads >= 1 and width % heads:
         yield f"model.attention_heads_num={heads}: must divide model.project_dim={width}"

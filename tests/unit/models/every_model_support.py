@@ -130,7 +130,7 @@ def inputs_of(name):
         return {"input_ids": padded_batch()["input_ids"] % 53}
     if name == "mixture":
         return {"input_ids": words() % 20}
-    batch = padded_batch()
+    batch = padded_batch([10, 7, 2]) if name == "ponder" else padded_batch()  # its second token ponders
     return {key: values.unsqueeze(1) for key, values in batch.items()} if name == "act choices" else batch
 
 

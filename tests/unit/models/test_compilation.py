@@ -12,7 +12,7 @@ from torch._inductor import config as inductor_config
 from tests.unit.models.every_model_support import BUILD, FURTHER, NO_GRAPH, step_of
 
 ALL = BUILD | FURTHER
-# One model of every family and loop over depth, because inductor compiles C++ for most of a minute.
+# One model of every family and loop over depth, because inductor compiles C++ for one to four minutes.
 BY_INDUCTOR = (
     "act classification", "albert", "stock classification", "ponder", "exits", "recurrent", "puzzles", "looped",
     "early exit", "supernet",
