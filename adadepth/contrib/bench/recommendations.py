@@ -102,9 +102,10 @@ def list_seeds(runs: Results) -> list[int]:
 
 
 def format_seeds(runs: Results) -> str:
-    """Format the number of seeds."""
-    count = len(list_seeds(runs))
-    return f"n = {count} seed{'' if count == 1 else 's'}"
+    """Format the number of seeds, or its range over tasks."""
+    counts = {len(list_seeds(select_task(runs, task))) for task in list_tasks(runs)}
+    least, most = min(counts), max(counts)
+    return f"n = {least if least == most else f'{least} to {most}'} seed{'' if most == 1 else 's'}"
 
 
 def select_task(results: Results, task: str) -> list[Mapping[str, Any]]:
