@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.architectures import is_fixed
-from adadepth.report.architectures import build_evaluation_table, format_gate_lines
+from adadepth.report.architectures import build_evaluation_table, build_gate_table
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
@@ -60,16 +60,17 @@ def format_screen(
         commands: Commands to run next, each as a list of words.
         reference: Published depths, for a column next to the depths of the run.
     """
-    answers = [*_format_interruption(files), *format_verdict_lines(verdict)]
+    interruption, answers = _format_interruption(files), format_verdict_lines(verdict)
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
     end = [*_format_selection(files), f"report: {report}"]
     if commands:
         end += ["next:", *(line for words in commands for line in format_command_lines(words))]
-    room = _HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    room = _HEIGHT - len(interruption) - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
     if _find_exits(files) is not None:  # there, the table is the result
         blocks[:2] = blocks[1::-1]
+    blocks[0] = [*interruption, *blocks[0]]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
 
 
@@ -154,7 +155,9 @@ def _drop_empty_columns(table: Table) -> Table:
 def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> list[str]:
     described = halting["architecture"]
     if not is_fixed(described):
-        return _select(format_gate_lines(described), [(entropy,) for entropy in described["entropy"]], max_rows)
+        # Without the bars of `format_gate_lines`, which are wider than the screen.
+        lines = to_text(build_gate_table(described)).splitlines()
+        return _select(lines, [(entropy,) for entropy in described["entropy"]], max_rows)
     evaluations = halting.get("evaluations")
     if not evaluations:
         return []

@@ -73,6 +73,11 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
     figures |= depths | {f"between_{way}": share for way, share in between.items()}
     figures |= {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
     brief = _format_brief_depth(halting)
+    if answer == "yes" and not any(_get_direction(row) > 0 for _, _, row in _get_correlations(halting)):
+        # Classes decided; the correlation would be no evidence.
+        way, share = max(between.items(), key=lambda item: item[1])
+        evidence = f"{format_whole_percent(share)} of its variance lies between {_CLASS_KINDS[way]}"
+        brief = f"{brief.partition('; ')[0]}; {evidence}"
     if answer == "no" and everyone["std"] > 0:  # a correlation may be strong over few units of another depth
         share = format_whole_percent(adaptation["commonest_share"])
         brief = f"{share} of {unit}s stop at update {adaptation['commonest']}; {brief}"

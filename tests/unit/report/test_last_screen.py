@@ -151,6 +151,9 @@ def test_without_an_exit_rule_the_exits_come_first(tmp_path: Path) -> None:
     assert screen[0].split() == ["exit", "(of", "6)", "updates", "exit", "here", "loss", "perplexity"]
     assert screen[2].split() == ["2", "33.3%", "0.0%", "3.500", "33.12"]
     assert screen[8].startswith("Does depth adapt? No")
+    record = {**files.run, "status": "interrupted"}
+    files = dataclasses.replace(files, run=record, halting=halting, config=config, others={EXITS: exits})
+    assert screen_of(files)[0].startswith("Interrupted: ")
 
 
 def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
@@ -158,11 +161,18 @@ def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     assert format_table_lines(files, 6)[0].split() == ["class", "n", "mean", "sd", "p10", "p90", "depths", "1...3"]
 
 
+def test_rows_of_a_supernet_are_whole(tmp_path: Path) -> None:
+    make_search_run(tmp_path)
+    head, *rows = format_table_lines(read_run(tmp_path), 9)
+    assert head.endswith("entropy (nats)")
+    assert all(row[-1].isdigit() for row in rows)
+
+
 def test_headings_of_a_fixed_architecture_are_whole(tmp_path: Path) -> None:
     files = read_run(make_fixed_run(tmp_path))
-    evaluation = {"evaluation": "network", "loss": 7.786, "perplexity": 2406.648, "word_perplexity": 237647.0024}
-    evaluations = [evaluation | {"bits_per_character": 3.1971}]
-    head = format_table_lines(dataclasses.replace(files, halting={**files.halting, "evaluations": evaluations}), 9)[0]
+    qualities = {"loss": 7.786, "perplexity": 2406.648, "word_perplexity": 237647.0024, "bits_per_character": 3.1971}
+    halting = {**files.halting, "evaluations": {"network": qualities}}
+    head = format_table_lines(dataclasses.replace(files, halting=halting), 9)[0]
     assert head.endswith(("perplexity per word", "bits per character"))
 
 

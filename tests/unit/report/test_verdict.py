@@ -310,6 +310,7 @@ def test_depth_adapts_only_if_it_is_related_to_what_a_token_needs(
     halting = {**files.halting, "adaptation": adaptation, "spearman": {"all": correlation}}
     found = verdict(with_files(files, halting=halting))["adapts"]
     assert found.answer == answer
+    assert ("; 20 % of its variance lies between labels" in found.brief) == (answer == "yes" and spearman < 0.1)
     assert ("unrelated to the loss or known class" in " ".join(found.sentences)) == (answer == "varies")
 
 
