@@ -18,7 +18,7 @@ from adadepth.halting.trace import DepthTrace, Halting, Work
 from adadepth.metrics.adaptation import describe_adaptation, spearman_from_table
 from adadepth.metrics.layer_weights import WEIGHT, WEIGHTS, describe_layers
 from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, find_least_depth
-from adadepth.metrics.significance import GROUPS, estimate_by_jackknife
+from adadepth.metrics.significance import GROUPS, choose_group, estimate_by_jackknife
 
 _Sums = Mapping[str, NDArray[Any]]
 
@@ -488,7 +488,7 @@ class HaltingStatistics:
         """Return the group of whole sequences of each token or sequence, (M,) int64, and count the sequences."""
         rows = self._sequences + torch.arange(len(updates), device=updates.device)
         self._sequences += len(updates)
-        return (rows % GROUPS).view(-1, *[1] * (updates.dim() - 1)).expand_as(updates).flatten()
+        return torch.as_tensor(choose_group(rows)).view(-1, *[1] * (updates.dim() - 1)).expand_as(updates).flatten()
 
     def _add_by_group(self, name: str, values: Tensor, counted: Tensor, group: Tensor) -> None:
         """Add values of tokens or sequences, (M,), to the totals of their groups, with the number of values."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import fmean, variance
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -120,10 +120,19 @@ def compare_pairs(differences: Sequence[float]) -> float:
 # ---- one seed
 
 
+def choose_group(number: Any) -> Any:
+    """Return the group of the cluster with a number: an integer, or integers in an array or tensor.
+
+    Every twenty clusters fill all groups, each time from another one on. Without this shift, all clusters of a group
+    would be alike in data that alternate, for example between two labels.
+    """
+    return (number + number // GROUPS) % GROUPS
+
+
 def assign_groups(clusters: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of the group of each observation, (M,), from the number of its cluster, (M,)."""
     _, ranks = np.unique(clusters, return_inverse=True)
-    groups: NDArray[np.int64] = ranks % GROUPS
+    groups: NDArray[np.int64] = choose_group(ranks)
     return groups
 
 

@@ -26,6 +26,7 @@ from adadepth.report.run_files import (
     RunFiles,
     get_run_unit,
     halts,
+    is_interrupted,
 )
 
 Answer = Literal["yes", "no", "partly", "varies", "against", "unclear", "set", "unknown"]
@@ -35,7 +36,7 @@ ANSWERS: Mapping[Answer, str] = {
     "yes": "yes",
     "no": "no",
     "partly": "in part",
-    "varies": "it varies, but not with what tokens need",
+    "varies": "it varies, but not with need",
     "against": "yes, but against difficulty",
     "unclear": "not shown",
     "set": "set beforehand",
@@ -157,9 +158,7 @@ _QUALITIES = ("score", "mlm_loss", "lm_loss", "task_loss")
 _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No baseline with another allocation of depth was run on the same task"
-_NO_COMPARISON = "no baseline with another allocation of depth was run"
-# Baselines for units that halt one by one.
-_TRIED = ": no matched baseline (baseline=none), no fixed depth (rival_of), no exit_rules"
+_NO_COMPARISON = "no comparable baseline was run"
 _ONE_STEP = "All examples exit at the same step, so a comparison with a fixed step is impossible."
 _NOT_RETRAINED = "not retrained"
 
@@ -204,15 +203,22 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
         deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.least))
         wins = sum(pair.result > 0 for pair in about_depth)
         won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
-    values = f"{deciding.measure} {deciding.adaptive:.3f} against {deciding.baseline:.3f} of {deciding.against}"
-    return f"{values}, {deciding.difference}{won}; one seed"
+    return f"{deciding.brief}{won}; one seed"
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
     """Return the sentence that explains why adaptive depth was not compared with a baseline."""
     if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
         return f"{_NOTHING}: the matched baseline was skipped, {reason}."
-    return _ONE_STEP if _exits_at_one_step(files) else f"{_NOTHING}{_TRIED if halts(files) else ''}."
+    if is_interrupted(files):
+        return f"{_NOTHING}, because the run was interrupted."
+    if _exits_at_one_step(files):
+        return _ONE_STEP
+    if not halts(files):
+        return f"{_NOTHING}."
+    # Of some families, no run has a matched baseline.
+    setting = " for this model" if files.config.get("matched_baseline") else " (baseline=none)"
+    return f"{_NOTHING}: no matched baseline{setting}, no fixed depth (rival_of), no exit_rules."
 
 
 def has_one_depth(files: RunFiles) -> bool:
@@ -257,23 +263,34 @@ def _select_measure(files: RunFiles, measured: Collection[str]) -> str | None:
 
 def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
-    rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
+    rule = "" if entry.get("rule") is None else f" with {_format_rule(entry['rule'])}, fitted to half of all updates"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = _select_measure(files, gains)
         if measure is not None and key == "fixed":
-            against = _format_fixed_depth(gains[measure]["baseline_depth"], entry["mean"], rule)
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], sample)
+            depth = gains[measure]["baseline_depth"]
+            against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], sample, brief)
         elif measure is not None:
             against = f"its own depths shuffled over the units{rule}"
-            yield build_gain_pair(f"random_depths/{name}", against, name, gains[measure], sample)
+            yield build_gain_pair(
+                f"random_depths/{name}", against, name, gains[measure], sample, "its own depths shuffled"
+            )
 
 
 def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:
     """Describe the fixed depth of a baseline beside the mean depth of the model."""
-    if depth == mean:
-        return f"the same network at a fixed depth of {depth:.2f} updates, its mean{rule}"
-    return f"the same network at a fixed depth of {depth:g}, the best up to its mean of {mean:.2f} updates{rule}"
+    mean_words = f"its mean of {mean:.2f} updates{rule}"
+    if depth == mean and not float(depth).is_integer():
+        return f"{_format_brief_depth(depth)} to {mean_words}"
+    return f"{_format_brief_depth(depth)}, {'' if depth == mean else 'the best up to '}{mean_words}"
+
+
+def _format_brief_depth(depth: float) -> str:
+    """Describe a fixed depth, which is a mixture if it lies between two whole numbers of updates."""
+    if float(depth).is_integer():
+        return f"the same network at fixed depth {depth:g}"
+    return f"the same network at fixed depths {math.floor(depth)} and {math.ceil(depth)}, mixed"
 
 
 def _get_gains_of_baselines(files: RunFiles, entry: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -391,8 +408,10 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
         gain = set_exits["exit"].get("gain")
         if gain is not None and not _is_constant(set_exits):
-            against = _format_fixed_depth(gain["baseline_depth"], set_exits["exit"]["mean"])
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, f"n {set_exits['n']:,}")
+            depth = gain["baseline_depth"]
+            against, brief = _format_fixed_depth(depth, set_exits["exit"]["mean"]), _format_brief_depth(depth)
+            sample = "" if gain["sequences"] == set_exits["n"] else f"n {set_exits['n']:,}"
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, sample, brief)
 
 
 def _exits_at_one_step(files: RunFiles) -> bool:

@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.architectures import is_fixed
-from adadepth.report.architectures import build_evaluation_table, format_gate_lines
+from adadepth.report.architectures import build_evaluation_table, build_gate_table
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
 from adadepth.report.depth_by_class import build_class_table
+from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
-from adadepth.report.run_files import RunFiles, get_evaluation_step, halts
-from adadepth.report.table import Column, Table, make_number_format, plain, to_text
+from adadepth.report.run_files import EXITS, RunFiles, get_evaluation_step, halts, is_interrupted
+from adadepth.report.table import Column, Table, has_values, make_number_format, plain, to_text
 
 _WIDTH, _HEIGHT = 80, 24
 MOST_ROWS = 10
@@ -59,21 +60,24 @@ def format_screen(
         commands: Commands to run next, each as a list of words.
         reference: Published depths, for a column next to the depths of the run.
     """
-    answers = [*_format_interruption(files), *format_verdict_lines(verdict)]
+    interruption, answers = _format_interruption(files), format_verdict_lines(verdict)
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
     end = [*_format_selection(files), f"report: {report}"]
     if commands:
         end += ["next:", *(line for words in commands for line in format_command_lines(words))]
-    room = _HEIGHT - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    room = _HEIGHT - len(interruption) - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
+    if _find_exits(files) is not None:  # there, the table is the result
+        blocks[:2] = blocks[1::-1]
+    blocks[0] = [*interruption, *blocks[0]]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
 
 
 def _format_interruption(files: RunFiles) -> list[str]:
     """Return a line with the step at which training was interrupted, or an empty list if it was not."""
     step = get_evaluation_step(files)
-    if files.run.get("status") != "interrupted" or step is None:
+    if not is_interrupted(files) or step is None:
         return []
     return [f"Interrupted: these are the figures of the evaluation at step {step:,}."]
 
@@ -120,17 +124,47 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
         return _format_architecture_lines(halting, max_rows)
     if not halts(files) or "mean" not in halting.get("classes", {}).get("all", {}):
         return []
+    if (summary := _find_exits(files)) is not None:
+        table = build_exit_quality_table(summary)
+        return _select(to_text(_drop_empty_columns(table)).splitlines(), _rank_exits(table.rows), max_rows)
     return _format_class_lines(halting, max_rows, reference)
+
+
+def _find_exits(files: RunFiles) -> Mapping[str, Any] | None:
+    """Return the steps of the first evaluated set if all its units have one depth, but every exit has a quality.
+
+    Depth by class says nothing then, and the exits show what less depth would cost.
+    """
+    if not halts(files) or files.halting.get("classes", {}).get("all", {}).get("std") != 0:
+        return None
+    summary = next(iter(files.of(EXITS).get("sets", {}).values()), None)
+    has_quality = summary is not None and sum("loss" in row for row in summary["steps"]) > 1
+    return summary if has_quality else None
+
+
+def _rank_exits(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, ...]]:
+    """Return the sort keys of exits: those at multiples of a large power of two first, and the last one."""
+    return [(row is rows[-1], row["step"] & -row["step"]) for row in rows]
+
+
+def _drop_empty_columns(table: Table) -> Table:
+    """Remove the columns of a table that have no value in any row."""
+    return replace(table, columns=[column for column in table.columns if has_values(column, table.rows)])
 
 
 def _format_architecture_lines(halting: Mapping[str, Any], max_rows: int) -> list[str]:
     described = halting["architecture"]
     if not is_fixed(described):
-        return _select(format_gate_lines(described), [(entropy,) for entropy in described["entropy"]], max_rows)
+        # Without the bars of `format_gate_lines`, which are wider than the screen.
+        lines = to_text(build_gate_table(described)).splitlines()
+        return _select(lines, [(entropy,) for entropy in described["entropy"]], max_rows)
     evaluations = halting.get("evaluations")
     if not evaluations:
         return []
-    lines = to_text(build_evaluation_table(evaluations)).splitlines()
+    table = build_evaluation_table(evaluations)
+    while max(map(len, to_text(table).splitlines())) > _WIDTH:  # the first columns matter most
+        table = replace(table, columns=table.columns[:-1])
+    lines = to_text(table).splitlines()
     return _select(lines, [(0.0,)] * len(evaluations), max_rows)
 
 
@@ -156,7 +190,8 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
         after = next(index for index, column in enumerate(columns) if column.key == "mean") + 1
         columns.insert(after, Column("paper", "paper", make_number_format(1)))
     rows = [{**row, "class": _shorten_name(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
-    return _select(to_text(_drop_optional_columns(Table(table.name, columns, rows))).splitlines(), priorities, max_rows)
+    fitted = _drop_optional_columns(_drop_empty_columns(Table(table.name, columns, rows)))
+    return _select(to_text(fitted).splitlines(), priorities, max_rows)
 
 
 def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:

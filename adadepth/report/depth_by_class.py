@@ -128,7 +128,8 @@ def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
     )
     lines = [*_format_header(summary, step), "", to_text(build_class_table(summary))]
     lines += [f"{SPARKLINES}; {loss}", *list_unavailable(summary)]
-    lines += format_word_lines(summary.get("words", {}))
+    if summary["classes"]["all"].get("std") != 0:  # words of one depth have no order
+        lines += format_word_lines(summary.get("words", {}))
     adaptation = summary.get("adaptation", {})
     if "warning" in adaptation:
         lines.append(

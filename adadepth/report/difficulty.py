@@ -148,7 +148,7 @@ def build_correlation_table(
     columns = [
         Column("group", within, text, "text"),
         Column("value", f"Spearman ({variables})", signed),
-        Column("interval", "95 % bootstrap interval", interval, where="view"),
+        Column("interval", "95 % interval", interval, where="view"),
         *(Column(key, where="file") for key in ("low", "high")),
         Column("n"),
     ]

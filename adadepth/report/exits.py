@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,7 @@ from adadepth.report.table import (
     Column,
     Table,
     Where,
+    has_values,
     make_number_format,
     number,
     percent,
@@ -43,6 +45,7 @@ from adadepth.report.table import (
 from adadepth.runtime.files import write_atomic
 
 NOT_MEASURED = "not measured"
+_LARGEST_LOSS = 700.0  # the exponential of a larger one is no float
 
 
 def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -84,7 +87,41 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
         *(Column(metric, metric, make_number_format(4)) for metric in summary["exit"].get("quality", {})),
         Column("loss", "loss", make_number_format(4)),
     ]
-    return Table(f"steps_{name}", columns, [{**row.get("quality", {}), **row} for row in summary["steps"]])
+    rows = [{**row.get("quality", {}), **row} for row in summary["steps"]]
+    # Readers see no empty columns; the file has all of them.
+    columns = [column if has_values(column, rows) else replace(column, where="file") for column in columns]
+    return Table(f"steps_{name}", columns, rows)
+
+
+def build_exit_quality_table(summary: Mapping[str, Any]) -> Table:
+    """Build the table of compute and quality at every exit, for the console.
+
+    It has no rows if the model does not predict after every step.
+    """
+    is_text, most = summary["problem"] == "language_model", summary["max_steps"]
+    rows = [row for row in summary["steps"] if "loss" in row]
+    metrics = dict.fromkeys(metric for row in rows for metric in row.get("quality", {}))
+    columns = [
+        Column("step", f"exit (of {most})"),
+        Column("updates", "updates", percent),
+        Column("share", "exit here", percent),
+        *(Column(metric, metric, make_number_format(3)) for metric in metrics),
+        Column("loss", "loss", make_number_format(3)),
+        *([Column("perplexity", "perplexity", make_number_format(2))] if is_text else []),
+    ]
+    return Table(
+        "exit_quality",
+        columns,
+        [
+            {
+                **row.get("quality", {}),
+                **row,
+                "updates": row["step"] / most,
+                "perplexity": math.exp(min(row["loss"], _LARGEST_LOSS)),
+            }
+            for row in rows
+        ],
+    )
 
 
 def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
@@ -99,6 +136,7 @@ def build_exit_class_table(set_name: str, summary: Mapping[str, Any]) -> Table:
     rows = [
         {"class": name, "definition": definition(name), **statistics} for name, statistics in summary["classes"].items()
     ]
+    columns = [column if has_values(column, rows) else replace(column, where="file") for column in columns]
     return Table(f"exit_classes_{set_name}", columns, rows)
 
 

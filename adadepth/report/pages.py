@@ -33,6 +33,7 @@ from adadepth.report.run_files import (
     get_evaluation_step,
     get_run_unit,
     get_status,
+    is_interrupted,
     is_summary_of_seeds,
     max_updates,
     read_run,
@@ -112,9 +113,11 @@ def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] 
         The path of the report.
     """
     files = read_run(run_directory)
+    # A signal is no error; the subtitle names the interruption.
+    error = None if is_interrupted(files) else files.run.get("error")
     return write_page(
         run_directory, build_sections(files, extra), title=title(files), subtitle=_format_subtitle(files),
-        sources=sources(files), error=files.run.get("error"), max_updates=max_updates(files),
+        sources=sources(files), error=error, max_updates=max_updates(files),
     )  # fmt: skip
 
 

@@ -41,6 +41,7 @@ class QualityPair:
         remark: Sample, and what else a reader must know.
         is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
             input.
+        brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -53,6 +54,7 @@ class QualityPair:
     freedom: float
     remark: str
     is_about_depth: bool = True
+    brief_against: str = ""
     corrected: float | None = None
 
     @property
@@ -92,7 +94,14 @@ class QualityPair:
         return f"{self._format_gain()}{interval}, not significant"
 
     def _format_gain(self) -> str:
-        return f"{'better' if self.gain >= 0 else 'worse'} by {abs(self.gain):.3f}"
+        size = f"{abs(self.gain):.3f}"
+        return "equal" if float(size) == 0 else f"{'better' if self.gain > 0 else 'worse'} by {size}"
+
+    @property
+    def brief(self) -> str:
+        """Result of the comparison without its remark, for the console."""
+        values = f"{self.measure} {self.adaptive:.3f} against {self.baseline:.3f}"
+        return f"{values} of {self.brief_against or self.against}, {self.difference}"
 
     @property
     def sentence(self) -> str:
@@ -110,7 +119,9 @@ def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:
     return [replace(pair, corrected=corrected.get(id(pair))) for pair in pairs]
 
 
-def build_gain_pair(key: str, against: str, owner: str, gain: Mapping[str, Any], sample: str = "") -> QualityPair:
+def build_gain_pair(
+    key: str, against: str, owner: str, gain: Mapping[str, Any], sample: str = "", brief_against: str = ""
+) -> QualityPair:
     """Build the comparison of a gain that `adadepth.metrics.exit_gains` estimated.
 
     Args:
@@ -119,12 +130,12 @@ def build_gain_pair(key: str, against: str, owner: str, gain: Mapping[str, Any],
         owner: Name of the evaluated set.
         gain: Fields of a gain.
         sample: Description of the sample for the remark.
+        brief_against: Description of the baseline in a few words.
     """
     remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups", sample]))
     freedom = math.inf if gain["freedom"] is None else gain["freedom"]
-    return QualityPair(
-        key, against, f"{owner}/{gain['measure']}", gain["adaptive"], gain["baseline"], gain["error"], freedom, remark
-    )
+    measure, values = f"{owner}/{gain['measure']}", (gain["adaptive"], gain["baseline"])
+    return QualityPair(key, against, measure, *values, gain["error"], freedom, remark, brief_against=brief_against)
 
 
 def build_trained_pair(

@@ -208,6 +208,11 @@ def get_status(files: RunFiles) -> str:
     return "finished" if status == REPORTING else status
 
 
+def is_interrupted(files: RunFiles) -> bool:
+    """Return whether a signal ended the training of a run, so that its files show an earlier evaluation."""
+    return files.run.get("status") == "interrupted"
+
+
 def get_early_stop_reason(files: RunFiles) -> str:
     """Describe why and when training ended early; return an empty text if it did not."""
     reason, steps = files.run.get("stopped_because"), files.run.get("steps") or {}

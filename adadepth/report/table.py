@@ -127,6 +127,11 @@ class Table:
         return [column for column in self.columns if column.where in ("everywhere", *where)]
 
 
+def has_values(column: Column, rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether a column has a value in any row."""
+    return any(row.get(column.key) is not None for row in rows)
+
+
 def text(value: Any) -> str:
     """Format the text of a table cell that is not a number."""
     return str(value)

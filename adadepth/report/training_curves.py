@@ -44,7 +44,11 @@ def training(files: RunFiles) -> Section | None:
     first = find_least_depth(counts for _, counts in histograms)
     shares = [(step, [count / sum(counts) for count in counts[first:]]) for step, counts in histograms]
     figures = [Figure("depth_over_training", _build_panels(files, shares, first))] if len(shares) > 1 else []
-    collapsed = [step for step, row in shares if is_collapsed(effective_depths(row))]
+    collapsed = [
+        step
+        for step, row in shares
+        if is_collapsed(effective_depths(row)) and step > _count_steps_of_one_depth(files, shares[-1][0])
+    ]
     table = _build_table(files, shares, first)
     content = {
         "figures": figures,
@@ -57,6 +61,24 @@ def training(files: RunFiles) -> Section | None:
     html = fill("training:training", **content, fewest=FEWEST_DEPTHS, collapsed_now=collapsed_now)
     sample = f"{evaluated(files).partition(', step')[0]}, at {len(shares)} evaluation{'s' * (len(shares) != 1)}"
     return Section(title, "training", html, figures, [table], of=sample)
+
+
+def _count_steps_of_one_depth(files: RunFiles, last: int) -> float:
+    """Return the number of first steps after which one depth is no collapse, because nothing should halt yet.
+
+    A depth budget grows the depth and holds full depth first. A model without an exit rule never halts.
+
+    Args:
+        files: Files of the run.
+        last: Step of the last evaluation.
+    """
+    if (files.config.get("model") or {}).get("exit_rule", "") is None:
+        return last
+    budget, trainer = files.config.get("budget") or {}, files.config.get("trainer") or {}
+    if budget.get("target") is None:
+        return 0
+    planned = (files.run.get("steps") or {}).get("planned", trainer.get("max_steps", 0))
+    return float((budget.get("grow", 0) + budget.get("hold", 0)) * planned)
 
 
 def _build_panels(files: RunFiles, shares: Shares, first: int) -> list[Panel]:

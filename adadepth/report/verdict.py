@@ -23,7 +23,14 @@ from adadepth.report.baseline_comparison import (
     format_whole_percent,
 )
 from adadepth.report.compute_cost import describe_wall_clock, get_speedups
-from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit, halts
+from adadepth.report.run_files import (
+    RunFiles,
+    get_early_stop_reason,
+    get_evaluation_step,
+    get_run_unit,
+    halts,
+    is_interrupted,
+)
 from adadepth.report.section import Section, SectionEntry, fill
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
@@ -43,7 +50,7 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
     depths = {"mean_updates": everyone["mean"], "std_updates": everyone["std"], "n": everyone["n"]}
     recorded = halting.get("adaptation", {})
     if recorded.get("is_set"):
-        first = f"Halting is disabled: {spread_words}, n {everyone['n']:,}."
+        first = f"No {unit} could halt at this evaluation: {spread_words}, n {everyone['n']:,}."
         return Finding("set", [first], depths, _format_brief_depth(halting))
     # Older records lack the measure; it follows from the classes.
     adaptation = recorded if "commonest" in recorded else describe_adaptation(halting["classes"], unit)
@@ -59,11 +66,22 @@ def assess_adaptation(halting: Mapping[str, Any]) -> Finding:
             1, f"Harder {unit}s get less depth than easier ones, so depth is not spent where it is needed."
         )
     if answer == "varies":
-        sentences.insert(1, f"Depth varies, but it is unrelated to the difficulty, loss or known class of a {unit}.")
+        # With a known difficulty, that alone decides; depth may still differ between classes.
+        other = "difficulty" if halting.get("difficulty", {}).get("spearman") else "loss or known class"
+        sentences.insert(1, f"Depth varies, but it is unrelated to the {other} of a {unit}.")
     figures = {key: adaptation[key] for key in ("effective_depths", "commonest", "commonest_share")}
     figures |= depths | {f"between_{way}": share for way, share in between.items()}
     figures |= {f"spearman_{other}": correlation["value"] for other, _, correlation in _get_correlations(halting)}
-    return Finding(answer, sentences, figures, _format_brief_depth(halting))
+    brief = _format_brief_depth(halting)
+    if answer == "yes" and not any(_get_direction(row) > 0 for _, _, row in _get_correlations(halting)):
+        # Classes decided; the correlation would be no evidence.
+        way, share = max(between.items(), key=lambda item: item[1])
+        evidence = f"{format_whole_percent(share)} of its variance lies between {_CLASS_KINDS[way]}"
+        brief = f"{brief.partition('; ')[0]}; {evidence}"
+    if answer == "no" and everyone["std"] > 0:  # a correlation may be strong over few units of another depth
+        share = format_whole_percent(adaptation["commonest_share"])
+        brief = f"{share} of {unit}s stop at update {adaptation['commonest']}; {brief}"
+    return Finding(answer, sentences, figures, brief)
 
 
 def _decide_adaptation(halting: Mapping[str, Any], adaptation: Mapping[str, Any]) -> Answer:
@@ -238,7 +256,7 @@ def target(files: RunFiles) -> Finding | None:
     if files.halting.get("adaptation", {}).get(
         "is_set"
     ):  # depth was still growing, or held fixed, so nothing could halt
-        first = f"Training ended before halting began: all units had depth {depth.measured:.3g} ({statement})."
+        first = f"{_explain_one_depth(files)} depth {depth.measured:.3g} ({statement})."
         return Finding(
             "unknown", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
         )
@@ -252,6 +270,14 @@ def target(files: RunFiles) -> Finding | None:
     return Finding(
         "no", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
     )
+
+
+def _explain_one_depth(files: RunFiles) -> str:
+    """Return the beginning of the sentence on units that could not halt yet, up to their depth."""
+    unit, step = get_run_unit(files), get_evaluation_step(files)
+    if is_interrupted(files) and step is not None:
+        return f"Training was interrupted; at the last evaluation, step {step:,}, all {unit}s still had"
+    return f"Training ended before halting began: all {unit}s had"
 
 
 def _get_target_depth(files: RunFiles, unit: str) -> Depth:
@@ -272,6 +298,9 @@ def _get_target_depth(files: RunFiles, unit: str) -> Depth:
 def _advise(files: RunFiles, unit: str, target_value: float) -> Iterator[str]:
     """Yield advice on how to reach a missed target depth, the most likely reason first."""
     last_target = (files.run.get("final_metrics") or {}).get("budget/target", target_value)
+    if is_interrupted(files):
+        yield f"let the run finish, with {format_override('resume', files.directory)}"
+        return  # it has no model yet
     if reason := get_early_stop_reason(files):
         yield f"let the run finish, because it ended early ({reason})"
     elif last_target != target_value:
@@ -324,15 +353,21 @@ def _assess_depth(files: RunFiles) -> Finding | None:
 
 
 def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
-    """Add to the verdict that depth did not adapt because the model has exits but no exit rule."""
-    if finding.answer != "no" or (files.config.get("model") or {}).get("exit_rule", "") is not None:
+    """Add to the verdict that depth did not adapt because the model has no exit rule, or one that never exits early."""
+    rule = (files.config.get("model") or {}).get("exit_rule", "")
+    if finding.answer != "no" or rule == "":
         return finding
-    unit = get_run_unit(files)
-    reason = (
-        f"The model has no exit rule (model.exit_rule=null), so every {unit} uses the last exit. "
-        "mode=evaluate with exit_rules=[all] evaluates exit rules on the trained model."
-    )
-    return replace(finding, sentences=[*finding.sentences, reason], brief=f"{finding.brief}; model.exit_rule is null")
+    unit, everyone, most = get_run_unit(files), files.halting["classes"]["all"], files.halting["max_depth"]
+    advice = "mode=evaluate with exit_rules=[all] evaluates exit rules on the trained model."
+    if rule is None:
+        reason = f"The model has no exit rule (model.exit_rule=null), so every {unit} uses the last exit. {advice}"
+        brief = "model.exit_rule is null"
+    elif everyone["std"] == 0 and everyone["mean"] == most:
+        reason = f"The exit rule {rule} never exits before the last update. {advice}"
+        brief = f"the exit rule {rule} never exits early"
+    else:
+        return finding
+    return replace(finding, sentences=[*finding.sentences, reason], brief=f"{finding.brief}; {brief}")
 
 
 def build_verdict_section(files: RunFiles) -> Section | None:

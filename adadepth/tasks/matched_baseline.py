@@ -43,7 +43,7 @@ from adadepth.metrics.matched_baseline import (
     find_neighbouring_depths,
     permute_masses,
 )
-from adadepth.metrics.significance import GROUPS
+from adadepth.metrics.significance import GROUPS, choose_group
 from adadepth.metrics.step_records import POSITIONS, StepRecords
 from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
 from adadepth.models.registry import family
@@ -319,7 +319,7 @@ def _run_pass(
             evaluation.update(batch, outputs)
             if number < GROUPS:
                 parts.append(trainer.start_evaluation(name))
-            parts[number % GROUPS].update(batch, outputs)
+            parts[choose_group(number)].update(batch, outputs)
             missing = model.max_updates - outputs.halting_probabilities.shape[-1]
             done.masses.append(torch.nn.functional.pad(outputs.halting_probabilities.float(), (0, missing)))
             done.updates.append(outputs.trace.updates)

@@ -302,11 +302,12 @@ class TrackingCallback(TrainerCallback):
             self._track_report(report, f"{name}/" if number else "", state)
         if not reports or not state.is_world_process_zero:
             return
+        step = self._get_step(state)  # of the evaluated weights, which may be those of an earlier step
         (name, first), *rest = reports.items()
         statistics = {other: report.statistics for other, report in rest}
-        write_halting_files(self.directory, first.statistics, first.sentences, state.global_step, name, statistics)
+        write_halting_files(self.directory, first.statistics, first.sentences, step, name, statistics)
         if grids := {name: report.grids for name, report in reports.items() if report.grids}:
-            write_grids(self.directory, grids, first.statistics["max_depth"], state.global_step)
+            write_grids(self.directory, grids, first.statistics["max_depth"], step)
         if first.statistics.get("architecture", {}).get("temperature") is not None:
             self._draw_gates(first.statistics["architecture"], state.global_step)
         for name, report in reports.items():
@@ -315,7 +316,7 @@ class TrackingCallback(TrainerCallback):
             if report.rows:
                 write_prediction_rows(self.directory, name, report.rows)
         if exits := {name: report.exits for name, report in reports.items() if report.exits is not None}:
-            write_exits(self.directory, exits, state.global_step)
+            write_exits(self.directory, exits, step)
 
     def _get_step(self, state: TrainerState) -> int:
         """Return the step under which metrics are logged."""
@@ -325,6 +326,10 @@ class TrackingCallback(TrainerCallback):
         """Return whether all tokens or sequences have the same depth now, because it is fixed or still grows."""
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
+
+    def _keeps_full_depth(self) -> bool:
+        """Return whether an extension, such as a depth budget, still holds full depth."""
+        return self.trainer is not None and any(one.keeps_full_depth() for one in self.trainer.extensions)
 
     def _draw_gates(self, described: Mapping[str, Any], step: int) -> None:
         """Log an image of the supernet's gate probabilities; dashboards play the images as an animation."""
@@ -343,6 +348,9 @@ class TrackingCallback(TrainerCallback):
         if adaptation and self._has_one_depth():
             adaptation["is_set"] = True
             adaptation.pop("warning", None)
+        if adaptation and self._keeps_full_depth():
+            adaptation.pop("warning", None)
+            adaptation.pop("advice", None)
         if self._has_target and "advice" in adaptation:
             advice = adaptation["advice"].split("; ")
             adaptation["advice"] = "; ".join(line for line in advice if not line.startswith("budget."))

@@ -245,6 +245,10 @@ class TrainingBudget(Extension, TrainerCallback):
         """Return whether the model may become the best one, which requires that it meets the depth budget."""
         return self.is_held
 
+    def keeps_full_depth(self) -> bool:
+        """Return whether the schedule still holds full depth."""
+        return self.controller.schedule.compute_target(self.progress) == self.controller.schedule.full
+
     @property
     def is_held(self) -> bool:
         """Whether the measured depth is within tolerance of the target, and the target no longer changes."""

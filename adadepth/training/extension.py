@@ -87,6 +87,10 @@ class Extension:
         """Return whether the current model may become the best checkpoint."""
         return True
 
+    def keeps_full_depth(self) -> bool:
+        """Return whether all units should have full depth at present, so that one depth is no fault."""
+        return False
+
     def save(self, checkpoint: Path, process: int) -> None:
         """Write the state of this extension to a checkpoint. Every process must call it."""
 

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
-from transformers import TrainerControl, TrainerState
+from transformers import TrainerControl, TrainerState, TrainingArguments
 
 from adadepth import tasks
+from adadepth.config import BudgetConfig
 from adadepth.report.run_files import read_run, series
 from adadepth.tasks import budgets
 from adadepth.training.callbacks import TrackingCallback, find_saved_step
+from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.trackers.base import Tracker
 from tests.configs.support import configured
+from tests.unit.report.synthetic import make_run
 
 TINY = (
     "dataset.size=3", "dataset.beyond_sizes=[]",
@@ -54,6 +57,26 @@ def test_the_last_weights_are_evaluated_once_where_none_are_loaded(tmp_path: Pat
     tracking.evaluated_step = 6
     assert find_saved_step(args, state) == 6
     assert not tracking.needs_final_evaluation(args, state)
+
+
+@pytest.mark.parametrize(("step", "warns"), [(3, False), (9, True)])
+def test_one_depth_is_no_fault_while_the_budget_holds_full_depth(step: int, warns: bool, tmp_path: Path) -> None:
+    settings = BudgetConfig(target=2.0, hold=0.5, ramp=0.2)
+    model: Any = SimpleNamespace(max_updates=6, halting_bias=None)
+    budget = TrainingBudget(settings, model, torch.device("cpu"), lambda batch: True)
+    args, state, control = TrainingArguments(tmp_path), TrainerState(global_step=step, max_steps=10), TrainerControl()
+    budget.on_step_begin(args, state, control)
+    advice = {"warning": "depth does not adapt", "advice": "model.init_depth=3 (start deeper)"}
+    statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
+    statistics["adaptation"] = statistics["adaptation"] | advice
+    report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
+    tracking = TrackingCallback(Recorder(), tmp_path)
+    tracking.trainer = cast(
+        Any, SimpleNamespace(model=SimpleNamespace(one_depth=None), extensions=[budget], last_reports={"test": report})
+    )
+    tracking.on_evaluate(args, state, control)
+    adaptation = json.loads((tmp_path / "halting.json").read_text())["adaptation"]
+    assert {name for name in advice if name in adaptation} == (set(advice) if warns else set())
 
 
 def run_tiny(root: str, folder: Path, *overrides: str) -> tuple[Path, list[dict[str, Any]], dict[str, float]]:

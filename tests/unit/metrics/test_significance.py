@@ -10,6 +10,7 @@ from scipy import stats
 
 from adadepth.metrics.significance import (
     SeedMean,
+    assign_groups,
     average_over_seeds,
     compare_means,
     compare_pairs,
@@ -57,3 +58,14 @@ def test_p_values_are_corrected_as_holm_does() -> None:
 def test_an_interval_is_that_of_t() -> None:
     assert compute_half_width(2.0, 4) == pytest.approx(2.0 * stats.t.ppf(0.975, 4))
     assert compute_half_width(2.0, float("inf")) == pytest.approx(2.0 * stats.norm.ppf(0.975))
+
+
+@pytest.mark.parametrize("period", [2, 4, 5, 10, 20])
+def test_groups_mix_data_that_alternate(period: int) -> None:
+    """An error over groups of equal data would be that of a few draws."""
+    groups = assign_groups(np.arange(800))
+    classes = np.arange(800) % period
+    assert np.bincount(groups).tolist() == [40] * 20
+    shares = [np.mean(classes[groups == group] == 0) for group in range(20)]
+    assert max(shares) <= 2 / period
+    assert min(shares) > 0

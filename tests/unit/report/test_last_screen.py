@@ -17,12 +17,13 @@ from adadepth.report.console_summary import (
     format_table_lines,
     format_verdict_lines,
 )
-from adadepth.report.run_files import RIVALS, RunFiles, read_run
+from adadepth.report.run_files import EXITS, RIVALS, RunFiles, read_run
 from adadepth.report.verdict import verdict
 from tests.marks_support import quick_one_in
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_fixed_run, make_search_run
+from tests.unit.report.synthetic_exits import add_halting_files
 from tests.unit.report.synthetic_layers import make_layer_run
 
 COMMAND = ["python", "adadepth/run.py", "--config-name", "act_tiny", "mode=evaluate", "checkpoint=latest", "a=[b,c]"]
@@ -137,6 +138,42 @@ def test_a_shell_reads_the_words_of_a_command(words: list[str]) -> None:
     assert all(len(line) <= 80 or len(line.split()) <= 2 for line in lines)
     arguments = "\n".join([lines[0].replace(" python", "printf '%s\\n' python", 1), *lines[1:]])
     assert subprocess.run(["bash", "-c", arguments], capture_output=True, text=True).stdout.splitlines() == words
+
+
+def test_without_an_exit_rule_the_exits_come_first(tmp_path: Path) -> None:
+    files = read_run(add_halting_files(make_run(tmp_path, 6, 1)))
+    everyone = {**files.halting["classes"]["all"], "mean": 6.0, "std": 0.0, "entropy": 0.0}
+    halting = {**files.halting, "classes": {"all": everyone}, "adaptation": {}}
+    steps = [{"step": step, "share": float(step == 6), "loss": 4.0 - step / 4} for step in range(1, 7)]
+    exits = {"sets": {"held_out": {"n": 9, "max_steps": 6, "problem": "language_model", "exit": {}, "steps": steps}}}
+    config = {**files.config, "model": {"exit_rule": None}}
+    screen = screen_of(dataclasses.replace(files, halting=halting, config=config, others={EXITS: exits}))
+    assert screen[0].split() == ["exit", "(of", "6)", "updates", "exit", "here", "loss", "perplexity"]
+    assert screen[2].split() == ["2", "33.3%", "0.0%", "3.500", "33.12"]
+    assert screen[8].startswith("Does depth adapt? No")
+    record = {**files.run, "status": "interrupted"}
+    files = dataclasses.replace(files, run=record, halting=halting, config=config, others={EXITS: exits})
+    assert screen_of(files)[0].startswith("Interrupted: ")
+
+
+def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
+    files = read_run(record(tmp_path / "run"))
+    assert format_table_lines(files, 6)[0].split() == ["class", "n", "mean", "sd", "p10", "p90", "depths", "1...3"]
+
+
+def test_rows_of_a_supernet_are_whole(tmp_path: Path) -> None:
+    make_search_run(tmp_path)
+    head, *rows = format_table_lines(read_run(tmp_path), 9)
+    assert head.endswith("entropy (nats)")
+    assert all(row[-1].isdigit() for row in rows)
+
+
+def test_headings_of_a_fixed_architecture_are_whole(tmp_path: Path) -> None:
+    files = read_run(make_fixed_run(tmp_path))
+    qualities = {"loss": 7.786, "perplexity": 2406.648, "word_perplexity": 237647.0024, "bits_per_character": 3.1971}
+    halting = {**files.halting, "evaluations": {"network": qualities}}
+    head = format_table_lines(dataclasses.replace(files, halting=halting), 9)[0]
+    assert head.endswith(("perplexity per word", "bits per character"))
 
 
 # README of the source: [all, unmasked, MASK/MASK, MASK/original, CLS, SEP] of tiny, small, base.

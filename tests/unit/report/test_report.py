@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
@@ -175,6 +176,21 @@ def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: boo
     lines = [{"step": step, "halting/all/histogram": [0, 1000 - top, top, 0]} for step in (10, 20)]
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
     page = Page(write_report(copy_of(run, tmp_path, metrics=metrics)))
+    assert ("collapsed" in page.text) is warned
+
+
+@pytest.mark.parametrize(
+    ("config", "warned"),
+    [({"budget": {"target": 2, "hold": 0.5}}, False), ({"budget": {"target": 2, "hold": 0.4}}, True),
+     ({"model": {"exit_rule": None}}, False)],
+)  # fmt: skip
+def test_one_depth_that_nothing_could_change_is_no_collapse(
+    run: Path, tmp_path: Path, config: dict[str, Any], warned: bool
+) -> None:
+    lines = [{"step": step, "halting/all/histogram": [0, 0, 0, 1000]} for step in (10, 20)]
+    metrics = "".join(json.dumps(line) + "\n" for line in lines)
+    told = yaml.safe_dump(config | {"trainer": {"max_steps": 40}})
+    page = Page(write_report(copy_of(run, tmp_path, metrics=metrics, config=told)))
     assert ("collapsed" in page.text) is warned
 
 

@@ -68,8 +68,22 @@ def test_a_depth_at_which_nobody_could_halt_yet_is_not_reached(tmp_path: Path) -
     files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
     found = verdict(files)["target"]
     assert found.answer == "unknown"
-    assert "Training ended before halting began: all units had depth 3" in found.sentences[0]
+    assert "Training ended before halting began: all tokens had depth 3" in found.sentences[0]
     assert f"ended early ({SAID})" in found.sentences[1]
+
+
+def test_an_interrupted_run_is_to_be_resumed_and_is_no_error(tmp_path: Path) -> None:
+    files = run_with(tmp_path, 3.0, status="interrupted", error="SystemExit: 130")
+    files = dataclasses.replace(files, halting={**files.halting, "adaptation": {"is_set": True}})
+    answers = verdict(files)
+    first, advice = answers["target"].sentences
+    assert first.startswith("Training was interrupted; at the last evaluation, step 20, all tokens still had depth 3")
+    assert "resume=" in advice
+    assert "budget.gain" not in advice
+    assert "because the run was interrupted" in answers["worth"].sentences[-1]
+    assert "ended with an error" not in page_of(
+        tmp_path / "page", {"status": "interrupted", "error": "SystemExit: 130"}
+    )
 
 
 def test_without_a_target_and_in_an_evaluation_nothing_is_asked(tmp_path: Path) -> None:

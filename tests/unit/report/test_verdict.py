@@ -65,6 +65,7 @@ def test_the_demo_that_stopped_at_one_update(run: Path) -> None:
     halting = {"unit": "token", "max_depth": 6, "classes": {"all": everyone}}
     found = verdict(with_files(files, halting=halting))["adapts"]
     assert found.answer == "no"
+    assert found.brief.startswith("89 % of tokens stop at update 3; 3.11 ± 0.31")
     assert found.sentences[0].startswith("Depth did not adapt: 89 % of 1,000 tokens stop at update 3 (3.11 ± 0.31")
 
 
@@ -106,7 +107,7 @@ def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_
     found = verdict(with_files(files, halting={**files.halting, "classes": classes}))["worth"]
     assert found.answer == "no"
     assert (
-        "always predicting the most frequent label: accuracy 0.750 against 0.750, better by 0.000, below the least "
+        "always predicting the most frequent label: accuracy 0.750 against 0.750, equal, below the least "
         "relevant difference of 0.005"
     ) in found.sentences[0]
 
@@ -158,7 +159,7 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
         "gain_over_fixed_step/held_out": pytest.approx(fixed - 4.0),
         "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
     }
-    assert "the same network at a fixed depth of 3.25 updates, its mean" in found.sentences[0]
+    assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in found.sentences[0]
     assert "one seed" in found.sentences[0]
     assert "64 of 100 examples" in found.sentences[1]
 
@@ -166,7 +167,8 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
 def test_a_shallower_fixed_depth_may_be_the_better_baseline(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 3.9, 4.3, depth=2.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert "at a fixed depth of 2, the best up to its mean of 3.25 updates" in found.sentences[0]
+    assert "at fixed depth 2, the best up to its mean of 3.25 updates" in found.sentences[0]
+    assert "of the same network at fixed depth 2, " in found.brief
 
 
 def test_a_record_without_errors_is_not_tested(run: Path) -> None:
@@ -210,6 +212,9 @@ def test_a_model_with_exits_and_no_exit_rule_says_why_its_depth_does_not_adapt(r
         assert found.answer == "no"
         assert any("model.exit_rule=null" in sentence for sentence in found.sentences) == is_explained
         assert ("model.exit_rule is null" in found.brief) == is_explained
+        assert ("the exit rule margin:0.9 never exits early" in found.brief) == (
+            "exit_rule" in settings and not is_explained
+        )
 
 
 def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
@@ -284,6 +289,7 @@ def test_depth_against_difficulty_is_no_plain_yes(run: Path, value: float, high:
     correlation = {"value": value, "low": value - 0.03, "high": high, "n": 8192}
     found = verdict(with_files(files, halting={**files.halting, "difficulty": {"rows": [], "spearman": correlation}}))
     assert found["adapts"].answer == answer
+    assert ("unrelated to the difficulty of" in " ".join(found["adapts"].sentences)) == (answer == "varies")
     assert ("Harder tokens get less depth than easier ones" in " ".join(found["adapts"].sentences)) == (
         answer == "against"
     )
@@ -304,7 +310,8 @@ def test_depth_adapts_only_if_it_is_related_to_what_a_token_needs(
     halting = {**files.halting, "adaptation": adaptation, "spearman": {"all": correlation}}
     found = verdict(with_files(files, halting=halting))["adapts"]
     assert found.answer == answer
-    assert ("unrelated to the difficulty, loss or known class" in " ".join(found.sentences)) == (answer == "varies")
+    assert ("; 20 % of its variance lies between labels" in found.brief) == (answer == "yes" and spearman < 0.1)
+    assert ("unrelated to the loss or known class" in " ".join(found.sentences)) == (answer == "varies")
 
 
 def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> None:
