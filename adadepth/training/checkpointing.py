@@ -136,7 +136,7 @@ class CheckpointingTrainer(Trainer):
             getattr(callback, "has_deferred_save", False) for callback in self.callback_handler.callbacks
         )
         needs_save = self.args.load_best_model_at_end and self.args.save_strategy != SaveStrategy.BEST
-        if needs_save and not saves or not all(one.allows_best() for one in self.extensions):
+        if (needs_save and not saves) or not all(one.allows_best() for one in self.extensions):
             return False
         return super()._determine_best_metric(metrics, trial)
 
