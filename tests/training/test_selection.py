@@ -66,7 +66,8 @@ def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> N
 @pytest.mark.parametrize("deferred", [False, True])
 def test_the_best_evaluation_is_one_with_a_checkpoint(deferred: bool) -> None:
     """With save_steps=2 and eval_steps=1, the lowest loss at step 3 has no weights that could be loaded."""
-    trainer, stop = object.__new__(CheckpointingTrainer), StopCallback()
+    stop = StopCallback()
+    trainer: Any = object.__new__(CheckpointingTrainer)
     trainer.extensions, trainer.callback_handler = [], SimpleNamespace(callbacks=[stop])
     trainer.args = SimpleNamespace(
         metric_for_best_model="eval_loss", greater_is_better=False, load_best_model_at_end=True,
