@@ -123,7 +123,9 @@ class BorrowedConfig:
     save_total_limit: int | None = setting(
         2, "maximum number of checkpoints; the best and the newest one are always kept", at_least(1), neutral=True
     )
-    load_best_model_at_end: bool = setting(True, "report and keep the best evaluated weights, not the last")
+    load_best_model_at_end: bool = setting(
+        True, "report and keep the best evaluated weights of a checkpoint, not the last"
+    )
     metric_for_best_model: str | None = setting(
         "eval_loss", "metric that selects the best model, under its name in transformers"
     )

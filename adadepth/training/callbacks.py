@@ -102,7 +102,7 @@ class StopCallback(TrainerCallback):
         self.started = time.monotonic()
         self.signal: int | None = None
         self.reason: str | None = None
-        self._has_deferred_save = False
+        self.has_deferred_save = False  # whether the end of this epoch writes a checkpoint
         self.is_reported = False  # whether the user was told that training is interrupted
         self._has_own_signal = False  # another process may have reported its signal first
 
@@ -149,7 +149,7 @@ class StopCallback(TrainerCallback):
         """
         self._check_stop(args, state, control)
         if control.should_save and (control.should_training_stop or _is_epoch_end(state)):
-            control.should_save, self._has_deferred_save = False, True
+            control.should_save, self.has_deferred_save = False, True
 
     def _check_stop(self, args: TrainingArguments, state: TrainerState, control: TrainerControl) -> None:
         spent = self.time_budget is not None and time.monotonic() - self.started >= self.time_budget
@@ -178,7 +178,7 @@ class StopCallback(TrainerCallback):
         """
         if self.reason and state.global_step < state.max_steps and not _is_epoch_end(state):
             control.should_log = control.should_evaluate = False
-        control.should_save, self._has_deferred_save = control.should_save or self._has_deferred_save, False
+        control.should_save, self.has_deferred_save = control.should_save or self.has_deferred_save, False
 
 
 def _write_to_stderr(text: str) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer import SCALER_NAME, SCHEDULER_NAME, TRAINING_ARGS_NAME
+from transformers.trainer_utils import SaveStrategy
 
 from adadepth.config import TrainerConfig
 from adadepth.config.env_redaction import has_env_values
@@ -126,7 +127,18 @@ class CheckpointingTrainer(Trainer):
     # ---- saving
 
     def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
-        return all(one.allows_best() for one in self.extensions) and super()._determine_best_metric(metrics, trial)
+        """Return whether an evaluation is the best one so far.
+
+        If the best model is loaded at the end, only evaluations at the step of a checkpoint count. transformers would
+        also count those between two checkpoints, and then load other weights than those that it reports as best.
+        """
+        saves = self.control.should_save or any(
+            getattr(callback, "has_deferred_save", False) for callback in self.callback_handler.callbacks
+        )
+        needs_save = self.args.load_best_model_at_end and self.args.save_strategy != SaveStrategy.BEST
+        if (needs_save and not saves) or not all(one.allows_best() for one in self.extensions):
+            return False
+        return super()._determine_best_metric(metrics, trial)
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         """Write a checkpoint and its manifest, and delete the oldest checkpoints beyond the limit.

@@ -148,6 +148,18 @@ def build_optimizer(
     return optimizer
 
 
+class PlateauSchedule(ReduceLROnPlateau):
+    """Schedule `plateau` of torch, for metrics of any sign.
+
+    torch multiplies the best value by 1 - threshold or 1 + threshold. A negative best value then becomes worse, so that
+    a constant metric would count as improving for ever, and the learning rate would never fall.
+    """
+
+    def _is_better(self, a: float, best: float) -> bool:
+        margin = self.threshold * abs(best) if math.isfinite(best) else 0.0
+        return a < best - margin if self.mode == "min" else a > best + margin
+
+
 def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, total_steps: int) -> LRScheduler:
     """Build the learning-rate schedule over `total_steps` optimiser steps.
 
@@ -156,7 +168,7 @@ def build_schedule(optimizer: torch.optim.Optimizer, trainer: TrainerConfig, tot
     """
     if trainer.schedule is Schedule.plateau:
         assert trainer.plateau_patience is not None, "validated"
-        return ReduceLROnPlateau(
+        return PlateauSchedule(
             optimizer,
             mode="max" if prefers_greater(trainer.metric_for_best_model, trainer.greater_is_better) else "min",
             factor=0.5,

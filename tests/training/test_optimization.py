@@ -1,6 +1,7 @@
 """Optimizers against their equations, schedules against closed forms."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -261,3 +262,33 @@ def test_no_warmup():
     factor = build_schedule(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0), settings, 4).lr_lambdas[0]
     assert [factor(step) for step in range(5)] == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0])
     assert math.isfinite(factor(10))
+
+
+@pytest.mark.parametrize(("metric", "greater", "value"), [("eval_score", None, -0.5), ("eval_gain", False, -0.5)])
+def test_a_constant_negative_metric_lowers_the_rate_of_a_plateau(
+    metric: str, greater: bool | None, value: float
+) -> None:
+    """torch's relative threshold takes any constant below 0 for an improvement."""
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    settings = TrainerConfig(
+        schedule=Schedule.plateau, plateau_patience=1, metric_for_best_model=metric, greater_is_better=greater
+    )
+    schedule: Any = build_schedule(optimizer, settings, 10)
+    for _ in range(3):
+        schedule.step(value)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+
+
+@pytest.mark.parametrize(("metric", "sign"), [("eval_loss", -1.0), ("eval_score", 1.0)])
+def test_a_plateau_of_positive_metrics_is_that_of_torch(metric: str, sign: float) -> None:
+    optimizers = [torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0) for _ in range(2)]
+    settings = TrainerConfig(schedule=Schedule.plateau, plateau_patience=1, metric_for_best_model=metric)
+    schedule: Any = build_schedule(optimizers[0], settings, 10)
+    mode: Any = schedule.mode
+    stock = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizers[1], mode, factor=0.5, patience=1, min_lr=1e-6)
+    for step in range(9):
+        value = 2.0 + sign * (0.1 * min(step, 3) + 1e-5 * step)
+        schedule.step(value)
+        stock.step(value)
+        assert optimizers[0].param_groups[0]["lr"] == optimizers[1].param_groups[0]["lr"]
+    assert optimizers[0].param_groups[0]["lr"] < 1.0

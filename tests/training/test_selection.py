@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from transformers import TrainerControl, TrainerState
+from transformers.trainer_utils import SaveStrategy
 
 from adadepth.errors import ConfigError
+from adadepth.training.callbacks import StopCallback
+from adadepth.training.checkpointing import CheckpointingTrainer
 from tests.training.finetune_support import SMALL, run
 
 TEXT = "the cat sat on a mat and then it slept for some hours in the warm sun"
@@ -56,3 +61,21 @@ def test_an_undefined_metric_is_no_improvement_and_no_crash(tmp_path: Path) -> N
     (directory,) = (tmp_path / "out").glob("*/*")
     lines = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     assert {line["step"] for line in lines if "eval/loss" in line} == {1, 2, 3}, "two evaluations after the first"
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_the_best_evaluation_is_one_with_a_checkpoint(deferred: bool) -> None:
+    """With save_steps=2 and eval_steps=1, the lowest loss at step 3 has no weights that could be loaded."""
+    stop = StopCallback()
+    trainer: Any = object.__new__(CheckpointingTrainer)
+    trainer.extensions, trainer.callback_handler = [], SimpleNamespace(callbacks=[stop])
+    trainer.args = SimpleNamespace(
+        metric_for_best_model="eval_loss", greater_is_better=False, load_best_model_at_end=True,
+        save_strategy=SaveStrategy.STEPS,
+    )  # fmt: skip
+    trainer.state, trainer.control = TrainerState(), TrainerControl()
+    for step, loss in enumerate((0.9, 0.8, 0.1, 0.5), start=1):
+        trainer.state.global_step, is_saved = step, step % 2 == 0
+        trainer.control.should_save, stop.has_deferred_save = is_saved and not deferred, is_saved and deferred
+        trainer._determine_best_metric({"eval_loss": loss}, None)
+    assert (trainer.state.best_global_step, trainer.state.best_metric) == (4, 0.5)

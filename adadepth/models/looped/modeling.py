@@ -121,6 +121,15 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
         """Number of tokens in the vocabulary."""
         return self.config.vocab_size
 
+    def resize_token_embeddings(
+        self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> Any:
+        """Resize the word embeddings and the head's predictions; the arguments are those of transformers."""
+        embeddings: Any = super().resize_token_embeddings(new_num_tokens, pad_to_multiple_of, mean_resizing)
+        if self.config.base_config is not None:  # a loaded model takes the size from there
+            self.config.base_config.vocab_size = embeddings.num_embeddings
+        return embeddings
+
     def _set_gradient_checkpointing(self, *args: Any, **kwargs: Any) -> None:
         """Enable gradient checkpointing for whole parts (`Layers`), not for single layers of another decoder."""
         super()._set_gradient_checkpointing(*args, **kwargs)

@@ -210,3 +210,13 @@ def test_no_rule_is_laid_over_a_saved_one(tmp_path: Path) -> None:
     wanted = dataclasses.replace(settings(tmp_path), pretrained=None, exit_rule=None)
     assert load_model(str(tmp_path), LoopedForCausalLM, wanted, ["exit_rule"]).config.exit_rule is None
     assert load_model(str(tmp_path), LoopedForCausalLM, wanted, []).config.exit_rule == "margin:0.1"
+
+
+def test_a_model_with_more_words_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    model = retrofit(decoder("llama"), prelude=1, core=2, coda=1, num_loops=2)
+    model.resize_token_embeddings(PIECES + 5)
+    model.save_pretrained(tmp_path)
+    loaded = LoopedForCausalLM.from_pretrained(tmp_path).eval()
+    with torch.no_grad():
+        near(loaded(IDS).logits, model.eval()(IDS).logits)
+    assert loaded.config.vocab_size == PIECES + 5
