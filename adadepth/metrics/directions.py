@@ -57,13 +57,13 @@ def find_unknown_direction(metric: str, metrics: Sequence[str]) -> str | None:
         metric: Name of the metric without `eval/` or `eval_`.
         metrics: `dataset.metrics`. The score is their mean, so it needs the directions of all.
     """
-    own = (*QUALITY_METRICS, *TAGGING_METRICS, *ANSWER_METRICS)
+    known_metrics = (*QUALITY_METRICS, *TAGGING_METRICS, *ANSWER_METRICS)
     hub = {get_metric_key(name): name for name in metrics if is_hub_metric(name)}
     for key in hub if metric == SCORE else [metric]:
         path = hub.get(key, "").removeprefix(HUB_PREFIX).partition(":")[0]
-        if "/" in path or (key in hub and key not in {*own, *_LIBRARY_SCORES, *LIBRARY_ERRORS}):
+        if "/" in path or (key in hub and key not in {*known_metrics, *_LIBRARY_SCORES, *LIBRARY_ERRORS}):
             return f"{hub[key]} of dataset.metrics does not say whether a greater value is better"
-    if metric == SCORE or metric in own or metric in hub or is_loss(metric) or metric.endswith(_GREATER):
+    if metric == SCORE or metric in known_metrics or metric in hub or is_loss(metric) or metric.endswith(_GREATER):
         return None
     return f"{metric} does not say whether a greater value is better"
 

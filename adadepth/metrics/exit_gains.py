@@ -97,17 +97,17 @@ def estimate_gain_of_groups(
     values = [first - second for first, second in zip(adaptive, baseline, strict=True)]
     difference = average_over_seeds(values) if values else SeedMean(math.nan, None)
     error = None if difference.error is None else math.hypot(difference.error, draw_error)
-    own, other = (float(np.mean(groups)) if groups else math.nan for groups in (adaptive, baseline))
-    return Gain(measure, own, other, error, difference.freedom, len(values))
+    mean, baseline_mean = (float(np.mean(groups)) if groups else math.nan for groups in (adaptive, baseline))
+    return Gain(measure, mean, baseline_mean, error, difference.freedom, len(values))
 
 
 def _estimate(scores: StepScores, exits: Tensor, baseline: NDArray[np.float64], sequences: Tensor) -> Gain:
     assert scores.by_step is not None
-    own = _select(scores.by_step, exits)
-    difference = sum_clusters(own - baseline, sequences.numpy()).estimate_mean()
+    adaptive = _select(scores.by_step, exits)
+    difference = sum_clusters(adaptive - baseline, sequences.numpy()).estimate_mean()
     measure, sign = ("accuracy", 1.0) if scores.losses is None else ("loss", -1.0)
     return Gain(
-        measure, sign * float(own.mean()), sign * float(baseline.mean()), difference.error, difference.freedom,
+        measure, sign * float(adaptive.mean()), sign * float(baseline.mean()), difference.error, difference.freedom,
         len(torch.unique(sequences)),
     )  # fmt: skip
 

@@ -113,14 +113,14 @@ def estimate_gains_of_groups(
     share = mean - low if high > low else 0.0
     gains: dict[str, dict[str, Any]] = {"fixed": {}, "permuted": {}}
     for name in adaptive[0]:
-        own = [metrics[name] for metrics in adaptive]
+        adaptive_values = [metrics[name] for metrics in adaptive]
         at_low, at_high = ([metrics[name] for metrics in fixed[depth]] for depth in (low, high))
         draws = np.array([[metrics[name] for metrics in groups] for groups in permuted])
-        if all(np.isfinite(values).all() for values in (own, at_low, at_high, draws)):
+        if all(np.isfinite(values).all() for values in (adaptive_values, at_low, at_high, draws)):
             between = [(1 - share) * first + share * second for first, second in zip(at_low, at_high, strict=True)]
-            fixed_gain = estimate_gain_of_groups(name, own, between)._replace(baseline_depth=mean)
+            fixed_gain = estimate_gain_of_groups(name, adaptive_values, between)._replace(baseline_depth=mean)
             draw_error = float(draws.mean(axis=1).std(ddof=1)) / len(draws) ** 0.5
-            permuted_gain = estimate_gain_of_groups(name, own, draws.mean(axis=0).tolist(), draw_error)
+            permuted_gain = estimate_gain_of_groups(name, adaptive_values, draws.mean(axis=0).tolist(), draw_error)
             gains["fixed"][name], gains["permuted"][name] = fixed_gain.to_json(), permuted_gain.to_json()
     return gains
 

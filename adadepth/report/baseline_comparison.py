@@ -360,8 +360,8 @@ def _build_input_free_pair(
     claim, they only veto one.
     """
     error = find_error(files, adaptive)
-    about = remark if error is not None else f"{remark}; error unknown"
-    return QualityPair(key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, about, False)
+    full_remark = remark if error is not None else f"{remark}; error unknown"
+    return QualityPair(key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, False)
 
 
 def _compare_bag_of_words(
@@ -446,7 +446,7 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         ordered = sorted(rows, key=lambda row: pairs[row["rule"]].gain)
         median = ordered[(len(ordered) - 1) // 2]
         better = sum(pair.result > 0 for pair in corrected)
-        remark = f"the median of {len(rows)} exit rules by gain, of which {better} are significantly better"
+        remark = f"the median of {len(rows)} exit rules by gain; {better} of them are significantly better"
         pair = pairs[median["rule"]]
         yield replace(pair, remark=f"{remark}; {pair.remark}")
         against = f"randomly shuffled exits of {median['rule']}"

@@ -80,16 +80,20 @@ class QualityPair:
 
     @property
     def difference(self) -> str:
-        """Result of the comparison in words, with the difference and its interval."""
+        """Result of the comparison in words, with the difference and its interval in the same direction.
+
+        A difference is called too small to be relevant only if its whole interval is.
+        """
         if self.error is None:
             return f"{self._format_gain()}, not tested"
-        interval = ""
+        interval, half_width = "", 0.0
         if self.error:
             half_width = compute_half_width(self.error, self.freedom)
-            interval = f" (95 % interval {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
+            low, high = abs(self.gain) - half_width, abs(self.gain) + half_width
+            interval = f" (95 % interval {low:.3f} to {high:.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        if abs(self.gain) < self.least:
+        if abs(self.gain) + half_width < self.least:
             return f"{self._format_gain()}{interval}, below the least relevant difference of {self.least:g}"
         return f"{self._format_gain()}{interval}, not significant"
 
@@ -132,7 +136,7 @@ def build_gain_pair(
         sample: Description of the sample for the remark.
         brief_against: Description of the baseline in a few words.
     """
-    remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups", sample]))
+    remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups of them", sample]))
     freedom = math.inf if gain["freedom"] is None else gain["freedom"]
     measure, values = f"{owner}/{gain['measure']}", (gain["adaptive"], gain["baseline"])
     return QualityPair(key, against, measure, *values, gain["error"], freedom, remark, brief_against=brief_against)
@@ -141,15 +145,15 @@ def build_gain_pair(
 def build_trained_pair(
     files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str = ""
 ) -> QualityPair:
-    """Build the comparison with another trained network, of which only the values of metrics are known.
+    """Build the comparison with another trained network, whose metrics are the only known values.
 
     Both values have the error of the run over its sequences, if the run measured it for this metric. Other seeds of
     training vary more.
     """
     error = find_error(files, adaptive)
     error = None if error is None else error * math.sqrt(2)
-    about = "; ".join(filter(None, [remark, "one seed each" + ("" if error is not None else ", error unknown")]))
-    return QualityPair(key, against, measure, adaptive, baseline, error, GROUPS - 1, about)
+    full_remark = "; ".join(filter(None, [remark, "one seed each" + ("" if error is not None else ", error unknown")]))
+    return QualityPair(key, against, measure, adaptive, baseline, error, GROUPS - 1, full_remark)
 
 
 def find_error(files: RunFiles, value: float) -> float | None:

@@ -258,10 +258,10 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
     if record.get("status") not in (FINISHED, REPORTING) or record.get("stopped_because") is not None:
         return
     has_report = record["status"] == FINISHED and (run / REPORT).is_file()
-    missing = "" if has_report else f"its report is missing, and {format_report_command(run)} writes it; "
+    missing = "" if has_report else f"; its report is missing, and {format_report_command(run)} writes it"
     if has_several_seeds(run):
         if earlier.seeds == merged.seeds and record["status"] == FINISHED:
-            more = f"{missing}to train one more: resume={run} seeds={earlier.seeds + 1}"
+            more = f"to train one more: resume={run} seeds={earlier.seeds + 1}{missing}"
             raise CheckpointError(f"resume={run}: its {earlier.seeds} seeds are finished; {more}")
         return
     if all(OmegaConf.select(earlier, key) == OmegaConf.select(merged, key) for key in CONTINUE):
@@ -270,7 +270,7 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
         prefix = "" if "resume=" in command else f"{command} "
         raise CheckpointError(
             f"resume={run}: this run is finished and cannot be resumed{_describe_longer_training(run, merged)}; "
-            f"{missing}to train another run from its weights: {prefix}{pretrained}"
+            f"to train another run from its weights: {prefix}{pretrained}{missing}"
         )
 
 

@@ -257,7 +257,7 @@ def test_a_finished_run_has_nothing_to_continue(config: ExperimentConfig, tmp_pa
     with pytest.raises(CheckpointError, match=re.escape(refused)) as raised:
         configured(*again)
     assert ", because trainer.schedule=linear depends on the number of optimiser steps; to train" in str(raised.value)
-    assert str(raised.value).endswith(f"model.pretrained={weights}")
+    assert f"model.pretrained={weights}; its report is missing" in str(raised.value)
     write_jsonable(directory / "run.json", read_record(directory) | {"stopped_because": "time budget spent"})
     assert run_directory(configured(*again)) == directory
 

@@ -317,7 +317,7 @@ class Candidate(NamedTuple):
 
     @property
     def order(self) -> float:
-        """Compute by which methods are sorted; infinite for a method that misses the threshold."""
+        """Compute that sorts methods; infinite for a method that misses the threshold."""
         return math.inf if self.compute is None else self.compute.mean
 
 

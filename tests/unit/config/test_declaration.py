@@ -116,7 +116,7 @@ def test_where_the_two_defaults_differ() -> None:
         "albert": sizes,
         "albert_act": sizes | {"act_penalty"},
         "early_exit": sizes - {"embedding_size", "hidden_act"},
-        "looped": {"vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"},
+        "looped": {"geometric_truncation", "vocab_size", "hidden_size", "num_attention_heads", "intermediate_size"},
         "multi_exit_albert": sizes | {"exit_rule"},
         "par_xl": {"vocab_size"},
         "routed": sizes - {"embedding_size", "hidden_act"},

@@ -5,7 +5,7 @@ import pytest
 from scipy.stats import spearmanr
 
 from adadepth.metrics.adaptation import rank_correlation, spearman, spearman_from_table
-from adadepth.metrics.significance import GROUPS
+from adadepth.metrics.significance import GROUPS, assign_groups
 
 NO_GROUPS = np.zeros((GROUPS, 1, 1), dtype=np.int64)
 
@@ -68,7 +68,7 @@ def test_a_table_by_groups_has_the_interval_of_its_observations() -> None:
     groups = np.stack(
         [
             table_of(np.append(rows[members], 6), np.append(columns[members], 13))
-            for members in (clusters % GROUPS == group for group in range(GROUPS))
+            for members in (assign_groups(clusters) == group for group in range(GROUPS))
         ]
     )
     groups[:, 6, 13] -= 1  # added above, so that all tables have one shape

@@ -44,7 +44,9 @@ LOADS = {
     "looped of a decoder": Load(decoder, "looped_retrofit", LOOPED, "language_model"),
     "looped classifier of a decoder": Load(decoder, "looped_retrofit", LOOPED),
     "looped": Load(None, "looped_mini", task="language_model"),
-    "early exit of a decoder": Load(decoder, "early_exit_retrofit", task="language_model"),
+    "early exit of a decoder": Load(
+        decoder, "early_exit_retrofit", ("trainer.metric_for_best_model=eval_loss",), task="language_model"
+    ),
     "early exit of an encoder": Load(lambda: BertForSequenceClassification(BERT), "early_exit_pretrained"),
     "early exit": Load(None, "early_exit_mini"),
     "routed of a decoder": Load(decoder, "router_tuning", task="language_model"),

@@ -267,7 +267,7 @@ def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) ->
         "gain_over_fixed_exits/validation": pytest.approx(0.03),  # of the worse of the middle two
         "gain_over_random_exits/validation": pytest.approx(0.13),
     }
-    assert "the median of 4 exit rules by gain, of which 3 are significantly better" in found.sentences[1]
+    assert "the median of 4 exit rules by gain; 3 of them are significantly better" in found.sentences[1]
     assert "the best fixed step up to the compute of quantile:0.5, 2" in found.sentences[1]
 
 
