@@ -196,13 +196,12 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     about_depth = [pair for pair in pairs if pair.is_about_depth]
     failed = [pair for pair in pairs if not pair.is_about_depth and pair.result <= 0]
     if answer == "no" and failed:
-        (deciding, *_), won = failed, ""
-    elif not about_depth:
+        return f"the model does not beat one that ignores its input, {failed[0].brief}; one seed"
+    if not about_depth:
         return _NO_COMPARISON
-    else:
-        deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.least))
-        wins = sum(pair.result > 0 for pair in about_depth)
-        won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
+    deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.least))
+    wins = sum(pair.result > 0 for pair in about_depth)
+    won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
     return f"{deciding.brief}{won}; one seed"
 
 

@@ -81,6 +81,7 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     record = {"final_metrics": {"eval/mlm_loss": loss}, "baselines": baselines}
     found = verdict(with_files(read_run(run), run=record))["worth"]
     assert found.answer == answer
+    assert ("does not beat one that ignores its input" in found.brief) == (answer == "no")
     assert found.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
     assert "word frequencies only: mlm_loss" in found.sentences[0]
     assert "n 1,523" in found.sentences[0]
