@@ -18,7 +18,7 @@ from typing import Any
 import yaml
 from results_table import read_table, write_table
 
-from adadepth.contrib.bench.comparisons import format_p_value
+from adadepth.contrib.bench.comparisons import describe_p_value
 from adadepth.contrib.bench.page import read_results, to_markdown, write_bench
 from adadepth.contrib.bench.recommendations import RECOMMENDATIONS, TaskOutcome, evaluate_tasks
 from adadepth.report.table import percent
@@ -56,7 +56,7 @@ def format_readme_table(results: Sequence[Mapping[str, Any]]) -> str:
             _format_cheapest(outcome, is_adaptive, cheaper == name)
             for name, is_adaptive in (("first", True), ("second", False))
         ]
-        p = "" if comparison is None else f" (p = {format_p_value(comparison.p)})".replace("= <", "<")
+        p = "" if comparison is None else f" ({describe_p_value(comparison.p)})"
         verdict = {"first": "adaptive depth needs less", "second": "fixed depth needs less", None: "none"}[cheaper]
         lines.append(f"| `{outcome.task}` | {' | '.join(cells)} | {verdict}{p} | {len(outcome.seeds)} |")
     return "\n".join(lines) + "\n"

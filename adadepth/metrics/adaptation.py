@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from adadepth.metrics.significance import assign_groups, compute_half_width, estimate_by_jackknife
+from adadepth.metrics.significance import assign_groups, estimate_by_jackknife
 
 _Classes = Mapping[str, Mapping[str, Any]]
 
@@ -99,15 +99,15 @@ def compute_variance_shares(classes: _Classes, left_out: Sequence[_Classes] = ()
         if it has no variance, or fewer than two classes with units.
     """
     shares = {}
+    shares_left_out = [compute_variance_shares(part) for part in left_out]
     for partition, is_class in _PARTITIONS.items():
         parts = [described for name, described in classes.items() if is_class(name) and described["n"]]
         n = sum(part["n"] for part in parts)
         if 1 < len(parts) < n and (share := _epsilon_squared(parts, n)) is not None:
             shares[partition] = {"share": share, "classes": len(parts), "n": n}
-            without = [compute_variance_shares(part).get(partition, {}).get("share", 0.0) for part in left_out]
-            estimated = estimate_by_jackknife(share, without)
-            if estimated.error is not None:
-                shares[partition]["low"] = share - compute_half_width(estimated.error, estimated.freedom)
+            without = [part.get(partition, {}).get("share", 0.0) for part in shares_left_out]
+            if (half_width := estimate_by_jackknife(share, without).half_width) is not None:
+                shares[partition]["low"] = share - half_width
     return shares
 
 
@@ -177,10 +177,9 @@ def spearman(
 
 
 def _add_interval(value: float, left_out: NDArray[np.float64], n: int) -> Correlation:
-    estimated = estimate_by_jackknife(value, left_out)
-    if estimated.error is None:
+    half_width = estimate_by_jackknife(value, left_out).half_width
+    if half_width is None:
         return Correlation(value, -1.0, 1.0, n)
-    half_width = compute_half_width(estimated.error, estimated.freedom)
     return Correlation(value, max(value - half_width, -1.0), min(value + half_width, 1.0), n)
 
 

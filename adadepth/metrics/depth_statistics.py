@@ -98,13 +98,20 @@ def _describe_class(sums: _Sums, name: str, missing: dict[str, str]) -> dict[str
 
 
 def _leave_out_groups(depth: NDArray[np.int64], classes: Sequence[str]) -> Iterator[dict[str, dict[str, Any]]]:
-    """Yield depth statistics of all classes without each group of sequences, from counts (classes, G, depths)."""
-    total = depth.sum(axis=1)
-    for group in np.flatnonzero(depth.any(axis=(0, 2))):
-        without = total - depth[:, group]
+    """Yield count, mean and standard deviation of the depths of all classes without each group of sequences.
+
+    Args:
+        depth: Counts by class, group and depth, (C, G, depths).
+        classes: Names of the classes, (C,).
+    """
+    counts = depth.sum(axis=1, keepdims=True) - depth[:, depth.any(axis=(0, 2))]
+    n, depths = counts.sum(axis=-1), np.arange(depth.shape[-1])
+    mean = (counts * depths).sum(axis=-1) / np.maximum(n, 1)
+    std = np.sqrt((counts * (depths - mean[..., np.newaxis]) ** 2).sum(axis=-1) / np.maximum(n, 1))
+    for group in range(n.shape[1]):
         yield {
-            name: describe_histogram(histogram) if histogram.any() else {"n": 0}
-            for name, histogram in zip(classes, without, strict=True)
+            name: {"n": int(n[row, group]), "mean": float(mean[row, group]), "std": float(std[row, group])}
+            for row, name in enumerate(classes)
         }
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adadepth.metrics.significance import SeedMean, average_over_seeds, sum_clusters
+from adadepth.metrics.significance import average_over_seeds, sum_clusters
 from adadepth.metrics.step_scores import StepScores
 
 
@@ -74,13 +75,18 @@ def estimate_permuted_gain(
     scores: StepScores, exits: Tensor, permuted: Sequence[Tensor], sequences: Tensor
 ) -> dict[str, Any] | None:
     """Compare exits with the same exits in random orders, (M,) each; return None without scores of examples."""
-    if scores.by_step is None:
+    draws = [values.numpy() for steps in permuted if (values := scores.score_examples(steps)) is not None]
+    if not draws:
         return None
-    draws = np.stack([_select(scores.by_step, steps) for steps in permuted])
-    gain = _estimate(scores, exits, draws.mean(axis=0), sequences)
-    if gain.error is not None and len(draws) > 1:
-        gain = gain._replace(error=math.hypot(gain.error, float(draws.mean(axis=1).std(ddof=1)) / len(draws) ** 0.5))
+    gain = _estimate(scores, exits, np.mean(draws, axis=0), sequences)
+    if gain.error is not None:
+        gain = gain._replace(error=math.hypot(gain.error, compute_draw_error(np.stack(draws))))
     return gain.to_json()
+
+
+def compute_draw_error(draws: NDArray[np.float64]) -> float:
+    """Return the standard error of a mean over D random draws, at least two, from their values, (D, M)."""
+    return float(draws.mean(axis=1).std(ddof=1)) / math.sqrt(len(draws))
 
 
 def estimate_gain_of_groups(
@@ -94,24 +100,18 @@ def estimate_gain_of_groups(
         baseline: Values of the baseline.
         draw_error: Standard error of the baseline over its random draws.
     """
-    values = [first - second for first, second in zip(adaptive, baseline, strict=True)]
-    difference = average_over_seeds(values) if values else SeedMean(math.nan, None)
+    difference = average_over_seeds([first - second for first, second in zip(adaptive, baseline, strict=True)])
     error = None if difference.error is None else math.hypot(difference.error, draw_error)
-    mean, baseline_mean = (float(np.mean(groups)) if groups else math.nan for groups in (adaptive, baseline))
-    return Gain(measure, mean, baseline_mean, error, difference.freedom, len(values))
+    return Gain(measure, fmean(adaptive), fmean(baseline), error, difference.freedom, difference.seeds)
 
 
 def _estimate(scores: StepScores, exits: Tensor, baseline: NDArray[np.float64], sequences: Tensor) -> Gain:
-    assert scores.by_step is not None
-    adaptive = _select(scores.by_step, exits)
+    values = scores.score_examples(exits)
+    assert values is not None, "the baseline has scores"
+    adaptive = values.numpy()
     difference = sum_clusters(adaptive - baseline, sequences.numpy()).estimate_mean()
     measure, sign = ("accuracy", 1.0) if scores.losses is None else ("loss", -1.0)
     return Gain(
         measure, sign * float(adaptive.mean()), sign * float(baseline.mean()), difference.error, difference.freedom,
         len(torch.unique(sequences)),
     )  # fmt: skip
-
-
-def _select(values: Tensor, steps: Tensor) -> NDArray[np.float64]:
-    selected: NDArray[np.float64] = values.gather(1, steps.unsqueeze(1) - 1).squeeze(1).numpy()
-    return selected

@@ -22,7 +22,7 @@ from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.metrics.adaptation import rank_correlation
 from adadepth.metrics.exit_study import Macs
 from adadepth.metrics.halves import select_first_half
-from adadepth.metrics.significance import compute_half_width, sum_clusters
+from adadepth.metrics.significance import sum_clusters
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import NEAR, StepScores
 
@@ -191,15 +191,12 @@ class _Split:
         if at_exit is None or at_end is None:
             return {}
         gain = sum_clusters((at_exit - at_end).numpy(), self._sequences.numpy()).estimate_mean()
-        interval = {} if gain.error is None else {"interval": compute_half_width(gain.error, gain.freedom)}
+        interval = {} if gain.half_width is None else {"interval": gain.half_width}
         return {"difference": gain.mean, **interval}
 
     def _estimate_error(self, values: Tensor) -> float:
         """Return the standard error of the mean of values, (M,), with sequences as independent draws."""
-        _, owners = self._sequences.unique(return_inverse=True)
-        count = int(owners.max()) + 1
-        excess = torch.zeros(count, dtype=torch.float64).index_add(0, owners, values - values.mean())
-        return math.sqrt(float(excess.square().sum()) * count / max(1, count - 1)) / len(values)
+        return sum_clusters((values - values.mean()).numpy(), self._sequences.numpy()).error
 
 
 def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator[ExitRule]:

@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from adadepth.config.kinds import Problem
-from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_gain_of_groups, estimate_permuted_gain
+from adadepth.metrics.exit_gains import (
+    compute_draw_error,
+    estimate_fixed_gain,
+    estimate_gain_of_groups,
+    estimate_permuted_gain,
+)
 from adadepth.metrics.exit_study import DRAWS, permute_exits
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores
@@ -119,8 +124,9 @@ def estimate_gains_of_groups(
         if all(np.isfinite(values).all() for values in (adaptive_values, at_low, at_high, draws)):
             between = [(1 - share) * first + share * second for first, second in zip(at_low, at_high, strict=True)]
             fixed_gain = estimate_gain_of_groups(name, adaptive_values, between)._replace(baseline_depth=mean)
-            draw_error = float(draws.mean(axis=1).std(ddof=1)) / len(draws) ** 0.5
-            permuted_gain = estimate_gain_of_groups(name, adaptive_values, draws.mean(axis=0).tolist(), draw_error)
+            permuted_gain = estimate_gain_of_groups(
+                name, adaptive_values, draws.mean(axis=0).tolist(), compute_draw_error(draws)
+            )
             gains["fixed"][name], gains["permuted"][name] = fixed_gain.to_json(), permuted_gain.to_json()
     return gains
 

@@ -3,8 +3,7 @@
 A difference is *significant* if its p-value, corrected for the number of comparisons that a table makes (Holm 1979), is
 below `LEVEL`, and the difference is at least as large as a named least relevant difference. The p-value comes from:
 
-- several seeds: Welch's t (Welch 1947), with the degrees of freedom of Welch and Satterthwaite. If two models share
-  what a seed draws, such as the examples, the differences by seed are tested instead (`compare_pairs`);
+- several seeds: Welch's t (Welch 1947), with the degrees of freedom of Welch and Satterthwaite;
 - one seed: whole clusters of predictions, such as sequences or texts, are the independent draws (`estimate`), because
   tokens of one text depend on each other. A figure that is no mean, such as a rank correlation, is computed again
   without each of `GROUPS` groups of clusters (`estimate_by_jackknife`). Such a claim is about one trained network, and
@@ -73,6 +72,11 @@ class SeedMean(NamedTuple):
     freedom: float = math.inf
     seeds: int = 1
 
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % interval, or None without an error."""
+        return None if self.error is None else compute_half_width(self.error, self.freedom)
+
 
 def average_over_seeds(values: Sequence[float], errors: Sequence[float | None] = ()) -> SeedMean:
     """Return the mean over S seeds, with its standard error sqrt((var + mean(e^2)) / S).
@@ -105,16 +109,6 @@ def compare_means(first: SeedMean, second: SeedMean) -> float:
     limited = first.error**4 / first.freedom + second.error**4 / second.freedom
     freedom = squared**2 / limited if limited else math.inf
     return compute_p_value((first.mean - second.mean) / math.sqrt(squared), freedom)
-
-
-def compare_pairs(differences: Sequence[float]) -> float:
-    """Return the p-value of the mean of differences by seed, (S,), by the paired t test; 1 for fewer than two seeds.
-
-    It applies where two models of a seed share what the seed draws, for example their data.
-    """
-    if len(differences) < 2:
-        return 1.0
-    return compare_means(average_over_seeds(differences), SeedMean(0.0, 0.0))
 
 
 # ---- one seed
@@ -169,13 +163,17 @@ class Sums(NamedTuple):
     products: float
     sizes: float
 
+    @property
+    def error(self) -> float:
+        """Standard error of the mean, sqrt(G / (G - 1) sum_g (y_g - m_g mean)^2) / n."""
+        mean = self.total / self.n
+        residuals = max(self.squares - 2 * mean * self.products + mean**2 * self.sizes, 0.0)
+        return float(math.sqrt(self.clusters / max(self.clusters - 1, 1) * residuals) / self.n)
+
     def estimate_mean(self) -> SeedMean:
         """Return the mean with its error over clusters, which is None for too few of them."""
         count, mean = int(self.clusters), float(self.total / self.n)
-        if count < FEWEST_CLUSTERS:
-            return SeedMean(mean, None)
-        residuals = max(self.squares - 2 * mean * self.products + mean**2 * self.sizes, 0.0)
-        return SeedMean(mean, math.sqrt(count / (count - 1) * residuals) / self.n, count - 1)
+        return SeedMean(mean, None) if count < FEWEST_CLUSTERS else SeedMean(mean, self.error, count - 1)
 
 
 class Estimate(NamedTuple):
@@ -207,8 +205,7 @@ def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.in
 
 def estimate(sums: Sums) -> Estimate:
     """Return a mean and its 95 % interval from clustered `Sums`, with at least one value."""
-    mean, error, freedom, _ = sums.estimate_mean()
-    if error is None:
+    mean, half_width = (estimated := sums.estimate_mean()).mean, estimated.half_width
+    if half_width is None:
         return Estimate(mean, None, None, int(sums.clusters))
-    half_width = compute_half_width(error, freedom)
     return Estimate(mean, mean - half_width, mean + half_width, int(sums.clusters))

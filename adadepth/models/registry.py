@@ -8,7 +8,7 @@ only names a family.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import import_module
@@ -176,7 +176,7 @@ class Family:
     tokenizer: str | None = None
     public: Mapping[str, str] = field(default_factory=dict)
     loss_parts: Mapping[str, str | None] = field(default_factory=dict)
-    movable_metrics: str | None = None
+    movable_metrics: Callable[[Any], tuple[str, ...] | None] | None = None
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
     fixed_depth: str | None = None
@@ -228,10 +228,7 @@ class Family:
         Args:
             described: Settings or configuration of a model.
         """
-        if self.movable_metrics is None:
-            return None
-        names: tuple[str, ...] | None = load(self.movable_metrics)(described)
-        return names
+        return None if self.movable_metrics is None else self.movable_metrics(described)
 
     def auto_classes(self) -> Mapping[str, str]:
         """Return the model class that each transformers Auto class builds for this family."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
@@ -199,7 +199,7 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
         return f"the model does not beat one that ignores its input, {failed[0].brief}; one seed"
     if not about_depth:
         return _NO_COMPARISON
-    deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.least))
+    deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.relevant_difference))
     wins = sum(pair.result > 0 for pair in about_depth)
     won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
     return f"{deciding.brief}{won}; one seed"
@@ -255,17 +255,12 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
             yield build_trained_pair(files, "matched_baseline", against, name.removeprefix("eval/"), *values)
 
 
-def _select_measure(files: RunFiles, measured: Collection[str]) -> str | None:
-    """Return the most important quality metric among those measured for a matched baseline."""
-    return next((name for name in [*qualities(files), "loss", "accuracy"] if name in measured), None)
-
-
 def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
     rule = "" if entry.get("rule") is None else f" with {_format_rule(entry['rule'])}, fitted to half of all updates"
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     for key, gains in _get_gains_of_baselines(files, entry).items():
-        measure = _select_measure(files, gains)
+        measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
         if measure is not None and key == "fixed":
             depth = gains[measure]["baseline_depth"]
             against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)

@@ -126,7 +126,9 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
         return []
     if (summary := _find_exits(files)) is not None:
         table = build_exit_quality_table(summary)
-        return _select(to_text(_drop_empty_columns(table)).splitlines(), _rank_exits(table.rows), max_rows)
+        # Exits at multiples of a large power of two, and the last one, have the highest priorities.
+        priorities = [(row is table.rows[-1], row["step"] & -row["step"]) for row in table.rows]
+        return _select(to_text(_drop_empty_columns(table)).splitlines(), priorities, max_rows)
     return _format_class_lines(halting, max_rows, reference)
 
 
@@ -140,11 +142,6 @@ def _find_exits(files: RunFiles) -> Mapping[str, Any] | None:
     summary = next(iter(files.of(EXITS).get("sets", {}).values()), None)
     has_quality = summary is not None and sum("loss" in row for row in summary["steps"]) > 1
     return summary if has_quality else None
-
-
-def _rank_exits(rows: Sequence[Mapping[str, Any]]) -> list[tuple[float, ...]]:
-    """Return the sort keys of exits: those at multiples of a large power of two first, and the last one."""
-    return [(row is rows[-1], row["step"] & -row["step"]) for row in rows]
 
 
 def _drop_empty_columns(table: Table) -> Table:

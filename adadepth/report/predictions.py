@@ -32,8 +32,8 @@ def render_tokens(row: Mapping[str, Any]) -> list[RenderedToken]:
             continue
         start, stop = token["span"]
         text = row["text"][token["part"]][start:stop]
-        shown = text.strip() or _format_bytes(token["piece"])
-        rendered.append(RenderedToken(shown, start != end or text != text.lstrip(), round(token["updates"]), token))
+        visible = text.strip() or _format_bytes(token["piece"])
+        rendered.append(RenderedToken(visible, start != end or text != text.lstrip(), round(token["updates"]), token))
         end = stop
     return rendered
 

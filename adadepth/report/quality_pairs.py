@@ -63,7 +63,7 @@ class QualityPair:
         return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
 
     @property
-    def least(self) -> float:
+    def relevant_difference(self) -> float:
         """Least relevant difference, in the unit of the metric."""
         return RELEVANT_LOSS if is_loss(self.measure) else RELEVANT_SCORE
 
@@ -76,7 +76,7 @@ class QualityPair:
     def result(self) -> int:
         """1 if the adaptive model is better, -1 if it is worse, and 0 if the difference is not significant."""
         p = self.p if self.corrected is None else self.corrected
-        return 0 if p >= LEVEL or abs(self.gain) < self.least else 1 if self.gain > 0 else -1
+        return 0 if p >= LEVEL or abs(self.gain) < self.relevant_difference else 1 if self.gain > 0 else -1
 
     @property
     def difference(self) -> str:
@@ -93,8 +93,9 @@ class QualityPair:
             interval = f" (95 % interval {low:.3f} to {high:.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        if abs(self.gain) + half_width < self.least:
-            return f"{self._format_gain()}{interval}, below the least relevant difference of {self.least:g}"
+        least = self.relevant_difference
+        if abs(self.gain) + half_width < least:
+            return f"{self._format_gain()}{interval}, below the least relevant difference of {least:g}"
         return f"{self._format_gain()}{interval}, not significant"
 
     def _format_gain(self) -> str:

@@ -94,17 +94,11 @@ def _decide_adaptation(halting: Mapping[str, Any], adaptation: Mapping[str, Any]
         direction = _get_direction(difficulty)
         return "yes" if direction > 0 else "against" if direction < 0 else "varies"
     directions = [_get_direction(correlation) for _, _, correlation in _get_correlations(halting)]
-    return "yes" if max(directions, default=0) > 0 or _is_related_to_class(adaptation) else "varies"
-
-
-def _is_related_to_class(adaptation: Mapping[str, Any]) -> bool:
-    """Return whether classes of tokens or sequences explain at least 1 % of the variance of depth, significantly.
-
-    1 % is the square of the smallest correlation that is called weak.
-    """
-    return any(
+    # A share of 1 % is the square of the smallest correlation that is called weak.
+    differs_by_class = any(
         variance["share"] >= WEAK**2 and variance.get("low", 0.0) > 0.0 for variance in adaptation["between"].values()
     )
+    return "yes" if max(directions, default=0) > 0 or differs_by_class else "varies"
 
 
 def _format_brief_depth(halting: Mapping[str, Any]) -> str:

@@ -127,7 +127,7 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
     name, dataset = next(iter(trainer.evaluation_sets.items()))
     if isinstance(model, ReplaysHalting):
         examples = _choose_examples(session, dataset, passes=3 + DRAWS)
-        with _small_batches(trainer, len(examples)):
+        with _reduce_batch_size(trainer, len(examples)):
             compared = _replay_halting(trainer, model, name, examples)
     elif not model.exit_signals:
         return None
@@ -254,7 +254,7 @@ class _EvaluationPass:
 
 
 @contextmanager
-def _small_batches(trainer: DepthTrainer, examples: int) -> Iterator[None]:
+def _reduce_batch_size(trainer: DepthTrainer, examples: int) -> Iterator[None]:
     """Use batches small enough for `GROUPS` groups of examples in the `with` block."""
     args, size = trainer.args, trainer.args.per_device_eval_batch_size
     args.per_device_eval_batch_size = max(1, min(size, examples // (GROUPS * args.world_size)))

@@ -230,6 +230,11 @@ def format_p_value(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
+def describe_p_value(p: float) -> str:
+    """Format a p-value for a sentence."""
+    return f"p = {format_p_value(p)}" if p >= 0.001 else f"p {format_p_value(p)}"
+
+
 def _format_cheapest(cheapest: tuple[HaltingMethod, SeedMean] | None, full_depth: float) -> str:
     if cheapest is None:
         return "no method reaches the threshold"

@@ -278,9 +278,10 @@ def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str
 
 
 def _average_compute(points: Sequence[Mapping[str, Any]]) -> SeedMean:
+    update_errors = [point.get("updates_error") for point in points]
     errors = [
-        None if point.get("updates_error") is None else point["updates_error"] * point["compute"] / point["updates"]
-        for point in points
+        None if error is None else error * point["compute"] / max(point["updates"], 1e-12)
+        for error, point in zip(update_errors, points, strict=True)
     ]
     return average_over_seeds(list(map(_get_compute, points)), errors)
 
@@ -324,15 +325,22 @@ class Candidate(NamedTuple):
 Candidates = dict[HaltingMethod, Candidate]
 
 
-def measure_candidates(points: OperatingPoints, threshold: float) -> Candidates:
-    """Return the compute and the best score of every method that has points for all seeds of the bench."""
+def measure_candidates(
+    points: OperatingPoints, requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+) -> Candidates:
+    """Return the compute and the best score of every method that has points for all seeds of the bench.
+
+    Args:
+        points: Operating points of the task.
+        requirements: Requirement of each method from `find_requirements`.
+    """
     seeds = {seed for by_seed in points.values() for seed in by_seed}
     return {
         method: Candidate(
             None if requirement is None else requirement["compute"],
             _average_scores([max(seed_points, key=_get_selection_score) for seed_points in points[method].values()]),
         )
-        for method, requirement in find_requirements(points, threshold).items()
+        for method, requirement in requirements.items()
         if set(points[method]) == seeds
     }
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from adadepth.contrib.bench.comparisons import (
     ComparisonOutcome,
+    describe_p_value,
     evaluate_comparisons,
-    format_p_value,
     format_share,
     has_adaptive_depth,
     has_fixed_depth,
@@ -133,7 +133,8 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
         points = collect_points(select_equal_steps(runs), list_sets(runs)[0])
         if points:
             threshold = compute_threshold(points, ADVISED_SHARE)
-            candidates = measure_candidates(points, threshold)
+            requirements = find_requirements(points, threshold)
+            candidates = measure_candidates(points, requirements)
             full_depth = find_full_depth_compute(points)
             outcomes.append(
                 TaskOutcome(
@@ -142,7 +143,7 @@ def evaluate_tasks(results: Results) -> list[TaskOutcome]:
                     compute_best_score(points),
                     threshold,
                     full_depth,
-                    find_requirements(points, threshold),
+                    requirements,
                     candidates,
                     recommend_method(candidates, RELEVANT_SHARE * full_depth),
                 )
@@ -228,7 +229,7 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
     assert outcome.depth_comparison is not None
     is_significant = outcome.depth_comparison.significantly_cheaper is not None
     difference = "which is significantly more" if is_significant else "which is not significantly more"
-    difference += f" (p = {format_p_value(outcome.depth_comparison.p)})"
+    difference += f" ({describe_p_value(outcome.depth_comparison.p)})"
     share = format_share(compute, outcome.full_depth)
     label = f"{quote}{name.label}{quote}"
     return f"The cheapest method of {kind} ({label}) needs {share} of the compute of full depth, {difference}."

@@ -151,7 +151,7 @@ FAMILY = Family(
     auto={"AutoModelForMaskedLM": "adadepth.models.early_exit.masked_lm:EarlyExitForMaskedLM"},
     tokenizer="transformers:PreTrainedTokenizerFast",
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
-    movable_metrics="adadepth.models.early_exit.family:list_movable_exit_metrics",
+    movable_metrics=list_movable_exit_metrics,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
     networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, "adadepth.models.early_exit.layouts:to_network"),

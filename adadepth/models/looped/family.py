@@ -247,7 +247,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
             if getattr(model, name) is None:
                 yield f"model.{name}=null: required, unless model.pretrained names a decoder"
-    reads_gate = str(model.exit_rule).partition(":")[0] in _GATE_RULES
+    reads_gate = _reads_gate(model)
     if reads_gate and not model.gate:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
@@ -303,8 +303,12 @@ def list_movable_gate_metrics(described: Any) -> tuple[str, ...] | None:
     Args:
         described: Settings or configuration of the model.
     """
-    reads_gate = str(described.exit_rule).partition(":")[0] in _GATE_RULES
-    return ("loss",) if described.objective == Objective.gate_alone and not reads_gate else None
+    return ("loss",) if described.objective == Objective.gate_alone and not _reads_gate(described) else None
+
+
+def _reads_gate(described: Any) -> bool:
+    """Return whether the exit rule of settings or of a configuration reads the halting unit."""
+    return str(described.exit_rule).partition(":")[0] in _GATE_RULES
 
 
 _MODELING, _HEADS = "adadepth.models.looped.modeling", "adadepth.models.looped.heads"
@@ -322,7 +326,7 @@ FAMILY = Family(
     encoder=f"{_MODELING}:LoopedModel",
     public={"retrofit": "adadepth.models.looped.retrofit:retrofit"},
     tokenizer="transformers:PreTrainedTokenizerFast",
-    movable_metrics="adadepth.models.looped.family:list_movable_gate_metrics",
+    movable_metrics=list_movable_gate_metrics,
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
         fits_target=True,

@@ -44,22 +44,18 @@ def describe_run(config: ExperimentConfig, directory: Path) -> RunLabels:
     search = next((folder for folder in directory.parents[:2] if (folder / RECORD).is_file()), None)
     parts = (directory.name,) if search is None else directory.relative_to(search.parent).parts
     enclosing = record.get("owner") if search is None else search.name
+    adaptive_run = None if config.rival_of is None else Path(config.rival_of).name  # beside its matched baseline
     overrides = record.get("overrides") or []
     tagged = [override for override in overrides if override.lstrip("+~").split("=")[0].split(".")[0] not in _UNTAGGED]
     tags = dict.fromkeys([*config.logger.tags, config.name, *tagged])
     facts = {name: record.get(name) for name in ("overrides", "sweep", "parameters", "trainable_parameters")}
     return RunLabels(
         name="/".join(part for part in parts if part != "retrained"),
-        group=config.logger.group or record.get("sweep") or enclosing or _name_adaptive_run(config),
+        group=config.logger.group or record.get("sweep") or enclosing or adaptive_run,
         job_type=_name_job(config, parts),
         tags=[tag if len(tag) <= _MAX_TAG else f"{tag[: _MAX_TAG - 3]}..." for tag in tags],
         facts={name: value for name, value in facts.items() if value},
     )
-
-
-def _name_adaptive_run(config: ExperimentConfig) -> str | None:
-    """Return the run with which a compute-matched baseline is compared, or None if the run is no such baseline."""
-    return None if config.rival_of is None else Path(config.rival_of).name
 
 
 def _name_job(config: ExperimentConfig, parts: tuple[str, ...]) -> str:

@@ -13,6 +13,7 @@ from adadepth.contrib.bench.measures import (
     HaltingMethod,
     compute_threshold,
     evaluate_comparison,
+    find_requirements,
     measure_candidates,
     recommend_method,
 )
@@ -34,7 +35,7 @@ def draw_methods(generator: np.random.Generator, seeds: int, methods: int, kind:
                 scores = 1.0 - 0.8 * np.exp(-CURVES[kind] * DEPTHS) + generator.normal(0.0, 0.01)
                 scores += generator.normal(0.0, 0.004, len(DEPTHS))
                 by_seed[seed] = [make_point(10.0 * k, score, 0.0) for k, score in zip(DEPTHS, scores, strict=True)]
-    return measure_candidates(points, compute_threshold(points, 0.98))
+    return measure_candidates(points, find_requirements(points, compute_threshold(points, 0.98)))
 
 
 def make_point(compute: float, score: float, error: float) -> dict[str, Any]:
@@ -93,5 +94,5 @@ def test_different_methods_are_called_different() -> None:
         HaltingMethod(name, "run"): {seed: [make_point(mean + seed, 0.99, 0.01)] for seed in range(3)}
         for name, mean in (("0", 100.0), ("1", 130.0), ("2", 160.0))
     }
-    recommendation = recommend_method(measure_candidates(points, 0.9))
+    recommendation = recommend_method(measure_candidates(points, find_requirements(points, 0.9)))
     assert recommendation == (HaltingMethod("0", "run"), [])

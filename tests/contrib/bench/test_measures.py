@@ -13,6 +13,8 @@ from adadepth.contrib.bench.measures import (
     Candidate,
     Comparison,
     HaltingMethod,
+    OperatingPoints,
+    Recommendation,
     collect_points,
     compute_best_score,
     evaluate_comparison,
@@ -64,10 +66,14 @@ def test_settings_are_selected_on_one_half_and_estimated_on_the_other() -> None:
     assert fixed is not None
     assert fixed["settings"] == {0: "depth=4", 1: "depth=4"}
     # 12 and 17.5 are not significantly less than 40 with two seeds: t is 9.1 with 1.2 degrees of freedom.
-    assert recommend_method(measure_candidates(points, 0.9)) == (
+    assert recommend_method(measure_candidates(points, find_requirements(points, 0.9))) == (
         HaltingMethod("loops", "margin"),
         [HaltingMethod("fixed", "run")],
     )
+
+
+def recommend_at(points: OperatingPoints, threshold: float) -> Recommendation | None:
+    return recommend_method(measure_candidates(points, find_requirements(points, threshold)))
 
 
 def test_a_difference_within_its_error_is_not_significant() -> None:
@@ -76,14 +82,14 @@ def test_a_difference_within_its_error_is_not_significant() -> None:
     )
     assert needs[HaltingMethod("near", "run")] is None  # seed 1 is missing
     both = [result("near", seed, {"run": [point(15.5, 0.95)]}) for seed in (0, 1)]
-    recommendation = recommend_method(measure_candidates(collect_points([*RESULTS, *both], "inside"), 0.9))
+    recommendation = recommend_at(collect_points([*RESULTS, *both], "inside"), 0.9)
     assert recommendation is not None
     assert recommendation.method == HaltingMethod("loops", "margin")
     assert HaltingMethod("near", "run") in recommendation.ties
 
 
 def test_nothing_is_recommended_where_no_method_reaches_the_threshold() -> None:
-    assert recommend_method(measure_candidates(collect_points(RESULTS, "inside"), 0.99)) is None
+    assert recommend_at(collect_points(RESULTS, "inside"), 0.99) is None
 
 
 def test_an_estimate_of_one_seed_has_the_error_of_its_examples() -> None:

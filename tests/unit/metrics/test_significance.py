@@ -13,7 +13,6 @@ from adadepth.metrics.significance import (
     assign_groups,
     average_over_seeds,
     compare_means,
-    compare_pairs,
     compute_half_width,
     correct_p_values,
 )
@@ -30,13 +29,14 @@ def test_differences_over_seeds_are_tested_by_welch(first: list[float], second: 
 
 
 @given(VALUES)
-def test_pairs_are_tested_by_the_paired_t_test(differences: list[float]) -> None:
+def test_differences_of_pairs_are_tested_against_0(differences: list[float]) -> None:
     if np.ptp(differences) > 0:
-        assert compare_pairs(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-6)
+        p = compare_means(average_over_seeds(differences), SeedMean(0.0, 0.0))
+        assert p == pytest.approx(stats.ttest_1samp(differences, 0).pvalue, rel=1e-6)
 
 
 def test_one_seed_has_no_test_over_seeds() -> None:
-    assert compare_pairs([3.0]) == 1.0
+    assert compare_means(average_over_seeds([3.0]), SeedMean(0.0, 0.0)) == 1.0
     assert compare_means(SeedMean(3.0, None), SeedMean(1.0, None)) == 1.0
     # The error over examples is known: the test is that of the normal distribution.
     assert compare_means(SeedMean(3.0, 0.6), SeedMean(1.0, 0.8)) == pytest.approx(2 * stats.norm.sf(2.0))
