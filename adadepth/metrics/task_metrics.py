@@ -358,7 +358,8 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
 
     A higher score is better, so errors count with a minus sign. Matthews' correlation of constant predictions is 0.
     Pearson's and Spearman's correlations of constant predictions are undefined. They are absent (``UNDEFINED`` is the
-    reason) and count as 0 in ``score``, so that every model can be ranked.
+    reason) and count as 0 in ``score``, so that every model can be ranked. An error that is not finite is absent too,
+    and the score is then minus infinity.
 
     Args:
         metrics: Names of metrics that `check_metrics` accepts.
@@ -375,8 +376,9 @@ def quality(metrics: Sequence[str], predictions: np.ndarray, labels: np.ndarray)
         value = compute(predictions, labels)
         if math.isfinite(value):
             values[get_metric_key(name)] = value
-    total = sum(-value if is_loss(key) else value for key, value in values.items())
-    return {**values, SCORE: total / len(metrics)}
+    keys = map(get_metric_key, metrics)
+    gains = [-values.get(key, math.inf) if is_loss(key) else values.get(key, 0.0) for key in keys]
+    return {**values, SCORE: sum(gains) / len(metrics)}
 
 
 def score_tagging(

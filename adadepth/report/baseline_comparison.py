@@ -251,7 +251,7 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
         name = select_compared_metric(metrics, network["metrics"], [f"/{quality}" for quality in qualities(files)])
         if name is not None:
             against = f"{network['about']}, trained the same way in this run"
-            values = metrics[name], network["metrics"][name]
+            values = metrics[name], network["metrics"][name], network.get("errors", {}).get(name)
             yield build_trained_pair(files, "matched_baseline", against, name.removeprefix("eval/"), *values)
 
 
@@ -353,7 +353,7 @@ def _build_input_free_pair(
     The error is that of the run. Without one, only the least relevant difference counts: these baselines lead to no
     claim, they only veto one.
     """
-    error = find_error(files, adaptive)
+    error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
     return QualityPair(key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, False)
 
@@ -379,7 +379,7 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
         if name is None:
             continue
         against = f"a compute-matched network of fixed depth {row['max_depth']}"
-        values = reference["metrics"][name], row["metrics"][name]
+        values = reference["metrics"][name], row["metrics"][name], row.get("errors", {}).get(name)
         yield build_trained_pair(files, "fixed_depth", against, name.removeprefix("eval/"), *values)
 
 
@@ -458,7 +458,7 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
         remark = "; ".join(_compare_macs(adaptive.get("macs") or {}, baseline.get("macs") or {}))
         against = f"the architecture {baseline['name']}, trained the same way ({adaptive['trained']})"
         measure = f"{adaptive['quality_set']}/loss"
-        yield build_trained_pair(files, f"architecture/{baseline['name']}", against, measure, *losses, remark)
+        yield build_trained_pair(files, f"architecture/{baseline['name']}", against, measure, *losses, remark=remark)
 
 
 def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:

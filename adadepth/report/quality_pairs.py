@@ -144,24 +144,45 @@ def build_gain_pair(
 
 
 def build_trained_pair(
-    files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str = ""
+    files: RunFiles,
+    key: str,
+    against: str,
+    measure: str,
+    adaptive: float,
+    baseline: float,
+    baseline_error: float | None = None,
+    remark: str = "",
 ) -> QualityPair:
-    """Build the comparison with another trained network, whose metrics are the only known values.
+    """Build the comparison with another trained network.
 
-    Both values have the error of the run over its sequences, if the run measured it for this metric. Other seeds of
-    training vary more.
+    The error of each value is that over the sequences of its evaluation. A baseline without a recorded error gets the
+    error of the run, unless it is 0: a run without a mistake says nothing about the error of a baseline that makes
+    some. Other seeds of training vary more.
     """
-    error = find_error(files, adaptive)
-    error = None if error is None else error * math.sqrt(2)
-    full_remark = "; ".join(filter(None, [remark, "one seed each" + ("" if error is not None else ", error unknown")]))
-    return QualityPair(key, against, measure, adaptive, baseline, error, GROUPS - 1, full_remark)
+    error = find_error(files.halting, adaptive)
+    other = error or None if baseline_error is None else baseline_error
+    difference_error = None if error is None or other is None else math.hypot(error, other)
+    unknown = ", error unknown" if difference_error is None else ""
+    full_remark = "; ".join(filter(None, [remark, f"one seed each{unknown}"]))
+    return QualityPair(key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark)
 
 
-def find_error(files: RunFiles, value: float) -> float | None:
-    """Return the standard error over sequences of the figure of the first set that has this value, or None."""
-    everyone = files.halting.get("classes", {}).get("all", {})
+def find_error(halting: Mapping[str, Any], value: float) -> float | None:
+    """Return the standard error over sequences of the figure of the first set that has this value, or None.
+
+    Args:
+        halting: Depth statistics of the first set.
+        value: Value of a metric.
+    """
+    everyone = halting.get("classes", {}).get("all", {})
     for name in ("accuracy", "loss"):
         error = everyone.get(f"{name}_error")
         if error is not None and math.isclose(everyone[name], value, rel_tol=1e-3):
             return float(error)
     return None
+
+
+def find_errors(halting: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return the standard error over sequences of each metric that has one, by name; see `find_error`."""
+    errors = {name: find_error(halting, value) for name, value in metrics.items() if isinstance(value, int | float)}
+    return {name: error for name, error in errors.items() if error is not None}

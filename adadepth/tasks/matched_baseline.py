@@ -48,6 +48,7 @@ from adadepth.metrics.step_records import POSITIONS, StepRecords
 from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
 from adadepth.models.registry import family
 from adadepth.models.shared.steps import ExitRuleKnob
+from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import MATCHED_BASELINE, write_json
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import wait_for_processes
@@ -387,4 +388,11 @@ def _train_baseline(
     evaluated = {name: value for name, value in metrics.items() if name.startswith("eval")}
     batches = trainer.get_eval_dataloader(next(iter(other.evaluation_sets.values())))
     predictions = sum(map(_count_predictions, batches))
-    return {"about": description, "steps": trainer.state.global_step, "predictions": predictions, "metrics": evaluated}
+    reports = list(trainer.last_reports.values())
+    return {
+        "about": description,
+        "steps": trainer.state.global_step,
+        "predictions": predictions,
+        "metrics": evaluated,
+        "errors": find_errors(reports[0].statistics, evaluated) if reports else {},
+    }

@@ -21,6 +21,7 @@ from adadepth.report.baseline_comparison import to_json
 from adadepth.report.budgets import format_rivals
 from adadepth.report.compute_cost import describe_measured
 from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
+from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.runtime.console import say
@@ -103,10 +104,11 @@ def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
 
 
 def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return a network's row for rivals.json: type, depth, compute, and metrics on every evaluation set."""
+    """Return a network's row for rivals.json: type, depth, compute, metrics, and errors of metrics."""
     record, halting = files.run, files.halting
     updates, cost = halting["classes"]["all"], halting["cost"]
-    metrics: Mapping[str, Any] = record.get("final_metrics") or {}
+    final_metrics: Mapping[str, Any] = record.get("final_metrics") or {}
+    metrics = {name: value for name, value in final_metrics.items() if name.startswith("eval")}
     return {
         "kind": kind,
         "run": str(files.directory),
@@ -117,5 +119,6 @@ def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
         **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
         "difficulty": {name: table["rows"] for name, table in get_difficulty_sets(halting).items()},
         "seconds": record.get("wall_time_s"),
-        "metrics": {name: value for name, value in metrics.items() if name.startswith("eval")},
+        "metrics": metrics,
+        "errors": find_errors(halting, metrics),
     }

@@ -148,6 +148,7 @@ def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
     share = halting["cost"]["adaptive_over_full"] * halting["max_depth"]
     assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
     assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
+    assert rows[0]["errors"]["eval/score"] == halting["classes"]["all"]["accuracy_error"]
     assert "Compute-matched baselines" in (trained / "report.html").read_text()
     assert "compute-matched baselines" in capsys.readouterr().out
     (rival,) = trained.parents[1].glob("act_maze_rival/*")

@@ -79,6 +79,12 @@ def test_a_higher_score_is_better_for_errors_too() -> None:
     assert quality(["mse"], predictions, labels) == pytest.approx({"mse": 5 / 3, "score": -5 / 3})
 
 
+def test_an_error_that_is_not_finite_is_the_worst_score() -> None:
+    predictions, labels = arrays([1.0, np.nan, 5.0], [1.0, 3.0, 3.0])
+    assert quality(["mse"], predictions, labels) == {"score": -np.inf}
+    assert quality(["mse", "pearson"], predictions, labels) == {"score": -np.inf}
+
+
 @pytest.mark.parametrize(("metrics", "problem", "classes", "text"), [
     (["acuracy"], "classification", None, "dataset.metrics=acuracy: no such metric (did you mean 'accuracy'?)"),
     (["pearson"], "classification", None, "dataset.metrics=pearson: not a metric of a classification"),

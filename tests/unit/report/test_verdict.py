@@ -131,6 +131,22 @@ def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
     assert "not tested" in untested.sentences[0]
 
 
+@pytest.mark.parametrize(
+    ("errors", "answer", "words"),
+    [({"eval/score": 0.02}, "yes", "better by 0.100 (95 % interval 0.058 to 0.142)"), ({}, "unknown", "not tested")],
+)
+def test_a_run_without_mistakes_has_the_error_of_its_baseline(
+    run: Path, errors: dict[str, float], answer: str, words: str
+) -> None:
+    rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/score": 1.0}},
+            {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/score": 0.9}, "errors": errors}]  # fmt: skip
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 1.0, "accuracy_error": 0.0}
+    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert found.answer == answer
+    assert words in found.sentences[0]
+
+
 def make_gain(measure: str, adaptive: float, baseline: float, error: float | None = 0.001, **other: Any) -> dict:
     gain = {"measure": measure, "adaptive": adaptive, "baseline": baseline, "error": error, "freedom": 19}
     return gain | {"sequences": 64, "baseline_depth": None} | other
