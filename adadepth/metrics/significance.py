@@ -4,10 +4,10 @@ A difference is *significant* if its p-value, corrected for the number of compar
 below `LEVEL`, and the difference is at least as large as a named least relevant difference. The p-value comes from:
 
 - several seeds: Welch's t (Welch 1947), with the degrees of freedom of Welch and Satterthwaite;
-- one seed: whole clusters of predictions, such as sequences or texts, are the independent draws (`estimate`), because
-  tokens of one text depend on each other. A figure that is no mean, such as a rank correlation, is computed again
-  without each of `GROUPS` groups of clusters (`estimate_by_jackknife`). Such a claim is about one trained network, and
-  its sentence says "one seed".
+- one seed: whole clusters of predictions, such as sequences or texts, are the independent draws (`sum_clusters`),
+  because tokens of one text depend on each other. A figure that is no mean, such as a rank correlation, is computed
+  again without each of `GROUPS` groups of clusters (`estimate_by_jackknife`). Such a claim is about one trained
+  network, and its sentence says "one seed".
 """
 
 from __future__ import annotations
@@ -76,6 +76,12 @@ class SeedMean(NamedTuple):
     def half_width(self) -> float | None:
         """Half the width of the 95 % interval, or None without an error."""
         return None if self.error is None else compute_half_width(self.error, self.freedom)
+
+    @property
+    def interval(self) -> tuple[float, float] | tuple[None, None]:
+        """Bounds of the 95 % interval, or None twice without an error."""
+        half_width = self.half_width
+        return (None, None) if half_width is None else (self.mean - half_width, self.mean + half_width)
 
 
 def average_over_seeds(values: Sequence[float], errors: Sequence[float | None] = ()) -> SeedMean:
@@ -164,25 +170,34 @@ class Sums(NamedTuple):
     sizes: float
 
     @property
+    def effective_clusters(self) -> float:
+        """Number of clusters of equal size that would weigh as much, G' = n^2 / sum_g m_g^2 (Kish 1965)."""
+        return float(self.n**2 / self.sizes)
+
+    @property
     def error(self) -> float:
-        """Standard error of the mean, sqrt(G / (G - 1) sum_g (y_g - m_g mean)^2) / n."""
-        mean = self.total / self.n
+        """Standard error of the mean, c sqrt(sum_g (y_g - m_g mean)^2) / n, which is NaN for one cluster.
+
+        c^2 = (G - 1) / G (G' / (G' - 1))^2, which is G / (G - 1) for clusters of equal size. Residuals of large
+        clusters are too small, because these clusters move the mean; the jackknife divides each by 1 - m_g / n
+        (Mancl and DeRouen 2001), and c by its weighted mean.
+        """
+        mean, count, effective = self.total / self.n, self.clusters, self.effective_clusters
+        if count < 2:
+            return math.nan
         residuals = max(self.squares - 2 * mean * self.products + mean**2 * self.sizes, 0.0)
-        return float(math.sqrt(self.clusters / max(self.clusters - 1, 1) * residuals) / self.n)
+        correction = math.sqrt((count - 1) / count) * effective / (effective - 1)
+        return float(correction * math.sqrt(residuals) / self.n)
 
     def estimate_mean(self) -> SeedMean:
-        """Return the mean with its error over clusters, which is None for too few of them."""
-        count, mean = int(self.clusters), float(self.total / self.n)
-        return SeedMean(mean, None) if count < FEWEST_CLUSTERS else SeedMean(mean, self.error, count - 1)
+        """Return the mean with its error over clusters and G' - 1 degrees of freedom.
 
-
-class Estimate(NamedTuple):
-    """Estimate of a mean, with its number of clusters and, for enough clusters, its 95 % interval."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    clusters: int
+        The error is None for fewer than `FEWEST_CLUSTERS` clusters, or if one cluster has most of the values.
+        """
+        mean = float(self.total / self.n)
+        if int(self.clusters) < FEWEST_CLUSTERS or self.effective_clusters < 2:
+            return SeedMean(mean, None)
+        return SeedMean(mean, self.error, self.effective_clusters - 1)
 
 
 def sum_clusters(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Sums:
@@ -196,16 +211,3 @@ def sum_clusters(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Su
     totals, sizes = np.bincount(group, values), np.bincount(group)
     moments = (totals**2).sum(), (totals * sizes).sum(), (sizes**2).sum()
     return Sums(len(values), values.sum(), len(sizes), *moments)
-
-
-def estimate_clustered_mean(values: NDArray[np.float64], clusters: NDArray[np.int64]) -> Estimate:
-    """Return the mean of values and its 95 % interval; see `sum_clusters`."""
-    return estimate(sum_clusters(values, clusters))
-
-
-def estimate(sums: Sums) -> Estimate:
-    """Return a mean and its 95 % interval from clustered `Sums`, with at least one value."""
-    mean, half_width = (estimated := sums.estimate_mean()).mean, estimated.half_width
-    if half_width is None:
-        return Estimate(mean, None, None, int(sums.clusters))
-    return Estimate(mean, mean - half_width, mean + half_width, int(sums.clusters))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adadepth.metrics.significance import FEWEST_CLUSTERS, Sums, estimate
+from adadepth.metrics.significance import FEWEST_CLUSTERS, Sums
 
 FEWEST_OCCURRENCES = 20  # occurrences of a word that is ranked
 RANKED_WORDS = 15  # words at either end
@@ -163,11 +163,6 @@ def _sums(values: Tensor, owner: Tensor, count: int) -> Tensor:
 
 
 def _described(columns: NDArray[np.float64], key: int) -> dict[str, Any]:
-    estimated = estimate(Sums(*columns[:, key].tolist()))
-    return {
-        "n": int(columns[0, key]),
-        "sequences": estimated.clusters,
-        "mean": estimated.mean,
-        "low": estimated.low,
-        "high": estimated.high,
-    }
+    mean = (sums := Sums(*columns[:, key].tolist())).estimate_mean()
+    low, high = mean.interval
+    return {"n": int(sums.n), "sequences": int(sums.clusters), "mean": mean.mean, "low": low, "high": high}

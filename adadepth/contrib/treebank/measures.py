@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adadepth.metrics.significance import estimate_clustered_mean
+from adadepth.metrics.significance import sum_clusters
 
 # Description of each kind of classes, in the order of tables.
 CLASS_KINDS: dict[str, str] = {
@@ -122,19 +122,14 @@ def _summarise_class(
     over words. `cosine` has one value per iteration, averaged over the `cosine_n` first pieces that ran the iteration.
     """
     first, sentence = depths["first"][members], depths["sentence"][members]
-    mean, over_pieces = (
-        estimate_clustered_mean(first, sentence),
-        estimate_clustered_mean(depths["over_pieces"][members], sentence),
-    )
+    sums = sum_clusters(first, sentence)
+    mean, over_pieces = sums.estimate_mean(), sum_clusters(depths["over_pieces"][members], sentence).estimate_mean()
+    (mean_low, mean_high), (pieces_low, pieces_high) = mean.interval, over_pieces.interval
     low, median, high = np.quantile(first, (0.1, 0.5, 0.9), method="inverted_cdf")
     pieces, at_cap = depths["pieces"][members], float((first == max_updates).mean())
-    counts = {"n": len(first), "sentences": mean.clusters, "mean": mean.mean, "low": mean.low, "high": mean.high}
+    counts = {"n": len(first), "sentences": int(sums.clusters), "mean": mean.mean, "low": mean_low, "high": mean_high}
     spread = {"std": float(first.std()), "p10": int(low), "median": int(median), "p90": int(high), "at_cap": at_cap}
-    all_pieces = {
-        "over_pieces": over_pieces.mean,
-        "over_pieces_low": over_pieces.low,
-        "over_pieces_high": over_pieces.high,
-    }
+    all_pieces = {"over_pieces": over_pieces.mean, "over_pieces_low": pieces_low, "over_pieces_high": pieces_high}
     split = {"pieces": float(pieces.mean()), "split": float((pieces > 1).mean())}
     row = {"class": name, **counts, **spread, **split, **all_pieces}
     return row if depths["cosines"] is None else row | _average_cosines(depths["cosines"][members])

@@ -20,15 +20,15 @@ from adadepth.contrib.treebank.report import (
 )
 from adadepth.contrib.treebank.scorers import WordRecorder
 from adadepth.halting.trace import DepthTrace
-from adadepth.metrics.significance import FEWEST_CLUSTERS, estimate_clustered_mean
+from adadepth.metrics.significance import FEWEST_CLUSTERS, sum_clusters
 from adadepth.report.table import to_records
 
 
 def interval(values: Any, clusters: Any) -> tuple[float, float]:
-    found = estimate_clustered_mean(np.asarray(values, dtype=np.float64), np.asarray(clusters))
-    assert found.low is not None
-    assert found.high is not None
-    return found.low, found.high
+    low, high = sum_clusters(np.asarray(values, dtype=np.float64), np.asarray(clusters)).estimate_mean().interval
+    assert low is not None
+    assert high is not None
+    return low, high
 
 
 # ---- intervals
@@ -68,14 +68,26 @@ def test_of_unequal_clusters_it_is_near_that_of_the_bootstrap_over_sentences() -
 
 def test_few_sentences_have_no_interval() -> None:
     values = np.arange(FEWEST_CLUSTERS - 1, dtype=np.float64)
-    found = estimate_clustered_mean(values, np.arange(FEWEST_CLUSTERS - 1))
-    assert found == (values.mean(), None, None, FEWEST_CLUSTERS - 1)
-    assert estimate_clustered_mean(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (
-        1.0,
-        1.0,
-        1.0,
-        FEWEST_CLUSTERS,
-    )
+    mean = sum_clusters(values, np.arange(FEWEST_CLUSTERS - 1)).estimate_mean()
+    assert (mean.mean, *mean.interval) == (values.mean(), None, None)
+    assert interval(np.ones(FEWEST_CLUSTERS), np.arange(FEWEST_CLUSTERS)) == (1.0, 1.0)
+
+
+def test_a_cluster_with_most_of_the_values_leaves_no_interval() -> None:
+    clusters = np.repeat(np.arange(20), [100, *[1] * 19])
+    assert sum_clusters(np.random.default_rng(5).normal(0, 1, len(clusters)), clusters).estimate_mean().error is None
+
+
+@pytest.mark.parametrize(("clusters", "spread"), [(10, 0.0), (20, 1.0), (40, 1.0), (40, 1.5)])
+def test_intervals_of_unequal_clusters_hold_the_mean_in_95_percent_of_draws(clusters: int, spread: float) -> None:
+    generator, draws, missed = np.random.default_rng(6), 1000, 0
+    for _ in range(draws):
+        sizes = np.exp(generator.normal(1.5, spread, clusters)).round().clip(1).astype(int)
+        member = np.repeat(np.arange(clusters), sizes)
+        values = generator.normal(0, 1, clusters)[member] + generator.normal(0, 1, len(member))
+        low, high = sum_clusters(values, member).estimate_mean().interval
+        missed += low is not None and high is not None and not low <= 0 <= high
+    assert missed / draws <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / draws)
 
 
 # ---- classes

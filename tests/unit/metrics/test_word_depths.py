@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.evaluation.scorer import Scorer
 from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
-from adadepth.metrics.significance import estimate_clustered_mean
+from adadepth.metrics.significance import sum_clusters
 from adadepth.metrics.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
 from adadepth.report.depth_by_class import format_halting, ranked_words, write_halting_files
 from adadepth.report.run_files import read_run
@@ -75,8 +75,9 @@ def ranked(words: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def described(members: list[dict[str, Any]]) -> dict[str, Any]:
     means = np.array([np.mean(word["depths"]) for word in members])
-    found = estimate_clustered_mean(means, np.array([word["row"] for word in members]))
-    return {"n": len(members), "sequences": found.clusters, "mean": found.mean, "low": found.low, "high": found.high}
+    sums = sum_clusters(means, np.array([word["row"] for word in members]))
+    low, high = (mean := sums.estimate_mean()).interval
+    return {"n": len(members), "sequences": int(sums.clusters), "mean": mean.mean, "low": low, "high": high}
 
 
 def summary(parts: list[list[Batch]]) -> dict[str, Any]:
