@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from adadepth.metrics.metric_names import LIBRARY_ERRORS, is_loss
 from adadepth.metrics.task_metrics import (
@@ -32,6 +32,20 @@ def prefers_greater(metric: str | None, greater_is_better: bool | None) -> bool:
             better, and greater values of everything else.
     """
     return not is_loss(metric or "loss") if greater_is_better is None else greater_is_better
+
+
+def is_less_better(measure: str, settings: Mapping[str, Any]) -> bool:
+    """Return whether a smaller value of a metric of a run is better, as its settings or else its name say.
+
+    Args:
+        measure: Name of the metric, with or without the evaluation set before a slash.
+        settings: Configuration of the run. `trainer.greater_is_better` is the direction of the selecting metric.
+    """
+    trainer = settings.get("trainer") or {}
+    selecting, greater = trainer.get("metric_for_best_model") or "loss", trainer.get("greater_is_better")
+    if greater is not None and selecting.removeprefix("eval_") == measure.rpartition("/")[2]:
+        return not greater
+    return is_loss(measure)
 
 
 def resolve_direction(metric: str, direction: str | None) -> Direction:

@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any, Literal
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
+from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.significance import GROUPS
 from adadepth.report.quality_pairs import (
     QualityPair,
@@ -174,6 +175,7 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         *_compare_rules(files),
         *_compare_networks(files),
     ]
+    pairs = [replace(pair, less_is_better=is_less_better(pair.measure, files.config)) for pair in pairs]
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
     nothing = _explain_no_comparison(files)

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.metric_names import get_unit_wording, is_loss
+from adadepth.metrics.directions import is_less_better
+from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out
@@ -231,7 +232,7 @@ def get_optimised_quality(comparison: Comparison) -> Quality | None:
         return None
     if comparison.search is not None:
         return Quality(name, comparison.search.less_is_better)
-    return Quality(name, is_loss(name)) if name.startswith("eval") else None
+    return Quality(name, is_less_better(name, comparison.runs[0].config)) if name.startswith("eval") else None
 
 
 def build_best_table(comparison: Comparison, quality: Quality) -> Table:

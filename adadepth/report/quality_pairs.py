@@ -42,6 +42,7 @@ class QualityPair:
         is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
             input.
         brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
+        less_is_better: Whether a smaller value of the metric is better, or None to decide by its name.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -55,12 +56,14 @@ class QualityPair:
     remark: str
     is_about_depth: bool = True
     brief_against: str = ""
+    less_is_better: bool | None = None
     corrected: float | None = None
 
     @property
     def gain(self) -> float:
         """Advantage of the adaptive model over the baseline, in the unit of the metric."""
-        return self.baseline - self.adaptive if is_loss(self.measure) else self.adaptive - self.baseline
+        less_is_better = is_loss(self.measure) if self.less_is_better is None else self.less_is_better
+        return self.baseline - self.adaptive if less_is_better else self.adaptive - self.baseline
 
     @property
     def relevant_difference(self) -> float:

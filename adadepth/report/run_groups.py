@@ -13,8 +13,9 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from adadepth.config.fingerprint import select_result_settings
+from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.exit_pareto import pareto
-from adadepth.metrics.metric_names import SPEEDUPS, WORK, is_loss
+from adadepth.metrics.metric_names import SPEEDUPS, WORK
 from adadepth.report.figure import Points
 from adadepth.report.run_files import (
     CONFIG,
@@ -396,7 +397,6 @@ def get_compared_quality(comparison: Comparison) -> Quality | None:
     The order of preference is the metric that all runs optimise, the metric for model selection, and a score.
     """
     optimised = _get_common(comparison, lambda run: run.config.get("optimise"))
-    trainers = [run.config.get("trainer") or {} for run in comparison.runs]
     selecting = _get_common(comparison, lambda run: (run.config.get("trainer") or {}).get("metric_for_best_model"))
     if selecting is not None:
         selecting = "eval/" + selecting.removeprefix("eval_")
@@ -404,9 +404,7 @@ def get_compared_quality(comparison: Comparison) -> Quality | None:
     name = next((name for name in (*names, _TOTAL_LOSS) if name in get_shared_metrics(comparison.groups)), None)
     if name is None:
         return None
-    if name == selecting and trainers[0].get("greater_is_better") is not None:
-        return Quality(name, not trainers[0]["greater_is_better"])
-    return Quality(name, is_loss(name))
+    return Quality(name, is_less_better(name, comparison.runs[0].config))
 
 
 def _get_common(comparison: Comparison, read: Callable[[RunFiles], Any]) -> Any:

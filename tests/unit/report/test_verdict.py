@@ -147,6 +147,20 @@ def test_a_run_without_mistakes_has_the_error_of_its_baseline(
     assert words in found.sentences[0]
 
 
+@pytest.mark.parametrize(("greater", "answer"), [(False, "yes"), (True, "no"), (None, "no")])
+def test_the_direction_of_the_selecting_metric_is_that_of_the_settings(
+    run: Path, greater: bool | None, answer: str
+) -> None:
+    rival = {"kind": "fixed depth", "max_depth": 4, "metrics": {"eval/edits": 0.9}, "errors": {"eval/edits": 0.01}}
+    rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/edits": 0.2}}, rival]
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.2, "accuracy_error": 0.01}
+    files.config["trainer"] = {"metric_for_best_model": "eval_edits", "greater_is_better": greater}
+    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert found.answer == answer
+    assert f"{'better' if answer == 'yes' else 'worse'} by 0.700" in found.sentences[0]
+
+
 def make_gain(measure: str, adaptive: float, baseline: float, error: float | None = 0.001, **other: Any) -> dict:
     gain = {"measure": measure, "adaptive": adaptive, "baseline": baseline, "error": error, "freedom": 19}
     return gain | {"sequences": 64, "baseline_depth": None} | other
