@@ -116,14 +116,7 @@ def build_optimizer(
     AdamW.
 
     `lamb` follows the published recipe. The decay is part of the update before the trust ratio is computed. Vectors get
-    neither decay nor layer adaptation. There is no bias correction, and the ratio
-
-    w
-
-    /
-
-    update
-
+    neither decay nor layer adaptation. There is no bias correction, and the ratio of the norms of weights and update
     is not clamped. The arguments are those of `parameter_groups`.
     """
     groups = parameter_groups(model, trainer, extra_groups)

@@ -26,6 +26,8 @@ WORDS = {name: frozenset(text.split()) for name, text in CONTENT["words"].items(
 ALTERNATIVES = "|".join(CONTENT["words"]["phrases"].strip().splitlines()).replace(" ", r"\s+")
 PHRASES = re.compile(rf"\b(?:{ALTERNATIVES})\b", re.IGNORECASE)
 LONGEST_SENTENCE = 45  # words
+# The end of a line of prose without a full stop, a blank line, and a small letter at the same indentation.
+TORN = re.compile(r"(?<=[\w,/])\n[ \t]*\n[ \t]*(?=[a-z/]+(?:\s|$)(?! *=))")
 
 PHRASE = "write the field's word instead; decision 0103 lists them"
 SENTENCE = f"a sentence has at most {LONGEST_SENTENCE} words, better 25: make two of it"
@@ -37,6 +39,7 @@ ADVICE = {
     "docstrings_without_verb": "open with an imperative (`Return ...`); language.toml lists the verbs",
     "modules_without_docstring": "say in one sentence what all of the module is for",
     "modules_without_subject": "open the module's docstring with a noun: what all of it is",
+    "docstrings_torn": "a blank line ends a sentence: join the two paragraphs",
     "entries_without_noun": "describe the argument or attribute by a noun with shape, dtype and unit",
     "phrases_in_code": PHRASE,
     "phrases_in_pages": PHRASE,
@@ -84,6 +87,8 @@ def check_docstring(node: ast.AST, text: str) -> Iterator[tuple[str, int, str]]:
             yield "modules_without_subject", 0, text.splitlines()[0]
     elif not isinstance(node, ast.ClassDef) and first not in WORDS["verbs"]:
         yield "docstrings_without_verb", 0, f"{getattr(node, 'name', '')}: {text.splitlines()[0]}"
+    for paragraph in TORN.finditer(text):
+        yield "docstrings_torn", text.count("\n", 0, paragraph.end()), text[paragraph.end() :].split("\n")[0]
     in_entries = False
     for number, line in enumerate(text.splitlines()):
         if re.fullmatch(r"\s*(Args|Attributes):", line):
@@ -175,7 +180,7 @@ def test_there_is_no_more_of_it_than_before(key: str) -> None:
 
 
 def test_the_checker_sees_what_it_counts() -> None:
-    doc = "What it is.\n\n    Args:\n        found: Of nobody.\n    "
+    doc = "What it is\n\n    of nobody.\n\n    Args:\n        found: Of nobody.\n    "
     source = f'"""{doc}"""\ndef told_within(found):\n    """{doc}"""\n@property\ndef depth(self): ...'
     page = f"{'Long ' * 45}sentence. One of which\nit says so.\n```\nnobody\n```\n"
     keys = [key for key, *_ in [*check_source(list(ast.walk(ast.parse(source)))), *check_page(page, "pages")]]
