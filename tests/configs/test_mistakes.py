@@ -343,7 +343,7 @@ def laid(command: str) -> ExperimentConfig:
     return configured(*shlex.split(command))
 
 
-@pytest.mark.parametrize(("command", "message"), quick_one_in(2, MISTAKES), ids=[command for command, _ in MISTAKES])
+@pytest.mark.parametrize(("command", "message"), quick_one_in(4, MISTAKES), ids=[command for command, _ in MISTAKES])
 def test_a_mistake_is_refused_in_one_line(command: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         laid(command)

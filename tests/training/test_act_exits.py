@@ -25,6 +25,7 @@ def evaluated(tmp_path, root, trained, *overrides):
     return directory
 
 
+@pytest.mark.slow
 def test_tagged_tokens(tmp_path, capsys):
     (trained,), _ = run(tmp_path, "act_maze", *MAZE, "model.readout_weight=0.5")
     metrics = json.loads((trained / "run.json").read_text())["final_metrics"]

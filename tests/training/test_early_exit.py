@@ -112,6 +112,7 @@ def test_exits_of_a_tagger_do_not_move_states(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_rules(tmp_path: Path) -> None:
     """EE-Tuning: what is trained are the early exits, so the last exit stays the network of transformers."""
     small(EarlyExitForTokenClassification, "bert", vocab_size=300)._build_stock().base_model.save_pretrained(tmp_path)

@@ -9,6 +9,7 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from adadepth.training.supernet_gates import StopUnchanged
+from tests.marks_support import quick_one_in
 from tests.training.stream_support import stream_config, stream_trainer
 from tests.unit.models.par_xl_support import small_supernet
 
@@ -77,7 +78,7 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", quick_one_in(2, METHODS))
 def test_a_search_ends_there_and_resumed_at_the_same_update(tmp_path, method):
     """Where, the evaluations of a search without the rule tell."""
     settings = METHODS[method]

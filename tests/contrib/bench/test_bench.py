@@ -66,6 +66,7 @@ def test_a_bench_that_is_killed_twice_says_what_one_says_that_is_left_alone(tmp_
     assert len(read_comparable_results(folders[0])) == 3
 
 
+@pytest.mark.slow
 def test_a_bench_is_run_once_and_goes_on(tmp_path: Path) -> None:
     tasks = (
         "~hydra.sweeper.tasks.hops_causal",

@@ -20,7 +20,7 @@ GREEDY = GenerationConfig(max_new_tokens=6, do_sample=False)
 
 @pytest.mark.parametrize(
     ("kind", "rule", "policy"),
-    quick_one_in(3, [
+    quick_one_in(6, [
         (*case, policy)
         for case in (
             ("ouro", "quantile:0.6"),

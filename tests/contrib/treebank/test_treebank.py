@@ -67,6 +67,7 @@ def test_every_word_is_in_its_class(evaluated: Path) -> None:
     assert words["counted_words"] == 3 * len(UPOS)
 
 
+@pytest.mark.slow
 def test_states_are_compared_by_class(evaluated: Path) -> None:
     plain = read(evaluated / "words.json")["sets"]["validation"]["plain"]
     assert plain["all"]["cosine_n"][0] == len(UPOS)  # everybody runs the first iteration

@@ -43,7 +43,7 @@ def refuse_float64(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "_WITHOUT_FLOAT64", {ACCELERATOR.type})
 
 
-@pytest.mark.parametrize("name", quick_one_in(7, ALL))
+@pytest.mark.parametrize("name", quick_one_in(14, ALL))
 def test_training_evaluation_and_statistics_have_no_float64(name: str) -> None:
     torch.manual_seed(0)
     found = MirroredFloat64Uses() if name in ("ponder", "exits") else Float64Uses()

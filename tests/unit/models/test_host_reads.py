@@ -33,7 +33,7 @@ def test_a_training_step_reads_what_the_table_says_and_reaches_every_weight(name
     assert silent == SILENT.get(name, set()) or is_drawn
 
 
-@pytest.mark.parametrize("name", ["routed recursions", "routed depths", "routed layers"])
+@pytest.mark.parametrize("name", quick_one_in(3, ["routed recursions", "routed depths", "routed layers"]))
 def test_routed_training_reads_as_much_with_any_number_of_layers(name: str) -> None:
     """The lengths of padded rows are one read more."""
     batch = {**step_of(name), "attention_mask": padded_batch()["attention_mask"]}

@@ -18,6 +18,7 @@ from adadepth import (
 from adadepth.models.build import build_classifier, build_language_model, build_pretraining_model
 from adadepth.models.looped.retrofit import retrofit
 from tests.configs.support import configured
+from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.retrofit_support import PIECES, decoder
@@ -76,7 +77,7 @@ BUILDERS = {
 }
 
 
-@pytest.mark.parametrize("name", LOADS)
+@pytest.mark.parametrize("name", quick_one_in(5, LOADS))
 def test_weights_in_half_precision_are_trained_in_float32(name: str, tmp_path: Path) -> None:
     load = LOADS[name]
     root, options = ROOTS.get(load.option, "ponder_tiny"), (f"model={load.option}", *load.settings)

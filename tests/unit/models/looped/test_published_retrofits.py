@@ -231,7 +231,7 @@ def test_a_hub_id_is_read_like_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
 # ---- from the command line
 
 
-@pytest.fixture(scope="module", params=["llama", "olmo2", "gemma2"])
+@pytest.fixture(scope="module", params=quick_one_in(3, ["llama", "olmo2", "gemma2"]))
 def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tokenizer, and a file of text beside it."""
     folder: Path = tmp_path_factory.mktemp(request.param) / "published"
