@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     unset_fake_temporarily,
 )
@@ -28,6 +28,8 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from tests.host_reads_support import find_line
 
+# torch 2.11 has no error of its own for it.
+_MIXED_DEVICES = getattr(fake_tensor, "FakeTensorDeviceMismatchError", RuntimeError)
 _aten = torch.ops.aten
 _READ, _COPY = _aten._local_scalar_dense.default, _aten._to_copy.default
 _SOFTMAX = (_aten._softmax.default, _aten._log_softmax.default)
@@ -94,10 +96,10 @@ class FakeCuda(TorchDispatchMode):
     def _run_fake(self, func: Any, args: tuple[Any, ...], options: dict[str, Any], values: Any) -> Any:
         try:
             return func(*args, **options)
-        except FakeTensorDeviceMismatchError:
-            self.mixed[find_line()] += 1
         except (DataDependentOutputException, DynamicOutputShapeException):
             self.reads[find_line()] += 1
+        except _MIXED_DEVICES:
+            self.mixed[find_line()] += 1
         return tree_map_only(Tensor, lambda value: torch.empty_like(value, device="cuda"), values)
 
     def _remember(self, fakes: Any, values: Any) -> Any:
