@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from html.parser import HTMLParser
 from pathlib import Path
 
-from adadepth.tasks.report import write_run_report
+from adadepth.report.pages import RunReport, build_report, write_report
+from adadepth.report.run_files import read_run
+from adadepth.report.section import SectionEntry, SectionOf
+from adadepth.tasks.report import build_run_report
 
 _TIMED = re.compile(r"times as fast|Measured times stand")
 _UNTIMED = re.compile(r"Wall clock was not measured|No other execution was timed")
 _SHARE = re.compile(r"([\d.]+)\s?%\s+(?:of )?the multiply-accumulates of|Work needed\s+([\d.]+)\s?%")
+
+
+def read_report(directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> RunReport:
+    """The report of a run without the sections of its family."""
+    return build_report(read_run(directory), extra)
 
 
 def told(html: str) -> str:
@@ -27,7 +36,7 @@ def sections_of_page(page: str) -> dict[str, str]:
 
 def check_costs(directory: Path) -> list[float]:
     """Draw a run's report again and compare everything that it says of cost; returns the shares of work it names."""
-    page = write_run_report(directory).read_text(encoding="utf-8")
+    page = write_report(build_run_report(directory)).read_text(encoding="utf-8")
     cost = json.loads((directory / "halting.json").read_text(encoding="utf-8"))["cost"]
     text, sections = told(page), sections_of_page(page)
     shares = [float(one or other) for one, other in _SHARE.findall(text)]

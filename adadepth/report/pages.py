@@ -6,8 +6,8 @@ figures and tables of a section are also written as separate files.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -17,6 +17,7 @@ from adadepth import report
 from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel, get_search_history
+from adadepth.report.baseline_comparison import Verdict
 from adadepth.report.comparison import build_comparison_sections, build_sections_beside_seeds, count_runs
 from adadepth.report.figure import subsample
 from adadepth.report.guard import build_or_leave_out
@@ -36,13 +37,13 @@ from adadepth.report.run_files import (
     is_interrupted,
     is_summary_of_seeds,
     max_updates,
-    read_run,
     sources,
 )
 from adadepth.report.run_groups import Comparison, compare, join_names, read_seed_runs
 from adadepth.report.run_metadata import build_facts_section, title
 from adadepth.report.section import Section, SectionEntry, SectionOf
 from adadepth.report.seeds import seeds
+from adadepth.report.verdict import verdict
 
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
@@ -98,25 +99,43 @@ def _add_sample_size(section: Section, files: RunFiles) -> Section:
     return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
 
 
-def write_report(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> Path:
-    """Write the report page of a run, its tables as CSV and LaTeX, and its figures as SVG.
+@dataclass(frozen=True)
+class RunReport:
+    """Report of a run, built once from its files and then written, drawn and printed.
+
+    Attributes:
+        files: Files of the run.
+        verdict: Verdict on adaptive depth, which is empty if it cannot be decided.
+        sections: Sections of the page, in order.
+    """
+
+    files: RunFiles
+    verdict: Verdict
+    sections: Sequence[Section]
+
+
+def build_report(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()) -> RunReport:
+    """Build the report of a run.
+
+    Args:
+        files: Files of the run.
+        extra: Sections of the model family and of the dataset type.
+    """
+    return RunReport(files, build_or_leave_out(verdict, files, {}), build_sections(files, extra))
+
+
+def write_report(report: RunReport) -> Path:
+    """Write the report page of a run, its tables as CSV and LaTeX, and its figures as SVG, and return its path.
 
     Any file of the run may be missing or damaged, and its section then says so. Sections about exits, exit rules,
     compared architectures and seeds exist only if the run has such files. A directory with seeds.json but without
     halting.json has a small page.
-
-    Args:
-        run_directory: Run directory.
-        extra: Sections of the model family and of the dataset type.
-
-    Returns:
-        The path of the report.
     """
-    files = read_run(run_directory)
+    files = report.files
     # A signal is no error; the subtitle names the interruption.
     error = None if is_interrupted(files) else files.run.get("error")
     return write_page(
-        run_directory, build_sections(files, extra), title=title(files), subtitle=_format_subtitle(files),
+        files.directory, report.sections, title=title(files), subtitle=_format_subtitle(files),
         sources=sources(files), error=error, max_updates=max_updates(files),
     )  # fmt: skip
 
@@ -141,22 +160,18 @@ def _describe_ending(files: RunFiles) -> str:
     return f"run ended early: {reason}" if reason else f"run {get_status(files)}"
 
 
-def draw_figures(run_directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Path]:
+def draw_figures(report: RunReport) -> list[Path]:
     """Draw every figure of a run's report as PNG and PDF and, for an architecture search, as an animation.
-
-    Args:
-        run_directory: Run directory.
-        extra: Sections of the model family and of the dataset type.
 
     Returns:
         Paths of the files.
     """
-    files = read_run(run_directory)
-    paths = draw(build_sections(files, extra), run_directory)
-    history = subsample(get_search_history(files), _MAX_FRAMES)
+    directory = report.files.directory
+    paths = draw(report.sections, directory)
+    history = subsample(get_search_history(report.files), _MAX_FRAMES)
     if len(history) < 2:
         return paths
-    film = run_directory / FIGURES / FILM
+    film = directory / FIGURES / FILM
     export.save_film([build_frame_panel(step, described) for step, described in history], film)
     return [*paths, film]
 

@@ -23,6 +23,7 @@ from adadepth.models.contract import LearnsGates
 from adadepth.models.registry import Family, Searching, family, load
 from adadepth.report.architectures import format_architecture_comparison
 from adadepth.report.baseline_comparison import to_json
+from adadepth.report.pages import RunReport, write_report
 from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, own_runs, read_record, run_directory
 from adadepth.runtime.console import say
@@ -33,7 +34,7 @@ from adadepth.tasks.identity import check_resumed_data, choose_training_tokenize
 from adadepth.tasks.language_model import build_configured_model, build_language_session, load_data, settle_model_config
 from adadepth.tasks.language_model import evaluate as evaluate
 from adadepth.tasks.next_commands import list_next_commands
-from adadepth.tasks.report import judge, show_last_screen, write_run_report
+from adadepth.tasks.report import build_run_report, show_last_screen
 from adadepth.tasks.results import track_figures
 from adadepth.tasks.stored_models import find_resumable_checkpoint, require_checkpoint, resume_after_restart
 from adadepth.training.arguments import training_arguments
@@ -162,15 +163,17 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     wait_for_processes(args)
 
     def report() -> None:
-        page = write_run_report(search.directory)
-        show_last_screen(search.directory, page, list_next_commands(config, search.directory))
+        report = build_run_report(search.directory)
+        run.update(verdict=to_json(report.verdict))  # it includes the compared networks
+        page = write_report(report)
+        if Stage.compare in config.search.stages:
+            _track(search, run, report)
+        show_last_screen(report, page, list_next_commands(config, report.files))
 
     with open_run(config, search.directory, is_main_process(), report) as run:
         run.record |= {key: earlier[key] for key in earlier.keys() - run.record.keys()}  # also in the other processes
         metrics = _run_later_stages(search, run)
         run.update(final_metrics=metrics)
-        if is_main_process():  # the verdict includes the compared networks
-            run.update(verdict=to_json(judge(search.directory)))
     return metrics, search.directory
 
 
@@ -207,7 +210,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
             data = search.data  # all processes load it together
             quality_set = "held_out" if data.test is None else "test"
             if is_main_process():
-                _track(search, run, _compare(search, architectures, scores, quality_set))
+                _compare(search, architectures, scores, quality_set)
     return metrics
 
 
@@ -367,8 +370,8 @@ def _read_final_metrics(search: SearchRun, name: str) -> dict[str, float]:
 
 def _compare(
     search: SearchRun, architectures: Mapping[str, str], scores: Mapping[str, Mapping[str, float]], quality_set: str
-) -> list[dict[str, Any]]:
-    """Compare quality, compute and measured time of all networks, and write, print and return the table."""
+) -> None:
+    """Compare quality, compute and measured time of all networks, and write and print the table."""
     _announce("compare: timing the networks")
     model_class, device = search.family.head("language_model"), search.args.device
     networks: dict[str, Any] = {
@@ -425,7 +428,6 @@ def _compare(
     }
     write_json(search.directory / ARCHITECTURES, comparison)
     say(format_architecture_comparison(comparison))
-    return rows
 
 
 def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:
@@ -439,19 +441,20 @@ def _get_model_folder(search: SearchRun, name: str) -> Path:
     return search.directory / RETRAINED / name / MODEL
 
 
-def _track(search: SearchRun, run: Run, rows: list[dict[str, Any]]) -> None:
+def _track(search: SearchRun, run: Run, report: RunReport) -> None:
     """Send the table and figures of the network comparison to the trackers."""
     step = run.record["search_steps"]
     tracker = open_tracker(search.config, run, size=run.record.get("search_log"))
     with finish_tracker_afterwards(tracker):
         columns = ["name", "trained", "architecture", "parameters"]
+        rows = report.files.of(ARCHITECTURES)["rows"]
         qualities: list[dict[str, float]] = [row["quality"] or {} for row in rows]
         table = [
             [*(row[key] for key in columns), *map(quality.get, _QUALITY)]
             for row, quality in zip(rows, qualities, strict=True)
         ]
         tracker.table("search/architectures", [*columns, *_QUALITY], table, step)
-        track_figures(search.directory, tracker, step)
+        track_figures(report, tracker, step)
 
 
 def _announce(text: str) -> None:

@@ -17,7 +17,7 @@ from adadepth.runs.directory import CHECKPOINTS, RECORD, open_run, own_runs, rea
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.tasks.grid_search import read_sound_record
-from adadepth.tasks.report import draw_run_figures, finish_report, write_run_report
+from adadepth.tasks.report import finish_report, write_and_draw
 from adadepth.tasks.stored_models import is_finished, record_abandoned_run
 from adadepth.training.arguments import training_arguments
 
@@ -40,8 +40,8 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     directories: dict[str, str] = {}
 
     def report() -> None:
-        say(f"{format_seeds(summary)}\nreport: {write_run_report(directory)}")
-        draw_run_figures(directory)
+        say(format_seeds(summary))
+        write_and_draw(directory)
 
     with open_run(config, directory, is_main, report) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):

@@ -12,7 +12,7 @@ from adadepth.config import BudgetUnit, ExperimentConfig, Mode, Task
 from adadepth.config.kinds import PREDICTED, get_kind, get_problem, list_input_columns
 from adadepth.errors import CheckpointError
 from adadepth.models.registry import Family, family
-from adadepth.report.run_files import RIVALS, RunFiles, read_run
+from adadepth.report.run_files import RIVALS, RunFiles
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, is_given
 from adadepth.runs.directory import MODEL, resolve_run
 
@@ -22,20 +22,19 @@ _TEXT = "Not worth the popcorn, let alone two hours."
 Command = list[str]
 
 
-def list_next_commands(config: ExperimentConfig, directory: Path, model: Any = None) -> list[Command]:
+def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = None) -> list[Command]:
     """Return up to three suggested commands after training, each as a list of words.
 
     Commands that answer open questions about the run come first.
 
     Args:
         config: Experiment that was trained.
-        directory: Run directory. If it contains no model, no commands are returned.
+        files: Files of the run. If its directory contains no model, no commands are returned.
         model: Trained model. If it is None, no evaluation of exit rules is suggested.
     """
-    if not (directory / MODEL).is_dir():
+    if not (files.directory / MODEL).is_dir():
         return []
-    files, descriptor = read_run(directory), family(config.model.name)
-    run = _name_run(config, directory)
+    descriptor, run = family(config.model.name), _name_run(config, files.directory)
 
     def candidates() -> Iterator[Command | None]:
         yield _follow_advice(config, files)

@@ -27,6 +27,7 @@ from adadepth.prediction.tabular import (
     resolve_input_file,
 )
 from adadepth.prediction.texts_file import describe_texts
+from adadepth.report.pages import write_report
 from adadepth.report.predictions import print_texts
 from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.runs.commands import list_overridden_keys
@@ -34,7 +35,7 @@ from adadepth.runs.data_identity import DataIdentity, get_text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
 from adadepth.runtime.console import say
 from adadepth.tasks.checks import check_positions
-from adadepth.tasks.report import write_run_report
+from adadepth.tasks.report import build_run_report
 from adadepth.tasks.stored_models import (
     check_weights,
     choose_checkpoint_tokenizer,
@@ -64,7 +65,7 @@ def predict(config: ExperimentConfig) -> None:
     if texts is not None:  # before there is a run directory, in case a text cannot be read
         content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
     directory = run_directory(config)
-    report = None if texts is None else lambda: say(f"report: {write_run_report(directory)}")
+    report = None if texts is None else lambda: say(f"report: {write_report(build_run_report(directory))}")
     with open_run(config, directory, report=report) as run:
         if source is not None:
             output = output or directory / f"predictions{get_output_ending(source)}"

@@ -16,39 +16,49 @@ from adadepth.config.modes import modes
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
 from adadepth.models.registry import Family, families, load
-from adadepth.report import pages
-from adadepth.report.baseline_comparison import Verdict
+from adadepth.report.baseline_comparison import to_json
 from adadepth.report.comparison_tables import format_best_line
 from adadepth.report.console_summary import ReferenceDepth, format_screen
 from adadepth.report.file_types import REPORTING
 from adadepth.report.guard import build_or_leave_out
-from adadepth.report.pages import COMPARISONS, draw_comparison, write_comparison
+from adadepth.report.pages import (
+    COMPARISONS,
+    RunReport,
+    build_report,
+    draw_comparison,
+    draw_figures,
+    write_comparison,
+    write_report,
+)
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
-from adadepth.report.section import SectionEntry, SectionOf
-from adadepth.report.verdict import verdict
 from adadepth.runs.directory import FINISHED, RECORD, read_record, resolve_run, write_jsonable
 from adadepth.runs.lock import lock_directory
 from adadepth.runtime.console import say
 from adadepth.runtime.files import convert_full_disk_errors, refuse_links
 
 
-def judge(directory: Path) -> Verdict:
-    """Decide from the files of a run whether adaptive depth helped, and return the verdict."""
-    return build_or_leave_out(verdict, read_run(directory), {})
+def build_run_report(directory: Path) -> RunReport:
+    """Build the report of a run, with the sections of its model family, dataset type and mode, if these exist here."""
+    files = read_run(directory)
+    owners = (
+        _find_family(files),
+        kinds().get(str(files.run.get("dataset_schema"))),
+        modes().get(str(files.run.get("mode"))),
+    )
+    return build_report(files, [load(section) for owner in owners if owner is not None for section in owner.sections])
 
 
-def show_last_screen(directory: Path, report: Path, commands: Sequence[Sequence[str]] = ()) -> None:
-    """Print the summary at the end of a run: verdict, table, report path and next commands.
+def show_last_screen(report: RunReport, page: Path, commands: Sequence[Sequence[str]] = ()) -> None:
+    """Print the summary at the end of a run: verdict, table, path of the page and next commands.
 
     Args:
-        directory: Run directory.
-        report: Path of the report.
+        report: Report of the run.
+        page: Path of the report page.
         commands: Commands to run next, as lists of words.
     """
-    files = read_run(directory)
-    reference = _find_reference_depth(files)
-    screen = format_screen(files, judge(directory), report=report, commands=commands, reference=reference)
+    reference = _find_reference_depth(report.files)
+    screen = format_screen(report.files, report.verdict, report=page, commands=commands, reference=reference)
     say(f"\n{screen}")
 
 
@@ -64,27 +74,6 @@ def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
 def _find_family(files: RunFiles) -> Family | None:
     """Return the model family of a run, or None if it is not installed here."""
     return families().get((files.config.get("model") or {}).get("name", ""))
-
-
-def write_run_report(directory: Path) -> Path:
-    """Write the report of a run, and return its path."""
-    return pages.write_report(directory, family_sections(directory))
-
-
-def draw_run_figures(directory: Path) -> list[Path]:
-    """Draw the figures of a run, and return their paths."""
-    return pages.draw_figures(directory, family_sections(directory))
-
-
-def family_sections(directory: Path) -> list[SectionOf | SectionEntry]:
-    """Return the report sections that the run's model family, dataset type and mode add, if these are installed."""
-    files = read_run(directory)
-    owners = (
-        _find_family(files),
-        kinds().get(str(files.run.get("dataset_schema"))),
-        modes().get(str(files.run.get("mode"))),
-    )
-    return [load(section) for owner in owners if owner is not None for section in owner.sections]
 
 
 def compare_runs(config: ExperimentConfig) -> None:
@@ -167,9 +156,17 @@ def finish_report(directory: Path) -> None:
     refuse_links(directory)
     with convert_full_disk_errors(directory), lock_directory(directory):
         write_jsonable(directory / RECORD, read_record(directory) | {"error": None})  # from the first report
-        say(f"report: {write_run_report(directory)}")
-        draw_run_figures(directory)
-        write_jsonable(directory / RECORD, read_record(directory) | {"status": FINISHED})
+        report = write_and_draw(directory)
+        verdict = {"verdict": to_json(report.verdict)} if report.verdict else {}
+        write_jsonable(directory / RECORD, read_record(directory) | verdict | {"status": FINISHED})
+
+
+def write_and_draw(directory: Path) -> RunReport:
+    """Write the report page of a run, print its path, draw the figures, and return the report."""
+    report = build_run_report(directory)
+    say(f"report: {write_report(report)}")
+    draw_figures(report)  # takes longest, so the page comes first
+    return report
 
 
 def rewrite(config: ExperimentConfig) -> None:
@@ -187,8 +184,7 @@ def rewrite(config: ExperimentConfig) -> None:
         finish_report(directory)
         return
     refuse_links(directory)
-    say(f"report: {write_run_report(directory)}")
-    draw_run_figures(directory)  # takes longest, so the page comes first
+    write_and_draw(directory)
 
 
 def select_objective(config: ExperimentConfig, metrics: Mapping[str, float]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.example_sentences import build_sentence_table
-from adadepth.report.run_files import REPORT, read_run
+from adadepth.report.pages import RunReport, draw_figures, write_report
+from adadepth.report.run_files import REPORT
 from adadepth.runs.directory import MODEL, Run
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
@@ -24,7 +26,7 @@ from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import describe_machine
 from adadepth.tasks.log_messages import describe_selection
 from adadepth.tasks.next_commands import list_next_commands
-from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
+from adadepth.tasks.report import build_run_report, show_last_screen
 from adadepth.training.callbacks import TrackingCallback
 from adadepth.training.lora import ADAPTER, merge_adapters, save_adapter
 from adadepth.training.profiling import compare_executions
@@ -117,31 +119,39 @@ def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
         say(f"model: {address}")
 
 
-def draw_results(run: Run, tracker: Tracker, step: int) -> None:
-    """Record the verdict on adaptive depth, draw the figures of the run, and send them to the trackers."""
-    if verdict := judge(run.directory):
-        run.update(verdict=to_json(verdict))
-    track_figures(run.directory, tracker, step)
-
-
-def track_figures(directory: Path, tracker: Tracker, step: int) -> None:
+def track_figures(report: RunReport, tracker: Tracker, step: int) -> None:
     """Draw a run's figures, and send them and the example sentences to the trackers."""
-    columns, rows = build_sentence_table(read_run(directory).sentences)
+    columns, rows = build_sentence_table(report.files.sentences)
     if rows:
         tracker.table("halting/sentences", columns, rows, step)
-    for figure in (path for path in draw_run_figures(directory) if path.suffix != ".pdf"):
+    for figure in (path for path in draw_figures(report) if path.suffix != ".pdf"):
         show = tracker.animation if figure.suffix == ".gif" else tracker.image
         show(f"figures/{figure.stem}", figure, step)
 
 
-def report_run(config: ExperimentConfig, directory: Path, model: PreTrainedModel) -> None:
-    """Write the report of a run and print its summary."""
-    report = write_run_report(directory)
+Track = Callable[[RunReport], None]
+
+
+def report_run(config: ExperimentConfig, run: Run, model: PreTrainedModel, track: Track | None) -> None:
+    """Write the report of a run, record its verdict on adaptive depth, track its figures, and print its summary.
+
+    Args:
+        config: Experiment.
+        run: Open run, whose training or evaluation has ended.
+        model: Model of the run.
+        track: Function that draws the figures and sends them to the trackers, or None if the run has no trackers yet.
+    """
+    report = build_run_report(run.directory)
+    if report.verdict:
+        run.update(verdict=to_json(report.verdict))
+    page = write_report(report)
+    if track is not None:
+        track(report)  # takes longest, so the page comes first
     is_training = config.mode is Mode.train
     if is_training and (config.rival_of is not None or config.task is Task.architecture_search):
-        say(f"report: {report}")  # the enclosing run prints the last screen
+        say(f"report: {page}")  # the enclosing run prints the last screen
         return
-    show_last_screen(directory, report, list_next_commands(config, directory, model) if is_training else [])
+    show_last_screen(report, page, list_next_commands(config, report.files, model) if is_training else [])
 
 
 def track_artifacts(config: ExperimentConfig, directory: Path, tracker: Tracker) -> None:

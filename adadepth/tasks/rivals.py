@@ -21,13 +21,14 @@ from adadepth.report.baseline_comparison import to_json
 from adadepth.report.budgets import format_rivals
 from adadepth.report.compute_cost import describe_measured
 from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
+from adadepth.report.pages import RunReport, draw_figures, write_report
 from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
 from adadepth.runtime.console import say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.tasks.next_commands import list_next_commands
-from adadepth.tasks.report import draw_run_figures, judge, show_last_screen, write_run_report
+from adadepth.tasks.report import build_run_report, show_last_screen
 
 SUFFIX = "_rival"
 
@@ -39,8 +40,8 @@ def train_rival(
     rival, directory = build_rival_config(config)
     metrics, run = train(rival)
     if is_main_process():
-        compare_rival(directory, run)
-        show_last_screen(directory, write_run_report(directory), list_next_commands(config, directory))
+        report = compare_rival(directory, run)
+        show_last_screen(report, write_report(report), list_next_commands(config, report.files))
     return metrics
 
 
@@ -78,19 +79,25 @@ def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path
     return rival, directory
 
 
-def compare_rival(directory: Path, rival: Path) -> None:
-    """Compare a finished baseline with the adaptive run in `directory`; record and print the comparison."""
+def compare_rival(directory: Path, rival: Path) -> RunReport:
+    """Compare a finished baseline with the adaptive run in `directory`; record and print the comparison.
+
+    Returns:
+        The new report of the adaptive run. Its figures are drawn; its page is not written yet.
+    """
     adaptive, fixed = read_run(directory), read_run(rival)
     earlier = adaptive.of(RIVALS).get("rows", [])
     other_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
     rows = [describe_network(adaptive, "adaptive"), *other_rows, describe_network(fixed, "fixed depth")]
     comparison = {"rows": rows}
     write_json(directory / RIVALS, comparison)
-    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": to_json(judge(directory))})
-    draw_run_figures(directory)
+    report = build_run_report(directory)
+    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": to_json(report.verdict)})
+    draw_figures(report)
     for text in _format_details(adaptive, fixed):
         say(f"\n{text}")
     say(f"\n{format_rivals(comparison)}")
+    return report
 
 
 def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import partial, reduce
+from functools import reduce
 from pathlib import Path
 from typing import Any, Self
 
@@ -175,7 +175,11 @@ class Session:
             convert_full_disk_errors(directory),
             ExitStack() as last,
         ):  # trackers close last, since some store the report
-            report = partial(results.report_run, config, directory, self.model)
+            track: results.Track | None = None
+
+            def report() -> None:
+                results.report_run(config, self.run, self.model, track)
+
             with open_run(config, directory, is_main_process(), report, reports_errors=True) as self.run:
                 self.run.update(
                     data=self.data.summary,
@@ -193,10 +197,11 @@ class Session:
                 self._build_trainer()
                 if is_main_process():
                     say(describe_start(config, args, self.run, self.model, self.data))
-                with (
-                    self._run_finally(lambda: results.draw_results(self.run, tracker, self.trainer.state.global_step)),
-                    report_interruption(config, self.trainer, self.stop, directory),
-                ):
+
+                def track(report: results.RunReport) -> None:
+                    results.track_figures(report, tracker, self.trainer.state.global_step)
+
+                with report_interruption(config, self.trainer, self.stop, directory):
                     yield
             if is_main_process():
                 results.track_artifacts(config, directory, tracker)
@@ -266,19 +271,6 @@ class Session:
         if self.trainer.pop_callback(ProgressCallback) is not None:
             self.trainer.add_callback(ProgressBarCallback)
         self.tracking.trainer = epochs.trainer = console.trainer = self.trainer
-
-    @contextmanager
-    def _run_finally(self, action: Callable[[], None]) -> Iterator[None]:
-        """Run an action on the main process at the end of the `with` block; after an error, ignore its OSError."""
-        try:
-            yield
-        except BaseException:
-            with suppress(OSError):
-                if is_main_process():
-                    action()
-            raise
-        if is_main_process():
-            action()
 
 
 def _run_training(session: Session, checkpoint: Path | None) -> None:

@@ -17,8 +17,8 @@ from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.runs.directory import read_record
 from adadepth.runtime.json_files import find_type_problem
-from adadepth.tasks.report import judge
 from tests.marks_support import mostly_slow
+from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import add_exit_files
 
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = read_run(folder)
     for name in ("exits.json", "exit_rules.json", *OTHERS):
         assert files.of(name), files.missing
-    write_report(folder)
+    write_report(read_report(folder))
     return folder
 
 
@@ -122,5 +122,4 @@ def test_a_report_is_written_whatever_a_file_holds(run: Path, tmp_path: Path, na
     for file in (*NAMES, *LINES, "config.yaml"):
         shutil.copy(run / file, tmp_path / file)
     damage(data, tmp_path, name)
-    judge(tmp_path)
-    assert write_report(tmp_path).is_file()
+    assert write_report(read_report(tmp_path)).is_file()

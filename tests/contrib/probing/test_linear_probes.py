@@ -30,6 +30,7 @@ from adadepth.contrib.probing.report import (
 )
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import read_run
+from tests.pages_support import read_report
 
 
 def drawn(count: int, seed: int) -> Labelled:
@@ -145,7 +146,7 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
         ("mean", "2", 0.7), ("mean", "", 0.75), ("majority", "", 0.45),
     ]  # fmt: skip
     assert (lines[0]["gain"], lines[1]["gain"], lines[1]["matthews"]) == ("", "0.1", "0.5")
-    page = write_report(tmp_path, [SECTION]).read_text()
+    page = write_report(read_report(tmp_path, [SECTION])).read_text()
     for expected in (
         "Linear probes after each update",
         "always PAST",
@@ -158,7 +159,10 @@ def test_files_tables_and_report_say_the_same(tmp_path: Path, found: dict[str, A
         assert expected in page
     assert "halting.json" not in page
     assert (tmp_path / "tables" / "probes_test.tex").exists()
-    assert {path.name for path in draw_figures(tmp_path, [SECTION])} == {"probes_test.png", "probes_test.pdf"}
+    assert {path.name for path in draw_figures(read_report(tmp_path, [SECTION]))} == {
+        "probes_test.png",
+        "probes_test.pdf",
+    }
     text = format_probes(found)
     assert "update 2" in text
     assert "always PAST" in text

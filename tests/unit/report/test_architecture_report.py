@@ -22,7 +22,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from tests.figures_support import inked
-from tests.pages_support import Page, check_accessible, check_stands_alone
+from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
     make_comparison,
@@ -43,7 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report(run))
+    return Page(write_report(read_report(run)))
 
 
 def test_stands_alone_and_is_accessible(page: Page) -> None:
@@ -84,7 +84,7 @@ def test_shows_nothing_about_halting(page: Page) -> None:
 
 
 def test_a_fixed_network_has_no_search(tmp_path: Path) -> None:
-    page = Page(write_report(make_fixed_run(tmp_path)))
+    page = Page(write_report(read_report(make_fixed_run(tmp_path))))
     assert "sf-fsf" in page.text
     assert "5 of 6" in page.text
     for title in (
@@ -101,14 +101,14 @@ def test_what_is_missing_becomes_a_sentence(tmp_path: Path) -> None:
     make_search_run(tmp_path)
     (tmp_path / METRICS).unlink()
     (tmp_path / ARCHITECTURES).write_text("{", encoding="utf-8")
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "The search over training not available: there is no metrics.jsonl" in page.text
     assert "The comparison is not available: architectures.json is damaged" in page.text
     halting = json.loads((tmp_path / HALTING).read_text(encoding="utf-8"))
     del halting["architecture"]
     halting["evaluations"] = {}
     (tmp_path / HALTING).write_text(json.dumps(halting), encoding="utf-8")
-    assert "The architecture is not available" in Page(write_report(tmp_path)).text
+    assert "The architecture is not available" in Page(write_report(read_report(tmp_path))).text
 
 
 def test_a_comparison_alone_is_a_page(tmp_path: Path) -> None:
@@ -116,24 +116,24 @@ def test_a_comparison_alone_is_a_page(tmp_path: Path) -> None:
     for row in comparison["rows"]:
         row["quality"], row["seconds"] = None, None
     (tmp_path / ARCHITECTURES).write_text(json.dumps(comparison), encoding="utf-8")
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "Architectures compared" in page.text
     assert "time: not measured" in page.text
     assert "Quality against cost" not in page.text
-    assert draw_figures(tmp_path) == []
+    assert draw_figures(read_report(tmp_path)) == []
 
 
 @pytest.mark.slow
 def test_long_searches_of_deep_networks_stay_small(tmp_path: Path) -> None:
     make_comparison(make_search_run(tmp_path, blocks=32, evaluations=60))
-    assert write_report(tmp_path).stat().st_size < 500_000
+    assert write_report(read_report(tmp_path)).stat().st_size < 500_000
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_figures_and_film(run: Path) -> None:
     image = pytest.importorskip("PIL.Image")
-    drawn = draw_figures(run)
+    drawn = draw_figures(read_report(run))
     assert [path.name for path in drawn if path.suffix != ".pdf"] == [
         "gates.png", "architectures.png", "losses.png", "gates.gif",
     ]  # fmt: skip
@@ -150,9 +150,9 @@ def test_figures_and_film(run: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_figures_of_one_evaluation_a_fixed_network_and_a_frame(tmp_path: Path) -> None:
     (tmp_path / "fixed").mkdir()
-    assert draw_figures(make_fixed_run(tmp_path / "fixed")) == []
+    assert draw_figures(read_report(make_fixed_run(tmp_path / "fixed"))) == []
     make_search_run(tmp_path, blocks=1, evaluations=1)
-    assert [path.name for path in draw_figures(tmp_path)][::2] == ["gates.png"]
+    assert [path.name for path in draw_figures(read_report(tmp_path))][::2] == ["gates.png"]
     save_panel(build_frame_panel(7, search_evaluation(4, 0.5)["architecture"]), tmp_path / "frames" / "step_7.png")
     assert [path.name for path in (tmp_path / "frames").iterdir()] == ["step_7.png"]
     assert 0.2 < inked(tmp_path / "frames" / "step_7.png").mean() < 0.9
@@ -198,7 +198,7 @@ def test_seeds_show_how_far_the_searches_agree(tmp_path: Path) -> None:
     runs = [(seed, block_metrics(search_evaluation(12, 0.4, seed)["architecture"])) for seed in range(3)]
     summary = summarise_seeds(runs)
     write_json(tmp_path / SEEDS, summary)
-    page, agreement = Page(write_report(tmp_path)), summary["architecture_agreement"]
+    page, agreement = Page(write_report(read_report(tmp_path))), summary["architecture_agreement"]
     assert 0 < agreement["min"] < agreement["mean"] < 1
     assert f"for {100 * agreement['mean']:.1f}% of the blocks on average" in page.text
     assert f"mean {agreement['mean']:.3f}, min {agreement['min']:.3f} of 1, 3 pairs" in format_seeds(summary)

@@ -16,6 +16,7 @@ from adadepth.report.difficulty import build_difficulty_table, get_attribute_sta
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.table import to_csv, to_text
+from tests.pages_support import read_report
 from tests.unit.report.synthetic_difficulty import summarised
 
 GENERATOR = np.random.default_rng(0)
@@ -87,7 +88,7 @@ def test_the_report_tells_attributes_instead_of_difficulty(
     assert {name: list(sets) for name, sets in get_attribute_statistics(halting).items()} == {
         "givens": ["test", "hard"], "rating": ["test"],
     }  # fmt: skip
-    page = write_report(tmp_path).read_text(encoding="utf-8")
+    page = write_report(read_report(tmp_path)).read_text(encoding="utf-8")
     for text in ("Mean depth by givens", "Accuracy by rating", "Spearman (depth, attribute)", "givens, hard"):
         assert text in page
     assert "Mean depth by difficulty" not in page

@@ -12,6 +12,7 @@ import pytest
 
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import SENTENCES, write_grids
+from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 
 playwright = pytest.importorskip("playwright.sync_api")
@@ -26,8 +27,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pieces = {"rule": "first", "index": 9, "tokens": ["▁3", *["141"] * 60, "x" * 90], "updates": [2] * 62}
     with (directory / SENTENCES).open("a", encoding="utf-8") as file:  # nothing but pieces of one word
         file.write(json.dumps(pieces) + "\n")
-    write_report(directory)
-    draw_figures(directory)
+    write_report(read_report(directory))
+    draw_figures(read_report(directory))
     return directory
 
 
@@ -156,7 +157,7 @@ def test_numbers_on_light_cells_stay_black_in_the_dark(browser: Any, tmp_path: P
     directory = make_run(tmp_path, max_updates=6, evaluations=3)
     write_grids(directory, {"inside": [chain]}, max_updates=6, step=3)
     page = browser.new_page(color_scheme="dark")
-    page.goto(write_report(directory).as_uri())
+    page.goto(write_report(read_report(directory)).as_uri())
     black = "[...document.querySelectorAll('svg text[fill=\"#000000\"]')].map(text => getComputedStyle(text).fill)"
     assert set(page.evaluate(black)) == {"rgb(0, 0, 0)"}
     page.close()

@@ -34,6 +34,7 @@ from adadepth.report.run_groups import (
 from adadepth.report.section import Section
 from adadepth.report.style import LINES, get_dash
 from tests.marks_support import quick_one_in
+from tests.pages_support import read_report
 from tests.unit.report.recorded import record
 
 BEFORE = Path(__file__).parents[2] / "before"
@@ -243,7 +244,7 @@ def test_damaged_statistics_are_left_out_of_a_comparison(tmp_path: Path, content
     comparison = compare(find_runs(tmp_path))
     assert comparison.runs[1].missing["halting.json"].startswith("halting.json is damaged (")
     assert write_comparison(tmp_path / "page", comparison).is_file()
-    assert write_report(tmp_path / "b").is_file()
+    assert write_report(read_report(tmp_path / "b")).is_file()
 
 
 def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Path) -> None:
@@ -315,7 +316,7 @@ def test_a_summary_of_seeds_stands_for_its_runs_and_its_page_shows_them(tmp_path
     summary = summary_of_seeds(tmp_path / "summary", {"0": "../run_0", "1": "../run_1"})
     assert sorted(found.directory.resolve().name for found in find_runs(summary)) == ["run_0", "run_1"]
     assert len(find_runs(tmp_path)) == 2
-    page = write_report(summary).read_text()
+    page = write_report(read_report(summary)).read_text()
     assert page.index("Over 2 seeds") < page.index('id="training"') < page.index('id="runs"')
     assert (summary / "figures" / "curves.svg").is_file()
 

@@ -18,7 +18,7 @@ from adadepth.report.pages import build_sections, draw_figures, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.style import NOTHING
 from tests.marks_support import quick_one_in
-from tests.pages_support import Page
+from tests.pages_support import Page, read_report
 
 DEPTH = 4
 
@@ -68,17 +68,17 @@ def test_tables_and_axes_begin_where_the_depths_do(tmp_path: Path, is_zero_used:
     assert sum(column[0] for column in heat.columns) == pytest.approx(1), "nobody is left out"
     shape = format_halting(summary).split("|")[1]
     assert len(shape) == DEPTH + 1 - first
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert f"on the axis {first} to {DEPTH}" in page.text
     assert (f"background:{NOTHING}" in page.source and '<span class="t d0' in page.source) == is_zero_used
     assert ('<span class="t d0">0</span>' in page.source) == is_zero_used, "the key names it where it is used"
-    assert len(draw_figures(tmp_path)) == 6
+    assert len(draw_figures(read_report(tmp_path))) == 6
 
 
 def test_iterations_are_told_as_they_ran(tmp_path: Path) -> None:
     summary = make_run(tmp_path, is_zero_used=True)
     assert [row.get("survival") for row in summary["steps"]] == [None, 0, pytest.approx(0.6), 0, pytest.approx(0.6)]
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "ran: 2, 4" in page.source
     assert "commonest depth" in page.text
     training = (tmp_path / "tables" / "depth_over_training.csv").read_text(encoding="utf-8").splitlines()

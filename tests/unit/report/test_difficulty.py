@@ -19,6 +19,7 @@ from adadepth.report.difficulty import get_difficulty_curves, get_difficulty_set
 from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
 from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import read_run, write_grids
+from tests.pages_support import read_report
 from tests.unit.report.synthetic_difficulty import DEPTH, DIFFICULTIES, LABELS, batches, summarised
 
 
@@ -138,10 +139,10 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     table = format_halting(summary, step=3)
     assert "Spearman(depth, difficulty)" in table
     assert "accuracy" in table
-    page = write_report(tmp_path).read_text(encoding="utf-8")
+    page = write_report(read_report(tmp_path)).read_text(encoding="utf-8")
     for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)",
                  "steps from the start",                 "example 0: 1 of 2 right"):  # fmt: skip
         assert text in page
     assert "<script" not in page
-    names = {path.name for path in draw_figures(tmp_path)}
+    names = {path.name for path in draw_figures(read_report(tmp_path))}
     assert {"difficulty.png", "grids_inside.png", "grids_beyond.png"} <= names

@@ -16,7 +16,7 @@ from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
 from adadepth.report.style import get_shape_style
 from adadepth.report.svg import render_chart
 from tests.figures_support import inked
-from tests.pages_support import Page, check_accessible, check_stands_alone
+from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_exits import (
     add_exit_files,
     add_halting_files,
@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report(run))
+    return Page(write_report(read_report(run)))
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,7 @@ def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page)
 
 def test_without_times_the_page_says_so(study: dict[str, Any], tmp_path: Path) -> None:
     write_exit_study(tmp_path, {"validation": study})
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "The wall-clock time of the rules was not measured" in page.text
     assert page.text.count("not measured") > len(read(tmp_path, EXIT_RULES)["validation"]["rows"])
     assert "milliseconds" not in page.text
@@ -102,7 +102,7 @@ def test_warnings_and_missing_figures_are_sentences(study: dict[str, Any], tmp_p
     first["warning"] = second["warning"] = "never fires: every example runs all steps"
     write_exit_study(tmp_path, {"validation": study})
     write_exits(tmp_path, {"validation": make_summary(make_records(), truncation=None, prior_pmf=None)}, step=1)
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert f"never fires: every example runs all steps ({first['rule']}, {second['rule']})" in page.text
     assert "halting (the model has no halting probabilities)" in page.text
     assert "KL(" not in page.text
@@ -121,14 +121,14 @@ def test_single_steps_are_no_final_metrics(page: Page) -> None:
 
 
 def test_pages_of_runs_without_exits_do_not_mention_them(tmp_path: Path) -> None:
-    text = Page(write_report(tmp_path)).text
+    text = Page(write_report(read_report(tmp_path))).text
     assert not re.search(r"exit|oracle|Pareto", text, re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", [EXITS, EXIT_RULES])
 def test_a_damaged_file_becomes_a_sentence(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("{ not json", encoding="utf-8")
-    assert f"{name} is damaged" in Page(write_report(tmp_path)).text
+    assert f"{name} is damaged" in Page(write_report(read_report(tmp_path))).text
 
 
 def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
     study["rows"][0]["rule"] = study["metrics"][0] = study["timing"]["device"] = evil
     write_exit_study(tmp_path, {evil: study})
     write_exits(tmp_path, {evil: summary}, step=1)
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "b" not in {tag for tag, _ in page.tags}
     assert page.text.count(evil) >= 6
 
@@ -149,7 +149,7 @@ def test_many_steps_rules_and_sets_stay_small(tmp_path: Path) -> None:
     write_exit_study(tmp_path, {"matched": study, "mismatched": study})
     write_exits(tmp_path, {"matched": summary, "mismatched": summary}, step=1)
     add_halting_files(tmp_path)
-    assert write_report(tmp_path).stat().st_size < 700_000
+    assert write_report(read_report(tmp_path)).stat().st_size < 700_000
 
 
 # ---- drawings
@@ -162,7 +162,7 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
     names = ("matched", "mismatched")[:sets]
     write_exits(tmp_path, dict.fromkeys(names, make_summary(make_records(size=60))), step=1)
     write_exit_study(tmp_path, dict.fromkeys(names, make_study(make_records(size=60), timed=sets == 1)))
-    drawn = draw_figures(tmp_path)
+    drawn = draw_figures(read_report(tmp_path))
     assert [path.name for path in drawn] == ["exits.png", "exits.pdf", "exit_rules.png", "exit_rules.pdf"]
     for path in drawn[::2]:
         halves = [half for axis in (0, 1) for half in np.array_split(inked(path), 2, axis=axis)]

@@ -7,6 +7,7 @@ import pytest
 
 from adadepth.report.pages import draw_figures
 from tests.figures_support import inked
+from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 
 NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
@@ -15,7 +16,7 @@ NAMES = ["depth_by_class", "depth_over_training", "halting", "cosine", "losses"]
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
-    drawn = draw_figures(make_run(tmp_path, max_updates=6, evaluations=3))
+    drawn = draw_figures(read_report(make_run(tmp_path, max_updates=6, evaluations=3)))
     assert drawn == [tmp_path / "figures" / f"{name}.{suffix}" for name in NAMES for suffix in ("png", "pdf")]
     assert sorted((tmp_path / "figures").iterdir()) == sorted(drawn)
     assert all(path.read_bytes().startswith(b"%PDF") for path in drawn[1::2])
@@ -33,11 +34,13 @@ def test_every_figure_is_drawn_and_none_is_blank(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_a_single_evaluation_can_be_drawn(tmp_path: Path) -> None:
     """What was measured once is no curve over training."""
-    drawn = {path.stem for path in draw_figures(make_run(tmp_path, max_updates=1, evaluations=1))}
+    drawn = {path.stem for path in draw_figures(read_report(make_run(tmp_path, max_updates=1, evaluations=1)))}
     assert drawn == set(NAMES) - {"depth_over_training", "losses"}
 
 
 def test_what_has_no_numbers_is_not_drawn(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "train/loss": 2.0}\n{"step": 2, "train/loss": 1.0}\n')
-    assert draw_figures(tmp_path) == [tmp_path / "figures" / f"losses.{suffix}" for suffix in ("png", "pdf")]
-    assert draw_figures(tmp_path / "figures") == []
+    assert draw_figures(read_report(tmp_path)) == [
+        tmp_path / "figures" / f"losses.{suffix}" for suffix in ("png", "pdf")
+    ]
+    assert draw_figures(read_report(tmp_path / "figures")) == []

@@ -17,7 +17,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.run_files import HALTING, METRICS, SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from tests.figures_support import inked
-from tests.pages_support import Page, check_accessible, check_stands_alone
+from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
 
 BLOCKS = 12
@@ -30,7 +30,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report(run))
+    return Page(write_report(read_report(run)))
 
 
 def summary_of(run: Path) -> dict[str, Any]:
@@ -79,31 +79,31 @@ def test_the_blocks_that_must_run_in_words(deepest: int, blocks: int, said: str)
 
 def test_work_without_the_base_says_so(tmp_path: Path) -> None:
     sentence = "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
-    assert sentence not in Page(write_report(make_layer_run(tmp_path))).text
-    assert sentence in Page(write_report(make_layer_run(tmp_path, from_cache=True))).text
+    assert sentence not in Page(write_report(read_report(make_layer_run(tmp_path)))).text
+    assert sentence in Page(write_report(read_report(make_layer_run(tmp_path, from_cache=True)))).text
 
 
 def test_a_missing_history_or_distribution_becomes_a_sentence(tmp_path: Path) -> None:
     make_layer_run(tmp_path)
     (tmp_path / METRICS).unlink()
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "distribution over training not available: there is no metrics.jsonl" in page.text
     assert "Weight of each state" in page.text
     summary = summary_of(tmp_path)
     del summary["layers"]
     summary["missing"]["halting/layers"] = "not finite"
     (tmp_path / HALTING).write_text(json.dumps(summary), encoding="utf-8")
-    assert "distribution over layers not available: not finite" in Page(write_report(tmp_path)).text
+    assert "distribution over layers not available: not finite" in Page(write_report(read_report(tmp_path))).text
 
 
 @pytest.mark.slow
 def test_long_runs_of_deep_bases_stay_small(tmp_path: Path) -> None:
-    assert write_report(make_layer_run(tmp_path, blocks=48, evaluations=60)).stat().st_size < 500_000
+    assert write_report(read_report(make_layer_run(tmp_path, blocks=48, evaluations=60))).stat().st_size < 500_000
 
 
 @pytest.mark.filterwarnings("error")
 def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
-    layers, _, losses, _ = draw_figures(run)
+    layers, _, losses, _ = draw_figures(read_report(run))
     assert (layers.name, losses.name) == ("layers.png", "losses.png")
     pixels = inked(layers)
     assert 0.01 < pixels.mean() < 0.7
@@ -114,9 +114,9 @@ def test_figures_show_the_layers_and_no_halting(run: Path) -> None:
 @pytest.mark.filterwarnings("error")
 def test_figures_of_one_evaluation_or_without_history(tmp_path: Path) -> None:
     make_layer_run(tmp_path, blocks=1, evaluations=1)
-    assert [path.name for path in draw_figures(tmp_path)] == ["layers.png", "layers.pdf"]
+    assert [path.name for path in draw_figures(read_report(tmp_path))] == ["layers.png", "layers.pdf"]
     (tmp_path / METRICS).unlink()
-    assert [path.name for path in draw_figures(tmp_path)] == ["layers.png", "layers.pdf"]
+    assert [path.name for path in draw_figures(read_report(tmp_path))] == ["layers.png", "layers.pdf"]
 
 
 def test_ticks_from_state_zero() -> None:
@@ -146,7 +146,7 @@ def test_seeds_show_how_stable_the_distribution_is(tmp_path: Path) -> None:
     runs = [(seed, flatten(evaluate(learned_weights(6, 1 - 0.2 * seed)))) for seed in range(3)]
     summary = summarise_seeds(runs)
     write_json(tmp_path / SEEDS, summary)
-    page, distance = Page(write_report(tmp_path)), summary["layer_distance"]
+    page, distance = Page(write_report(read_report(tmp_path))), summary["layer_distance"]
     assert f"mean {distance['mean']:.3f}, at most {distance['max']:.3f}, over 3 pairs" in page.text
     for state in range(7):
         found = summary["metrics"][f"halting/layers/weight/{state}"]

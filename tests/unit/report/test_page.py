@@ -19,6 +19,7 @@ from adadepth.report.pages import build_sections, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
 from tests.marks_support import quick_one_in
+from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_architectures import make_search_run
 from tests.unit.report.synthetic_exits import add_exit_files, add_halting_files
@@ -87,7 +88,7 @@ def test_what_is_taken_away_is_what_is_shown(sections: list[Section]) -> None:
 
 
 def test_the_files_lie_on_the_disk_too(tmp_path: Path) -> None:
-    page = write_report(make_run(tmp_path, max_updates=4, evaluations=2)).read_text(encoding="utf-8")
+    page = write_report(read_report(make_run(tmp_path, max_updates=4, evaluations=2))).read_text(encoding="utf-8")
     for name in re.findall(r'download="([^"]+\.svg)"', page):
         assert (tmp_path / "figures" / name).is_file()
     for name in re.findall(r'download="([^"]+\.(?:csv|tex))"', page):

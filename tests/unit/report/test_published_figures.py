@@ -14,6 +14,7 @@ from adadepth.report.pages import write_report
 from adadepth.report.published_figures import build_published_figures, find_published_figures, load_published_figures
 from adadepth.report.run_files import read_run
 from tests.configs.support import configured
+from tests.pages_support import read_report
 
 
 def write_run(folder: Path, config: dict[str, Any], metrics: dict[str, float], depth: int | None = None) -> Path:
@@ -34,7 +35,7 @@ def test_a_run_that_matches_shows_the_nearest_published_model(tmp_path: Path) ->
     (row,) = find_published_figures(read_run(run))
     assert (row["model"], row["published"], row["differences"]) == ("small", 33.8, "")
     assert row["run"] == pytest.approx(30.1)
-    page = write_report(run).read_text(encoding="utf-8")
+    page = write_report(read_report(run)).read_text(encoding="utf-8")
     assert "Published scores" in page
     assert "model cards asi/albert-act-tiny" in page
     assert "33.80" in page

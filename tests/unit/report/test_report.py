@@ -14,7 +14,7 @@ from adadepth.report.run_files import HALTING, METRICS, RUN, SENTENCES, read_run
 from adadepth.report.style import compute_contrast, get_depth_color, get_text_color
 from adadepth.report.table import format_duration, number
 from tests.marks_support import quick_one_in
-from tests.pages_support import Page, check_accessible, check_stands_alone
+from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic import make_run
 
 FILES = ("run.json", "config.yaml", "metrics.jsonl", "halting.json", "sentences.jsonl")
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Page:
-    return Page(write_report(run))
+    return Page(write_report(read_report(run)))
 
 
 def copy_of(source: Path, target: Path, /, **replaced: str | None) -> Path:
@@ -81,7 +81,7 @@ def test_a_run_without_dense_work_or_speed(run: Path, tmp_path: Path) -> None:
     halting = json.loads((run / HALTING).read_text(encoding="utf-8"))
     for name in ("dense_macs", "executed_over_dense"):
         del halting["cost"][name]
-    page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics="")))
+    page = Page(write_report(read_report(copy_of(run, tmp_path, halting=json.dumps(halting), metrics=""))))
     assert re.search(r"dense: every row runs until the deepest row has halted\s+–\s+–\s+–", page.text)
     assert "Wall-clock time was not measured" in page.text
 
@@ -126,7 +126,7 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
         run, tmp_path, run=json.dumps(record), sentences=json.dumps(sentence) + "\n", halting=json.dumps(halting),
         config=f"name: '{evil}'\n",
     )  # fmt: skip
-    page = Page(write_report(directory))
+    page = Page(write_report(read_report(directory)))
     assert "b" not in {tag for tag, _ in page.tags}
     assert page.of("script") == [{}]
     assert page.text.count(evil) >= 8
@@ -135,14 +135,14 @@ def test_text_is_escaped(run: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "damage"), quick_one_in(5, product(FILES, [None, "{ not json: [", ""])))
 def test_a_missing_or_damaged_file_becomes_a_sentence(run: Path, tmp_path: Path, name: str, damage: str | None) -> None:
-    page = Page(write_report(copy_of(run, tmp_path, **{name.split(".")[0]: damage})))
+    page = Page(write_report(read_report(copy_of(run, tmp_path, **{name.split(".")[0]: damage}))))
     if damage is None:
         assert f"there is no {name}" in page.text
     assert "not available" in page.text or "has not ended" in page.text
 
 
 def test_an_empty_directory_still_gives_a_report(tmp_path: Path) -> None:
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     for name in FILES:
         assert f"there is no {name}" in page.text
     assert tmp_path.name in page.text
@@ -152,7 +152,9 @@ def test_an_empty_directory_still_gives_a_report(tmp_path: Path) -> None:
 def test_a_line_cut_short_and_repeated_steps(run: Path, tmp_path: Path) -> None:
     metrics = (run / METRICS).read_text(encoding="utf-8")
     again = json.dumps({"step": 1000, "eval/loss": "nan"}) + "\n" + '{"step": 1250, "eval/lo'
-    assert "Losses over training" in Page(write_report(copy_of(run, tmp_path, metrics=metrics + again))).text
+    assert (
+        "Losses over training" in Page(write_report(read_report(copy_of(run, tmp_path, metrics=metrics + again)))).text
+    )
 
 
 def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
     for described in halting["classes"].values():
         described.pop("ponder_cost", None)
         described.pop("loss", None)
-    page = Page(write_report(copy_of(run, tmp_path, halting=json.dumps(halting))))
+    page = Page(write_report(read_report(copy_of(run, tmp_path, halting=json.dumps(halting)))))
     for sentence in (
         "no token of this class", "Cosine similarity between iterations not available: no hidden states were given",
         "correlation of depth with loss not available", "Compute is not available",
@@ -175,7 +177,7 @@ def test_absent_figures_are_named_never_zero(run: Path, tmp_path: Path) -> None:
 def test_collapse_is_called_out(run: Path, tmp_path: Path, top: int, warned: bool) -> None:
     lines = [{"step": step, "halting/all/histogram": [0, 1000 - top, top, 0]} for step in (10, 20)]
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
-    page = Page(write_report(copy_of(run, tmp_path, metrics=metrics)))
+    page = Page(write_report(read_report(copy_of(run, tmp_path, metrics=metrics))))
     assert ("collapsed" in page.text) is warned
 
 
@@ -190,7 +192,7 @@ def test_one_depth_that_nothing_could_change_is_no_collapse(
     lines = [{"step": step, "halting/all/histogram": [0, 0, 0, 1000]} for step in (10, 20)]
     metrics = "".join(json.dumps(line) + "\n" for line in lines)
     told = yaml.safe_dump(config | {"trainer": {"max_steps": 40}})
-    page = Page(write_report(copy_of(run, tmp_path, metrics=metrics, config=told)))
+    page = Page(write_report(read_report(copy_of(run, tmp_path, metrics=metrics, config=told))))
     assert ("collapsed" in page.text) is warned
 
 
@@ -198,7 +200,7 @@ def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
     run = make_run(tmp_path, max_updates=6, evaluations=1)
     record = json.loads((run / RUN).read_text()) | {"mode": "evaluate", "evaluated": "outputs/act_small/A/model"}
     (run / RUN).write_text(json.dumps(record))
-    page = Page(write_report(run))
+    page = Page(write_report(read_report(run)))
     assert "evaluation of a trained model" in page.text
     assert "outputs/act_small/A/model" in page.text
     assert "step 0" not in page.text
@@ -207,7 +209,7 @@ def test_an_evaluation_says_of_what_and_counts_no_steps(tmp_path: Path) -> None:
 
 def test_files_beside_a_page_are_named_where_there_are_any(page: Page, tmp_path: Path) -> None:
     assert "next to this page has PDF and PNG files" in page.text
-    assert "PDF and PNG files" not in Page(write_report(tmp_path)).text
+    assert "PDF and PNG files" not in Page(write_report(read_report(tmp_path))).text
 
 
 @pytest.mark.slow
@@ -222,13 +224,13 @@ def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
         run, tmp_path, sentences="".join(json.dumps(long) + "\n" for _ in range(40)),
         metrics="".join(json.dumps(line) + "\n" for line in deep),
     )  # fmt: skip
-    page = Page(write_report(directory))
+    page = Page(write_report(read_report(directory)))
     assert len(page.source.encode()) < 600_000
     assert "more tokens" in page.text
 
 
 def test_written_atomically(run: Path) -> None:
-    write_report(run)
+    write_report(read_report(run))
     assert not list(run.glob(".*"))
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adadepth.report.pages import write_report
 from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import format_seeds, select_headline_metrics, summarise_seeds
-from tests.pages_support import Page
+from tests.pages_support import Page, read_report
 
 RUNS = [
     (3, {"eval/score": 0.80, "eval/loss": 0.5, "eval/step_1/score": 0.6, "halting/exit_step/mean": 2.0, "note": "x"}),
@@ -65,7 +65,7 @@ def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:
     write_json(tmp_path / SEEDS, summary)
     assert json.loads((tmp_path / "seeds.json").read_text(encoding="utf-8")) == summary
     (tmp_path / "run.json").write_text('{"config_name": "ponder_rte", "seed": 3}', encoding="utf-8")
-    page = Page(write_report(tmp_path))
+    page = Page(write_report(read_report(tmp_path)))
     assert "3 runs that differ in the seed" in page.text
     assert "3, 4, 5 (3 seeds)" in page.text
     assert "ponder_rte" in page.text

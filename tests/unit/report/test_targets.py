@@ -15,7 +15,7 @@ from adadepth.report.pages import write_comparison, write_report
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import compare
 from adadepth.report.verdict import verdict
-from tests.pages_support import sections_of_page, told
+from tests.pages_support import read_report, sections_of_page, told
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 
@@ -30,7 +30,7 @@ def run_with(folder: Path, depth: float, target: float | None = 3.0, unit: str =
 def page_of(folder: Path, run: dict[str, Any]) -> str:
     path = make_run(folder, max_updates=6, evaluations=2) / "run.json"
     path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | run), encoding="utf-8")
-    return write_report(folder).read_text(encoding="utf-8")
+    return write_report(read_report(folder)).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
