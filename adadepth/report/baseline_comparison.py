@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal
 
@@ -60,12 +60,14 @@ class Finding:
         sentences: Sentences with their numbers, the most important sentence first.
         figures: Numbers of the sentences by name, for programs and comparisons.
         brief: Decisive numbers in a few words, for the console. They are not stored in run.json.
+        comparisons: Comparisons with baselines on which the answer is based.
     """
 
     answer: Answer | None
     sentences: Sequence[str]
     figures: Mapping[str, float] = field(default_factory=dict)
     brief: str = ""
+    comparisons: Sequence[QualityPair] = ()
 
 
 Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
@@ -73,8 +75,15 @@ Verdict = Mapping[str, Finding]  # by the names of QUESTIONS
 
 def to_json(verdict: Verdict) -> dict[str, Any]:
     """Return the answer as it is stored under `verdict` in run.json."""
-    fields = {name: asdict(finding) for name, finding in verdict.items()}
-    return {name: {key: value for key, value in values.items() if key != "brief"} for name, values in fields.items()}
+    return {
+        name: {
+            "answer": finding.answer,
+            "sentences": list(finding.sentences),
+            "figures": dict(finding.figures),
+            **({"comparisons": [pair.to_json() for pair in finding.comparisons]} if finding.comparisons else {}),
+        }
+        for name, finding in verdict.items()
+    }
 
 
 def format_whole_percent(share: float) -> str:
@@ -176,17 +185,17 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         *_compare_networks(files),
     ]
     pairs = [replace(pair, less_is_better=is_less_better(pair.measure, files.config)) for pair in pairs]
+    pairs = correct_pairs(pairs)
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
     nothing = _explain_no_comparison(files)
     if not pairs:
         return Finding("unknown", [nothing], brief=_NO_COMPARISON)
-    pairs = correct_pairs(pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if not any(pair.is_about_depth for pair in pairs):
         sentences.append(nothing)
     answer = _decide_answer(pairs)
-    return Finding(answer, sentences, _get_gains(pairs), _format_brief(pairs, answer))
+    return Finding(answer, sentences, _get_gains(pairs), _format_brief(pairs, answer), pairs)
 
 
 def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
@@ -234,7 +243,7 @@ def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
     stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
     first = f"{stops}, so a fixed depth gives the same network."
     sentences = [pair.sentence for pair in pairs if not pair.is_about_depth]
-    return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all units, {entry['mean']:g}")
+    return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all units, {entry['mean']:g}", pairs)
 
 
 def _format_rule(label: str) -> str:
@@ -266,11 +275,11 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
         if measure is not None and key == "fixed":
             depth = gains[measure]["baseline_depth"]
             against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], sample, brief)
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], entry["mean"], sample, brief)
         elif measure is not None:
             against = f"its own depths shuffled over the units{rule}"
             yield build_gain_pair(
-                f"random_depths/{name}", against, name, gains[measure], sample, "its own depths shuffled"
+                f"random_depths/{name}", against, name, gains[measure], entry["mean"], sample, "its own depths shuffled"
             )
 
 
@@ -357,7 +366,9 @@ def _build_input_free_pair(
     """
     error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
-    return QualityPair(key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, False)
+    return QualityPair(
+        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, is_about_depth=False
+    )
 
 
 def _compare_bag_of_words(
@@ -382,7 +393,10 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
             continue
         against = f"a compute-matched network of fixed depth {row['max_depth']}"
         values = reference["metrics"][name], row["metrics"][name], row.get("errors", {}).get(name)
-        yield build_trained_pair(files, "fixed_depth", against, name.removeprefix("eval/"), *values)
+        depths, macs = (reference.get("mean"), row.get("mean")), row.get("adaptive_macs")
+        ratio = reference["adaptive_macs"] / macs if macs and "adaptive_macs" in reference else None
+        measure = name.removeprefix("eval/")
+        yield build_trained_pair(files, "fixed_depth", against, measure, *values, depths=depths, compute_ratio=ratio)
 
 
 def qualities(files: RunFiles) -> list[str]:
@@ -407,7 +421,7 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
             depth = gain["baseline_depth"]
             against, brief = _format_fixed_depth(depth, set_exits["exit"]["mean"]), _format_brief_depth(depth)
             sample = "" if gain["sequences"] == set_exits["n"] else f"n {set_exits['n']:,}"
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, sample, brief)
+            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, set_exits["exit"]["mean"], sample, brief)
 
 
 def _exits_at_one_step(files: RunFiles) -> bool:
@@ -435,6 +449,8 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
                 f"the best fixed step up to the compute of {row['rule']}, {row['gains']['fixed']['baseline_depth']:g}",
                 name,
                 row["gains"]["fixed"],
+                row.get("mean_updates"),
+                compute_ratio=_compare_with_fixed_macs(study["rows"], row),
             )
             for row in rows
         }
@@ -446,7 +462,16 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         pair = pairs[median["rule"]]
         yield replace(pair, remark=f"{remark}; {pair.remark}")
         against = f"randomly shuffled exits of {median['rule']}"
-        yield build_gain_pair(f"random_exits/{name}", against, name, median["gains"]["permuted"])
+        yield build_gain_pair(
+            f"random_exits/{name}", against, name, median["gains"]["permuted"], median.get("mean_updates")
+        )
+
+
+def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:
+    """Return the compute of an exit rule over that of its fixed step, or None if that step is not in the table."""
+    label = f"fixed:{row['gains']['fixed']['baseline_depth']:g}"
+    fixed = next((other.get("macs") for other in rows if other["rule"] == label), None)
+    return row["macs"] / fixed if fixed and "macs" in row else None
 
 
 def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
@@ -457,14 +482,12 @@ def _compare_networks(files: RunFiles) -> Iterator[QualityPair]:
         if baseline["kind"] == "searched" or baseline["trained"] != adaptive["trained"]:
             continue
         losses = adaptive["quality"]["loss"], baseline["quality"]["loss"]
-        remark = "; ".join(_compare_macs(adaptive.get("macs") or {}, baseline.get("macs") or {}))
+        macs, other_macs = adaptive.get("macs") or {}, baseline.get("macs") or {}
+        ratios = {shape: macs[shape] / other_macs[shape] for shape in macs if other_macs.get(shape)}
+        remark = "; ".join(
+            f"{format_whole_percent(ratio)} of its multiply-accumulates at {shape}" for shape, ratio in ratios.items()
+        )
         against = f"the architecture {baseline['name']}, trained the same way ({adaptive['trained']})"
         measure = f"{adaptive['quality_set']}/loss"
-        yield build_trained_pair(files, f"architecture/{baseline['name']}", against, measure, *losses, remark=remark)
-
-
-def _compare_macs(adaptive: Mapping[str, float], baseline: Mapping[str, float]) -> Iterator[str]:
-    """Yield the ratio of two networks' multiply-accumulates for every input shape, as text."""
-    for shape in adaptive:
-        if baseline.get(shape):
-            yield f"{format_whole_percent(adaptive[shape] / baseline[shape])} of its multiply-accumulates at {shape}"
+        key, ratio = f"architecture/{baseline['name']}", next(iter(ratios.values()), None)
+        yield build_trained_pair(files, key, against, measure, *losses, remark=remark, compute_ratio=ratio)

@@ -39,6 +39,9 @@ class QualityPair:
         error: Standard error of their difference, or None if it was not measured.
         freedom: Degrees of freedom of the error.
         remark: Sample, and what else a reader must know.
+        depth: Mean depth of the adaptive model, or None if it was not measured.
+        baseline_depth: Mean depth of the baseline, or None if it has none.
+        compute_ratio: Compute of the adaptive model over that of the baseline, or None if it was not measured.
         is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
             input.
         brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
@@ -54,6 +57,9 @@ class QualityPair:
     error: float | None
     freedom: float
     remark: str
+    depth: float | None = None
+    baseline_depth: float | None = None
+    compute_ratio: float | None = None
     is_about_depth: bool = True
     brief_against: str = ""
     less_is_better: bool | None = None
@@ -64,6 +70,11 @@ class QualityPair:
         """Advantage of the adaptive model over the baseline, in the unit of the metric."""
         less_is_better = is_loss(self.measure) if self.less_is_better is None else self.less_is_better
         return self.baseline - self.adaptive if less_is_better else self.adaptive - self.baseline
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the width of the 95 % interval of the gain, or None if its error was not measured."""
+        return None if self.error is None else compute_half_width(self.error, self.freedom)
 
     @property
     def relevant_difference(self) -> float:
@@ -89,9 +100,8 @@ class QualityPair:
         """
         if self.error is None:
             return f"{self._format_gain()}, not tested"
-        interval, half_width = "", 0.0
-        if self.error:
-            half_width = compute_half_width(self.error, self.freedom)
+        interval, half_width = "", self.half_width or 0.0
+        if half_width:
             low, high = abs(self.gain) - half_width, abs(self.gain) + half_width
             interval = f" (95 % interval {low:.3f} to {high:.3f})"
         if self.result:
@@ -104,6 +114,26 @@ class QualityPair:
     def _format_gain(self) -> str:
         size = f"{abs(self.gain):.3f}"
         return "equal" if float(size) == 0 else f"{'better' if self.gain > 0 else 'worse'} by {size}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record of the comparison for a file: baseline, depths, compute, values, gain, interval and p."""
+        half_width = self.half_width
+        low, high = (None, None) if half_width is None else (self.gain - half_width, self.gain + half_width)
+        return {
+            "baseline": self.against,
+            "metric": self.measure,
+            "depth": self.depth,
+            "baseline_depth": self.baseline_depth,
+            "compute_ratio": self.compute_ratio,
+            "value": self.adaptive,
+            "baseline_value": self.baseline,
+            "gain": self.gain,
+            "low": low,
+            "high": high,
+            "p": None if self.error is None else self.p,
+            "corrected_p": self.corrected,
+            "remark": self.remark,
+        }
 
     @property
     def brief(self) -> str:
@@ -128,7 +158,14 @@ def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:
 
 
 def build_gain_pair(
-    key: str, against: str, owner: str, gain: Mapping[str, Any], sample: str = "", brief_against: str = ""
+    key: str,
+    against: str,
+    owner: str,
+    gain: Mapping[str, Any],
+    depth: float | None,
+    sample: str = "",
+    brief_against: str = "",
+    compute_ratio: float | None = None,
 ) -> QualityPair:
     """Build the comparison of a gain that `adadepth.metrics.exit_gains` estimated.
 
@@ -136,14 +173,20 @@ def build_gain_pair(
         key: Name of the comparison in files.
         against: Description of the baseline.
         owner: Name of the evaluated set.
-        gain: Fields of a gain.
+        gain: Fields of a gain. A baseline without a depth of its own has that of the model.
+        depth: Mean depth of the model, if it is known.
         sample: Description of the sample for the remark.
         brief_against: Description of the baseline in a few words.
+        compute_ratio: Compute of the model over that of the baseline, if it was measured.
     """
     remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups of them", sample]))
     freedom = math.inf if gain["freedom"] is None else gain["freedom"]
     measure, values = f"{owner}/{gain['measure']}", (gain["adaptive"], gain["baseline"])
-    return QualityPair(key, against, measure, *values, gain["error"], freedom, remark, brief_against=brief_against)
+    baseline_depth = depth if gain["baseline_depth"] is None else gain["baseline_depth"]
+    return QualityPair(
+        key, against, measure, *values, gain["error"], freedom, remark, depth, baseline_depth, compute_ratio,
+        brief_against=brief_against,
+    )  # fmt: skip
 
 
 def build_trained_pair(
@@ -155,19 +198,35 @@ def build_trained_pair(
     baseline: float,
     baseline_error: float | None = None,
     remark: str = "",
+    depths: tuple[float | None, float | None] = (None, None),
+    compute_ratio: float | None = None,
 ) -> QualityPair:
     """Build the comparison with another trained network.
 
     The error of each value is that over the sequences of its evaluation. A baseline without a recorded error gets the
     error of the run, unless it is 0: a run without a mistake says nothing about the error of a baseline that makes
     some. Other seeds of training vary more.
+
+    Args:
+        files: Files of the run.
+        key: Name of the comparison in files.
+        against: Description of the baseline.
+        measure: Name of the metric.
+        adaptive: Value of the run.
+        baseline: Value of the baseline.
+        baseline_error: Standard error of the baseline, if it was recorded.
+        remark: Further information for readers.
+        depths: Mean depth of the run and of the baseline, if they are known.
+        compute_ratio: Compute of the run over that of the baseline, if it is known.
     """
     error = find_error(files.halting, adaptive)
     other = error or None if baseline_error is None else baseline_error
     difference_error = None if error is None or other is None else math.hypot(error, other)
     unknown = ", error unknown" if difference_error is None else ""
     full_remark = "; ".join(filter(None, [remark, f"one seed each{unknown}"]))
-    return QualityPair(key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark)
+    return QualityPair(
+        key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark, *depths, compute_ratio
+    )
 
 
 def find_error(halting: Mapping[str, Any], value: float) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -23,6 +23,7 @@ from adadepth.report.baseline_comparison import (
     format_whole_percent,
 )
 from adadepth.report.compute_cost import describe_wall_clock, get_speedups
+from adadepth.report.quality_pairs import QualityPair
 from adadepth.report.run_files import (
     RunFiles,
     get_early_stop_reason,
@@ -32,6 +33,7 @@ from adadepth.report.run_files import (
     is_interrupted,
 )
 from adadepth.report.section import Section, SectionEntry, fill
+from adadepth.report.table import Column, Table, interval, make_number_format, signed, text
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
@@ -370,18 +372,34 @@ def build_verdict_section(files: RunFiles) -> Section | None:
     if not findings:
         return None
     advice = files.halting.get("adaptation", {}).get("advice")
-    return Section(
-        "Verdict",
-        "verdict",
-        fill(
-            "verdict",
-            verdict=findings,
-            questions=QUESTIONS,
-            answers=ANSWERS,
-            advice=advice,
-            cut=get_early_stop_reason(files),
-        ),
-    )
+    tables = [build_baseline_table(findings["worth"].comparisons)] if findings["worth"].comparisons else []
+    html = fill(
+        "verdict", verdict=findings, questions=QUESTIONS, answers=ANSWERS, advice=advice,
+        cut=get_early_stop_reason(files), tables=tables,
+    )  # fmt: skip
+    return Section("Verdict", "verdict", html, tables=tables)
+
+
+def build_baseline_table(comparisons: Sequence[QualityPair]) -> Table:
+    """Build the table of all comparisons with baselines: depths, relative compute, quality and difference."""
+    columns = [
+        Column("baseline", "baseline", text, "text"),
+        Column("metric", "metric", text, "text"),
+        Column("depth", "depth", make_number_format(2)),
+        Column("baseline_depth", "depth of the baseline", make_number_format(2)),
+        Column("compute_ratio", "compute / baseline", make_number_format(3)),
+        Column("value", "value", make_number_format(4)),
+        Column("baseline_value", "value of the baseline", make_number_format(4)),
+        Column("gain", "gain", signed),
+        Column("interval", "95 % interval of the gain", text, "text", where="view"),
+        *(Column(key, where="file") for key in ("low", "high", "p")),
+        Column("corrected_p", "p (Holm)", make_number_format(3)),
+        Column("remark", where="file"),
+    ]
+    rows = [pair.to_json() for pair in comparisons]
+    for row in rows:
+        row["interval"] = None if row["low"] is None else interval((row["low"], row["high"]))
+    return Table("baselines", columns, rows)
 
 
 SECTIONS = (SectionEntry(10, build_verdict_section),)

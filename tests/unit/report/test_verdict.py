@@ -147,6 +147,26 @@ def test_a_run_without_mistakes_has_the_error_of_its_baseline(
     assert words in found.sentences[0]
 
 
+def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
+    rows = [{"kind": "adaptive", "max_depth": 6, "mean": 2.5, "adaptive_macs": 30.0, "metrics": {"eval/score": 0.9}},
+            {"kind": "fixed depth", "max_depth": 4, "mean": 4.0, "adaptive_macs": 40.0, "metrics": {"eval/score": 0.8},
+             "errors": {"eval/score": 0.03}}]  # fmt: skip
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.04}
+    files = with_files(files, others={RIVALS: {"rows": rows}})
+    (recorded,) = to_json(verdict(files))["worth"]["comparisons"]
+    half_width = stats.t.ppf(0.975, 19) * 0.05
+    assert recorded | {"remark": ""} == {
+        "baseline": "a compute-matched network of fixed depth 4", "metric": "score",
+        "depth": 2.5, "baseline_depth": 4.0,
+        "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
+        "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
+        "p": pytest.approx(2 * stats.t.sf(2, 19)), "corrected_p": pytest.approx(2 * stats.t.sf(2, 19)), "remark": "",
+    }  # fmt: skip
+    (table,) = next(section.tables for section in build_sections(files) if section.title == "Verdict")
+    assert [row["gain"] for row in table.rows] == [recorded["gain"]]
+
+
 @pytest.mark.parametrize(("greater", "answer"), [(False, "yes"), (True, "no"), (None, "no")])
 def test_the_direction_of_the_selecting_metric_is_that_of_the_settings(
     run: Path, greater: bool | None, answer: str
