@@ -28,6 +28,23 @@ def test_every_page_is_in_the_menu_of_the_site():
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= menu
 
 
+@pytest.mark.parametrize("page", [path.stem for path in TUTORIALS])
+def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
+    """The page quotes lines of the file, and the first code of the tutorial runs it."""
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    assert re.search(r"^## (.*)$", text, re.MULTILINE)[1] == "Reference"
+    path, code = re.search(r"\[`reference\.py`\]\(\.\./(\S+)\).*?```python\n(.*?)```", text, re.DOTALL).groups()
+    source = [line.strip() for line in (ROOT / path).read_text(encoding="utf-8").splitlines()]
+    quoted = [[line.strip() for line in part.splitlines()] for part in code.split("\n\n\n")]
+    for lines in quoted:
+        assert any(source[start : start + len(lines)] == lines for start in range(len(source)))
+    cells = json.loads((ROOT / "docs" / "tutorials" / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
+    first = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    module = path.removesuffix("/reference.py").replace("/", ".")
+    assert f"from {module} import reference" in first
+    assert "reference.forward(" in first
+
+
 @pytest.mark.parametrize("tutorial", quick_one_in(3, TUTORIALS), ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
     """A key that is renamed is noticed before the slow test runs it."""

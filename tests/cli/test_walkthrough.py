@@ -24,6 +24,7 @@ WALKS = {
     "Early exit": (EXIT, 10),
     "From depth trace to report": (TRAIN, 15),
 }
+REFERENCES = "Reference and fast path"
 
 
 def rows(walk: str) -> list[str]:
@@ -98,4 +99,24 @@ def test_a_walk_leads_through_functions_that_run_in_its_order(walk: str, calls: 
 
 
 def test_every_walk_of_the_page_is_tested() -> None:
-    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == list(WALKS)
+    assert re.findall(r"^## (.*)$", PAGE, re.MULTILINE) == [*WALKS, REFERENCES]
+
+
+def list_reference_lines() -> list[tuple[str, str, str, str]]:
+    """Return family, line of its reference, file and function of the fast path, of every row of the last table."""
+    section, family, table = PAGE.split(f"## {REFERENCES}\n")[1], "", []
+    for name, line, file, function in re.findall(
+        r"^\| (\S*) ?\| `(.+)` \| `(\S+)` \| `(\S+)` \|$", section, re.MULTILINE
+    ):
+        family = name.strip("`") or family
+        table.append((family, line, file, function))
+    return table
+
+
+def test_lines_of_references_and_functions_of_the_fast_path_exist() -> None:
+    table = list_reference_lines()
+    assert {family for family, *_ in table} == {path.parent.name for path in PACKAGE.rglob("reference.py")}
+    for family, line, file, function in table:
+        assert line in read_source(PACKAGE / "models" / family / "reference.py"), line
+        words = re.findall(r"^\s*(?:def|class) (\w+)", read_source(PACKAGE / file), re.MULTILINE)
+        assert set(function.split(".")) <= set(words), f"{file}: {function}"

@@ -6,7 +6,7 @@ from transformers import AlbertConfig, AlbertForPreTraining, AlbertModel
 
 from adadepth import AlbertActForPreTraining, AlbertActModel, convert_reference_state_dict
 from tests.models_support import padded_batch, small_config, spread_depths
-from tests.parity.plain_act import plain_forward
+from tests.parity.act_variants import encode_variant
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -24,7 +24,7 @@ def test_equals_plain_loop_for_any_batch_and_padding(max_updates, attention):
     weights = model.state_dict()
     seen = set()
     for row, length in enumerate(lengths):
-        states, updates, remainders, probabilities = plain_forward(
+        states, updates, remainders, probabilities, _ = encode_variant(
             weights, config, batch["input_ids"][row, :length], batch["token_type_ids"][row, :length]
         )
         seen |= set(updates)

@@ -1,4 +1,4 @@
-"""Adalayers against the reference written out on stacked states: logits, loss, distribution, gradients."""
+"""Adalayers with the weights of the original heads: logits, loss, distribution, gradients and the defects."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ import torch
 from transformers import AutoModel
 
 from adadepth import AdaLayersForSequenceClassification, AdaLayersForTokenClassification, convert_reference_state_dict
-from tests.parity.plain_adalayers import (
+from adadepth.models.adalayers import reference
+from tests.parity.adalayers_variants import (
+    add_positions,
     plain_cross_entropy,
-    plain_distribution,
     plain_entropy_penalty,
-    plain_features,
     plain_focal,
-    plain_sequence_logits,
-    plain_token_logits,
     reference_layout,
 )
 from tests.unit.models.adalayers_support import DEPTH, HEAD, WIDTH, save_base, texts
@@ -23,7 +21,7 @@ ALPHA, HEADS, K, CLASSES = 5.0, 4, 16, 3
 FIELDS = HEAD | {"alpha_distribution": ALPHA, "num_labels": CLASSES, "seed_compat": True}
 CLASS_WEIGHTS = [0.2, 1.0, 3.0]
 MODELS = {"sequence": AdaLayersForSequenceClassification, "tokens": AdaLayersForTokenClassification}
-PLAIN = {"sequence": plain_sequence_logits, "tokens": plain_token_logits}
+PLAIN = {"sequence": reference.classify_sequences, "tokens": reference.classify_tokens}
 
 
 def reference_weights(kind, layers, **shape):
@@ -81,9 +79,11 @@ def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_stat
     )
     with torch.no_grad():
         output = model(**batch, labels=labels)
-    distribution = plain_distribution(weights, ALPHA, cutoff)
+    mixing = reference.compute_distribution(weights, ALPHA, cutoff)
+    distribution = mixing.tolist()
     assert (0.0 in distribution) is (cutoff > 0)
-    features = plain_features(weights, hidden_states, ALPHA, cutoff, positions)
+    features = reference.mix_layers(weights, hidden_states, mixing)
+    features = add_positions(features) if positions else features
     expected = PLAIN[kind](weights, features, mask, HEADS)
     task, penalty = plain_cross_entropy(expected, labels, CLASS_WEIGHTS), plain_entropy_penalty(distribution)
     real = mask.bool() if kind == "tokens" else ...
@@ -97,9 +97,8 @@ def test_equals_the_reference(kind, layers, cutoff, positions, base, hidden_stat
 def test_several_encoder_layers(base, hidden_states):
     weights, batch = reference_weights("tokens", DEPTH + 1, encoder_layers=2), texts()
     model = loaded("tokens", base, weights, attention_layers_num=2)
-    expected = plain_token_logits(
-        weights, plain_features(weights, hidden_states, ALPHA), batch["attention_mask"], HEADS, encoder_layers=2
-    )
+    features = reference.mix_layers(weights, hidden_states, reference.compute_distribution(weights, ALPHA, 0.0))
+    expected = reference.classify_tokens(weights, features, batch["attention_mask"], HEADS)
     real = batch["attention_mask"].bool()
     with torch.no_grad():
         torch.testing.assert_close(model(**batch).logits[real], expected[real], atol=1e-5, rtol=1e-5)
@@ -111,12 +110,13 @@ def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_stat
     labels = labels_of("tokens", batch)
     focal = {"focal_loss_enabled": True, "focal_loss_alpha": 0.3, "focal_loss_gamma": 1.5}
     model = loaded("tokens", base, weights, **focal, classes_weights=class_weights)
-    logits = plain_token_logits(weights, plain_features(weights, hidden_states, ALPHA), batch["attention_mask"], HEADS)
+    features = reference.mix_layers(weights, hidden_states, reference.compute_distribution(weights, ALPHA, 0.0))
+    logits = reference.classify_tokens(weights, features, batch["attention_mask"], HEADS)
     with torch.no_grad():
-        reference = model(**batch, labels=labels).loss.item()
+        original = model(**batch, labels=labels).loss.item()
         model.config.seed_compat = False
         fixed = model(**batch, labels=labels).loss.item()
-    assert reference == pytest.approx(plain_focal(logits, labels, 0.3, 1.5, class_weights), rel=1e-5)
+    assert original == pytest.approx(plain_focal(logits, labels, 0.3, 1.5, class_weights), rel=1e-5)
     total = count = 0.0
     for row, label in zip(logits.flatten(0, 1), labels.flatten().tolist(), strict=True):
         if label >= 0:
@@ -129,7 +129,7 @@ def test_focal_loss_with_and_without_the_defect(class_weights, base, hidden_stat
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("picked", [None, 3])
 def test_gradients_equal_those_through_the_stack(kind, picked, base, hidden_states):
-    """The sum that runs along with the base learns what the original's stacked states teach."""
+    """The sum that runs along with the base learns what the sum over stored states teaches."""
     weights, batch = reference_weights(kind, DEPTH + 1), texts()
     labels = labels_of(kind, batch)
     own = weights
@@ -140,12 +140,9 @@ def test_gradients_equal_those_through_the_stack(kind, picked, base, hidden_stat
     model(**batch, labels=labels).loss.backward()
 
     stacked = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-    projected = [
-        torch.nn.functional.layer_norm(torch.nn.functional.gelu(z) @ stacked[f"projectors.{i}.weight"].T, (K,))
-        for i, z in enumerate(hidden_states)
-    ]
-    mixing = (ALPHA * stacked["distribution"].flatten()).softmax(0) if picked is None else torch.eye(DEPTH + 1)[picked]
-    features = torch.nn.functional.gelu(torch.stack(projected, dim=-1) @ mixing)
+    one_layer = torch.eye(DEPTH + 1)[0 if picked is None else picked]
+    mixing = reference.compute_distribution(stacked, ALPHA, 0.0) if picked is None else one_layer
+    features = reference.mix_layers(stacked, hidden_states, mixing)
     logits = PLAIN[kind](stacked, features, batch["attention_mask"], HEADS)
     torch.nn.functional.cross_entropy(logits.flatten(0, -2), labels.flatten()).backward()
     compared = 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.marks_support import mostly_slow
-from tests.parity.plain_mor import PlainModel, PlainRow, plain_balance
+from tests.parity.routed_variants import PlainModel, PlainRow, plain_balance
 from tests.unit.models.routed.routed_support import IDS, PIECES, RIGHT, ROUTERS, near, small
 
 ROWS, MASK = IDS[:2], RIGHT[:2]

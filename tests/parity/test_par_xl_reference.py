@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from adadepth.models.par_xl.modeling import Context
+from adadepth.models.par_xl.reference import compute_log_probabilities
 from tests.marks_support import quick_one_in
-from tests.parity.plain_par_xl import plain_log_probs, plain_supernet
+from tests.parity.par_xl_variants import plain_supernet
 from tests.unit.models.par_xl_support import ORIGINAL, small_network, small_supernet, words
 
 BLOCKS, HEADS, WIDTH = 4, 2, 16
@@ -31,7 +32,7 @@ def plain(model, ids, mixes, memory, context=None):
         clamp=context.clamp_length,
         window=max(context.memory_length, 1) if context.same_length else None,
     )
-    logits = [[plain_log_probs(weights, state, config.cutoffs) for state in row] for row in states]
+    logits = [[compute_log_probabilities(weights, state, config.cutoffs) for state in row] for row in states]
     return torch.stack([torch.stack(row) for row in logits]), inputs
 
 

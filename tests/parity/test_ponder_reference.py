@@ -1,4 +1,4 @@
-"""PonderALBERT against the reference classifier written as a plain loop, and against transformers' own ALBERT."""
+"""PonderALBERT with the weights of the original classifier, with other losses than the paper's, and as plain ALBERT."""
 
 import math
 
@@ -9,9 +9,11 @@ from transformers import AlbertConfig, AlbertModel
 from adadepth import PonderAlbertConfig, PonderAlbertForSequenceClassification, convert_reference_state_dict
 from adadepth.errors import CheckpointError
 from adadepth.halting.distribution import TRUNCATIONS
+from adadepth.models.ponder import reference
 from adadepth.models.shared.albert.stepper import Reading
 from tests.models_support import SMALL, padded_batch, small_ponder
-from tests.parity.plain_ponder import plain_losses, plain_pmf, plain_ponder, reference_layout
+from tests.parity.ponder_variants import plain_pmf, reference_layout
+from tests.parity.references_support import select_options
 
 REFERENCE = {
     "ce_normalisation": "mean_over_steps",
@@ -32,24 +34,33 @@ def reference_weights(seed=0):
     return weights | {"embeddings.position_ids": torch.arange(32).unsqueeze(0)}
 
 
+def rename_original(name):
+    """Return the original classifier's name of a weight."""
+    name = name.replace("albert_layer.LayerNorm", "albert_layer.attention.LayerNorm")
+    return name.removeprefix("albert.").removeprefix("encoder.")
+
+
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_equals_the_reference_classifier(attention):
     weights = reference_weights()
     config = PonderAlbertConfig(**SMALL, **REFERENCE)
     model = PonderAlbertForSequenceClassification(config).eval()
     model.set_attn_implementation(attention)
-    model.load_state_dict(convert_reference_state_dict("ponder_albert", weights))
+    converted = convert_reference_state_dict("ponder_albert", weights)
+    assert all(weight is weights[rename_original(name)] for name, weight in converted.items())
+    model.load_state_dict(converted)
     batch, labels = padded_batch((10, 7, 2, 12)), torch.tensor([0, 2, 1, 1])
     with torch.no_grad():
         outputs = model(**batch, labels=labels)
-    logits, probabilities = plain_ponder(weights, *batch.values(), steps=6, heads=4, epsilon=1e-12)
-    pmfs = [plain_pmf(row, "renormalise") for row in probabilities]
-    task, divergence = plain_losses(logits, pmfs, labels.tolist(), 0.2, 5e-3)
+    options = select_options(reference.forward, config)
+    expected = reference.forward(converted, **batch, labels=labels, levels=torch.zeros(4), **options)
+    # The original classifier takes the mean over steps, too.
+    task, divergence = float(expected.loss_parts["task"]) / 6, float(expected.loss_parts["kl"])
 
-    assert torch.tensor(pmfs).std(dim=0).max() > 0.05, "the examples must halt differently"
-    torch.testing.assert_close(outputs.step_logits, logits.transpose(0, 1), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(outputs.halting_probabilities, torch.tensor(probabilities), atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(outputs.posterior.pmf, torch.tensor(pmfs), atol=1e-5, rtol=1e-5)
+    assert expected.pmf.std(dim=0).max() > 0.05, "the examples must halt differently"
+    torch.testing.assert_close(outputs.step_logits, expected.step_logits, atol=1e-5, rtol=1e-5)
+    for name, values in (("halting_probabilities", outputs.halting_probabilities), ("pmf", outputs.posterior.pmf)):
+        torch.testing.assert_close(values.double(), getattr(expected, name), atol=1e-5, rtol=1e-5)
     assert outputs.loss_parts["task"].item() == pytest.approx(task, rel=1e-5)
     assert outputs.loss_parts["kl"].item() == pytest.approx(divergence, rel=1e-5)
     assert outputs.loss.item() == pytest.approx(task + divergence, rel=1e-5)

@@ -17,10 +17,11 @@ from adadepth import (
     AlbertActModel,
 )
 from adadepth.errors import ConfigError
+from adadepth.models.albert_act.reference import apply_linear, normalise
 from tests.albert_act_support import every_repack, labelled_batch, prescribe, prescribed_probabilities
 from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_config, spread_depths
-from tests.parity.plain_act import linear, norm, plain_forward
+from tests.parity.act_variants import encode_variant
 
 LENGTHS, STEPS, WEIGHT = (10, 7, 1), 5, 0.3
 WITH_READOUTS = (
@@ -54,11 +55,12 @@ def some_depths(shape):
 def read(name, weights, config, state):
     """The head of a model on one state."""
     if name == "AlbertActForTokenClassification":
-        return linear(weights, "classifier", state)
+        return apply_linear(weights, "classifier", state)
     if name == "AlbertActForSequenceClassification":
-        return linear(weights, "classifier", torch.tanh(linear(weights, "albert.pooler", state)))
-    hidden = F.gelu(linear(weights, "predictions.dense", state), approximate="tanh")
-    return linear(weights, "predictions.decoder", norm(weights, config, "predictions.LayerNorm", hidden))
+        return apply_linear(weights, "classifier", torch.tanh(apply_linear(weights, "albert.pooler", state)))
+    hidden = F.gelu(apply_linear(weights, "predictions.dense", state), approximate="tanh")
+    hidden = normalise(weights, "predictions.LayerNorm", hidden, config.layer_norm_eps)
+    return apply_linear(weights, "predictions.decoder", hidden)
 
 
 def plain_readouts(model, batch, depths):
@@ -70,15 +72,13 @@ def plain_readouts(model, batch, depths):
     inner = {name.removeprefix("albert."): weight for name, weight in weights.items()}
     total, units = 0.0, 0
     for row, length in enumerate(batch["attention_mask"].sum(dim=1).tolist()):
-        trails = []
-        plain_forward(
+        trails = encode_variant(
             inner,
             model.config,
             batch["input_ids"][row, :length],
             batch["token_type_ids"][row, :length],
             prescribed=prescribed_probabilities(depths)[row, :length].tolist(),
-            trails=trails,
-        )
+        ).trails
         labels = batch["labels"][row]
         for token in range(length) if labels.dim() else [0]:
             label = labels[token] if labels.dim() else labels

@@ -16,7 +16,7 @@ from adadepth.halting.distribution import (
     halting_logits,
     uniform_prior,
 )
-from tests.parity.plain_ponder import plain_pmf
+from tests.parity.ponder_variants import plain_pmf
 
 PROBABILITIES = st.integers(1, 8).flatmap(
     lambda steps: st.lists(

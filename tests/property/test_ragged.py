@@ -10,7 +10,7 @@ from adadepth.halting.active_set import take
 from adadepth.models.albert_act.ragged import _REPACK_SAVES
 from tests.albert_act_support import every_repack, prescribe, prescribed_probabilities
 from tests.models_support import small_config
-from tests.parity.plain_act import plain_forward
+from tests.parity.act_variants import encode_variant
 
 MAX_UPDATES = 5
 # Of no influence on the keys' softmax: their true gradient is 0.
@@ -107,7 +107,7 @@ def test_ragged_equals_a_loop_over_tokens(case):
     parameters = {name: weight.detach().clone().requires_grad_() for name, weight in model.named_parameters()}
     total = 0.0
     for row, chosen in enumerate(valid):
-        states, updates, remainders, _ = plain_forward(
+        states, updates, remainders, _, _ = encode_variant(
             parameters,
             model.config,
             batch["input_ids"][row, chosen],

@@ -217,10 +217,32 @@ def test_public_names_are_those_defined_and_not_imported() -> None:
 
 
 def test_no_public_name_is_defined_in_two_modules() -> None:
+    """Except in references, each of which has its whole model."""
     where: dict[str, list[str]] = {}
-    for path in (path for path in SOURCES if part_of(path) != "contrib"):
+    for path in (path for path in SOURCES if part_of(path) != "contrib" and path.name != "reference.py"):
         for name in public_names(parse_source(path)):
             where.setdefault(name, []).append(get_module_name(path))
     twice = {name: modules for name, modules in where.items() if len(modules) > 1}
     assert {name: modules for name, modules in twice.items() if name not in SHARED_NAMES} == {}
     assert not SHARED_NAMES - set(twice), "no longer shared: take it off the list"
+
+
+# Baselines: an ALBERT of fixed depth, PABEE on it, and classifiers of transformers.
+WITHOUT_REFERENCE = {"albert", "multi_exit_albert", "stock_classifier"}
+FAMILIES = {path.parent.name for path in PACKAGE.glob("models/*/family.py")} - WITHOUT_REFERENCE
+
+
+def test_baselines_alone_have_no_reference() -> None:
+    assert len(FAMILIES) == 8
+    assert {path.parent.name for path in PACKAGE.rglob("reference.py")} == FAMILIES
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_reference_is_short_and_needs_torch_alone(family: str) -> None:
+    """One file that is read in one sitting and runs without the framework (docs/decisions/0113)."""
+    path = PACKAGE / "models" / family / "reference.py"
+    assert len(read_source(path).splitlines()) <= 150
+    assert {name.split(".")[0] for name, _ in list_imports(path)} <= {"torch", *sys.stdlib_module_names}
+    forward = next(node for node in parse_source(path).body if getattr(node, "name", "") == "forward")
+    assert isinstance(forward, ast.FunctionDef)
+    assert forward.args.args[0].arg == "weights"

@@ -13,10 +13,11 @@ from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification
 from adadepth.contrib.probing.hidden_states import count_changed_tokens, encode_set, read_states
 from adadepth.errors import ConfigError
 from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
+from adadepth.models.albert_act.reference import apply_linear, normalise
 from adadepth.models.build import load_encoder
 from adadepth.models.registry import family
 from tests.models_support import SMALL, padded_batch, small_config, spread_depths
-from tests.parity.plain_act import linear, norm, plain_forward
+from tests.parity.act_variants import encode_variant
 
 LENGTHS = (10, 7, 3)
 
@@ -47,12 +48,12 @@ def plain_states(model: AlbertActModel, row: int) -> tuple[list[torch.Tensor], t
     """x_0 to x_L of a sequence, each (T, H), the final states, and the updates of its tokens."""
     weights, batch, length = dict(model.named_parameters()), padded_batch(LENGTHS), LENGTHS[row]
     ids, segments = (batch[name][row, :length] for name in ("input_ids", "token_type_ids"))
-    trails: list[list[torch.Tensor]] = []
-    final, updates, _, _ = plain_forward(weights, model.config, ids, segments, trails=trails)
+    final, updates, _, _, trails = encode_variant(weights, model.config, ids, segments)
     e = "embeddings."
     words = weights[e + "word_embeddings.weight"][ids] + weights[e + "token_type_embeddings.weight"][segments]
-    embedded = norm(weights, model.config, e + "LayerNorm", words + weights[e + "position_embeddings.weight"][:length])
-    first = linear(weights, "encoder.embedding_hidden_mapping_in", embedded)
+    words = words + weights[e + "position_embeddings.weight"][:length]
+    embedded = normalise(weights, e + "LayerNorm", words, model.config.layer_norm_eps)
+    first = apply_linear(weights, "encoder.embedding_hidden_mapping_in", embedded)
     steps = [torch.stack([trail[min(n, len(trail)) - 1] for trail in trails]) for n in range(1, model.max_updates + 1)]
     return [first, *steps], final, updates
 

@@ -12,7 +12,7 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.ponder.configuration import PonderRnnConfig
 from adadepth.models.ponder.rnn import PonderRnnForClassification
-from tests.parity.plain_ponder import plain_pmf
+from tests.parity.ponder_variants import plain_pmf
 from tests.unit.models.ponder_rnn_support import examples, small_model
 
 

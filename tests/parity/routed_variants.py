@@ -1,7 +1,7 @@
-"""Routed Llamas written as plainly as possible: one row, one token and one key at a time, nothing packed or masked.
+"""Routed Llamas with every router, keys and values and gating, in float64, on the layers of the family's reference.
 
-The independent truth for routed models, in float64. A token's state is an entry of a list, and what a token does not
-attend to is left out of a dictionary of keys and values, not masked.
+A token's state is an entry of a list, and what a token does not attend to is left out of a dictionary of keys and
+values, not masked.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
+
+from adadepth.models.routed.reference import make_keys_and_values, normalise, read, run_layer
 
 
 @dataclass
@@ -24,20 +26,6 @@ class PlainRow:
     probabilities: list = field(default_factory=list)  # of the depths, one a token
     depths: list = field(default_factory=list)
     gates: list = field(default_factory=list)  # of threshold routers, one list a part
-
-
-def plain_norm(weight, state, epsilon):
-    return weight * state / torch.sqrt((state * state).mean() + epsilon)
-
-
-def plain_rotate(vector, position, base=10000.0):
-    """Rotate the pairs (i, i + d/2) of a head by position / base^(2i/d)."""
-    half = len(vector) // 2
-    angles = [position * base ** (-2 * i / len(vector)) for i in range(half)]
-    cosines = vector.new_tensor([math.cos(angle) for angle in angles])
-    sines = vector.new_tensor([math.sin(angle) for angle in angles])
-    first, second = vector[:half], vector[half:]
-    return torch.cat([first * cosines - second * sines, second * cosines + first * sines])
 
 
 class PlainModel:
@@ -127,7 +115,7 @@ class PlainModel:
 
     def adapt(self, number, state):
         name = f"adapters.{number}"
-        normed = plain_norm(self.weights[f"{name}.norm.weight"], state, 1e-6)
+        normed = normalise(self.weights[f"{name}.norm.weight"], state, 1e-6)
         return self.weights[f"{name}.down_proj.weight"] @ F.silu(self.weights[f"{name}.up_proj.weight"] @ normed)
 
     def combine(self, state, computed, gate):
@@ -137,50 +125,20 @@ class PlainModel:
 
     def run_part(self, start, stop, states, candidates, memories):
         """Return the states after the layers of a part for some tokens; others keep theirs."""
-        states = list(states)
+        states, sizes = list(states), (self.heads, self.epsilon)
         for layer in range(start, stop):
             module = self.order[layer]
             reads = self.order.index(module) if self.sources == "first" else layer
             if reads == layer:
                 stored = range(len(states)) if self.sources == "all" else candidates
-                memories[layer] = {t: self.make_keys_and_values(module, states[t], t) for t in stored}
-            updated = {t: self.run_layer(module, states[t], t, memories[reads]) for t in candidates}
+                memories[layer] = {t: make_keys_and_values(self.weights, module, states[t], t, *sizes) for t in stored}
+            updated = {t: run_layer(self.weights, module, states[t], t, memories[reads], *sizes) for t in candidates}
             for t, state in updated.items():
                 states[t] = state
         return states
 
-    def project(self, module, name, state):
-        return self.weights[f"model.layers.{module}.{name}.weight"] @ state
-
-    def norm(self, module, name, state):
-        return plain_norm(self.weights[f"model.layers.{module}.{name}.weight"], state, self.epsilon)
-
-    def make_keys_and_values(self, module, state, position):
-        normed = self.norm(module, "input_layernorm", state)
-        keys = self.project(module, "self_attn.k_proj", normed).view(-1, len(state) // self.heads)
-        values = self.project(module, "self_attn.v_proj", normed).view(-1, len(state) // self.heads)
-        return [plain_rotate(key, position) for key in keys], list(values)
-
-    def run_layer(self, module, state, position, memory):
-        """Run a Llama layer for one token, which attends to the tokens of a memory up to itself."""
-        normed = self.norm(module, "input_layernorm", state)
-        queries = self.project(module, "self_attn.q_proj", normed).view(self.heads, -1)
-        seen = [t for t in sorted(memory) if t <= position]
-        outputs = []
-        for head, query in enumerate(queries):
-            rotated = plain_rotate(query, position)
-            shared = head * len(memory[seen[0]][0]) // self.heads
-            scores = torch.stack([rotated @ memory[t][0][shared] for t in seen]) / math.sqrt(len(query))
-            shares = torch.softmax(scores, 0)
-            outputs.append(sum(share * memory[t][1][shared] for share, t in zip(shares, seen, strict=True)))
-        state = state + self.project(module, "self_attn.o_proj", torch.cat(outputs))
-        normed = self.norm(module, "post_attention_layernorm", state)
-        gated = F.silu(self.project(module, "mlp.gate_proj", normed)) * self.project(module, "mlp.up_proj", normed)
-        return state + self.project(module, "mlp.down_proj", gated)
-
     def read(self, state):
-        normed = plain_norm(self.weights["head.model.norm.weight"], state, self.epsilon)
-        return self.weights["head.lm_head.weight"] @ normed
+        return read(self.weights, state, self.epsilon)
 
 
 def plain_balance(rows):
