@@ -18,9 +18,9 @@ from adadepth.models.registry import (
     ReadConfig,
     RenameWeights,
     ReportSection,
-    TokenizerClass,
 )
 from adadepth.models.shared.albert.settings import check_sizes
+from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -71,12 +71,6 @@ def _import_masked_lm() -> ModelClass:
     return AlbertActForMaskedLM
 
 
-def _import_tokenizer() -> TokenizerClass:
-    from transformers.models.albert import AlbertTokenizer
-
-    return AlbertTokenizer
-
-
 def _import_source_loader() -> LoadSource:
     from adadepth.models.albert_act.convert import load_albert
 
@@ -121,7 +115,7 @@ FAMILY = Family(
     encoder=_import_model,
     encoder_traces=True,
     auto={"AutoModel": _import_model, "AutoModelForMaskedLM": _import_masked_lm},
-    tokenizer=_import_tokenizer,
+    tokenizer=import_albert_tokenizer,
     loss_parts={"ponder_loss": None, "readouts_loss": "readout_weight"},
     budget=Budgeting(
         trained=(BudgetUnit.updates, BudgetUnit.macs),

@@ -5,8 +5,9 @@ from typing import Any
 
 from adadepth.config import BudgetUnit
 from adadepth.models.early_exit.settings import EarlyExitSettings, check_early_exit, list_movable_exit_metrics
-from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, TokenizerClass, ToLayout
+from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS, add_no_tokens
+from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -45,12 +46,6 @@ def _import_add_exits() -> Callable[..., Any]:
     return add_exits
 
 
-def _import_tokenizer() -> TokenizerClass:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast
-
-
 def _import_layout() -> ToLayout:
     from adadepth.models.early_exit.layouts import to_network
 
@@ -75,7 +70,7 @@ FAMILY = Family(
     },
     public={"add_exits": _import_add_exits},
     auto={"AutoModelForMaskedLM": _import_masked_lm},
-    tokenizer=_import_tokenizer,
+    tokenizer=import_fast_tokenizer,
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     movable_metrics=list_movable_exit_metrics,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),

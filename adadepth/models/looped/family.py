@@ -5,8 +5,9 @@ from typing import Any
 
 from adadepth.config import BudgetUnit
 from adadepth.models.looped.settings import LoopedSettings, check_looped, list_movable_gate_metrics
-from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, TokenizerClass, ToLayout
+from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS
+from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -43,12 +44,6 @@ def _import_retrofit() -> Callable[..., Any]:
     from adadepth.models.looped.retrofit import retrofit
 
     return retrofit
-
-
-def _import_tokenizer() -> TokenizerClass:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast
 
 
 def _import_ouro_layout() -> ToLayout:
@@ -93,7 +88,7 @@ FAMILY = Family(
     auto={"AutoModel": _import_model},
     encoder=_import_model,
     public={"retrofit": _import_retrofit},
-    tokenizer=_import_tokenizer,
+    tokenizer=import_fast_tokenizer,
     movable_metrics=list_movable_gate_metrics,
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),

@@ -2,8 +2,9 @@
 
 from adadepth.config import BudgetUnit
 from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings
-from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, TokenizerClass
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass
 from adadepth.models.shared.albert.settings import check_sizes
+from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -24,19 +25,13 @@ def _import_model() -> ModelClass:
     return MultiExitAlbertModel
 
 
-def _import_tokenizer() -> TokenizerClass:
-    from transformers.models.albert import AlbertTokenizer
-
-    return AlbertTokenizer
-
-
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
     option="pabee_mini",
     config=_import_config,
     heads={"classification": _import_classifier},
     auto={"AutoModel": _import_model},
-    tokenizer=_import_tokenizer,
+    tokenizer=import_albert_tokenizer,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",
     starts_from={"albert": None, "albert_act": None},

@@ -5,7 +5,8 @@ from typing import Any
 
 from adadepth.config import BudgetUnit, ModelConfig
 from adadepth.models.par_xl.settings import ParXLSettings, check_budget, check_settings
-from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, Searching, TokenizerClass
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, Searching
+from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -36,12 +37,6 @@ def _import_derive() -> Callable[..., Any]:
     from adadepth.models.par_xl.latency import derive
 
     return derive
-
-
-def _import_tokenizer() -> TokenizerClass:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast
 
 
 def _import_settle_cutoffs() -> Callable[[Any, Callable[[], Any]], ModelConfig]:
@@ -81,7 +76,7 @@ FAMILY = Family(
     heads={"language_model": _import_causal_lm, "search": _import_supernet},
     auto={"AutoModel": _import_model},
     public={"derive_par_xl": _import_derive},
-    tokenizer=_import_tokenizer,
+    tokenizer=import_fast_tokenizer,
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=(check_budget,)),
     depth="num_hidden_layers",
     settle=_import_settle_cutoffs,

@@ -12,8 +12,9 @@ from adadepth.models.ponder.settings import (
     check_prior,
     first_tokens,
 )
-from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights, TokenizerClass
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights
 from adadepth.models.shared.albert.settings import check_sizes
+from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -32,12 +33,6 @@ def _import_model() -> ModelClass:
     from adadepth.models.ponder.modeling import PonderAlbertModel
 
     return PonderAlbertModel
-
-
-def _import_tokenizer() -> TokenizerClass:
-    from transformers.models.albert import AlbertTokenizer
-
-    return AlbertTokenizer
 
 
 def _import_ponder_albert_classifier() -> Callable[..., Any]:
@@ -87,7 +82,7 @@ FAMILIES = (
         config=_import_config,
         heads={"classification": _import_classifier},
         auto={"AutoModel": _import_model},
-        tokenizer=_import_tokenizer,
+        tokenizer=import_albert_tokenizer,
         public={
             "PonderAlbertClassifier": _import_ponder_albert_classifier,
             "PonderClassificationLoss": _import_ponder_classification_loss,

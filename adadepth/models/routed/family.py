@@ -9,10 +9,10 @@ from adadepth.models.registry import (
     LoadSource,
     ModelClass,
     ReportSection,
-    TokenizerClass,
 )
 from adadepth.models.routed.settings import RoutedSettings, check_routed
 from adadepth.models.shared.network_settings import add_no_tokens
+from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
 
 def _import_config() -> ConfigClass:
@@ -31,12 +31,6 @@ def _import_tagger() -> ModelClass:
     from adadepth.models.routed.heads import RoutedForTokenClassification
 
     return RoutedForTokenClassification
-
-
-def _import_tokenizer() -> TokenizerClass:
-    from transformers import PreTrainedTokenizerFast
-
-    return PreTrainedTokenizerFast
 
 
 def _import_routing_section() -> ReportSection:
@@ -65,7 +59,7 @@ FAMILY = Family(
         "language_model": _import_causal_lm,
         "tagging": _import_tagger,
     },
-    tokenizer=_import_tokenizer,
+    tokenizer=import_fast_tokenizer,
     loss_parts={"routing_loss": None},
     sections=(_import_routing_section,),
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True, least=0),
