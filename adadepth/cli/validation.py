@@ -19,7 +19,6 @@ from adadepth.config.declaration import find_range_errors, find_type_errors, for
 from adadepth.config.env_redaction import record_env_references
 from adadepth.config.kinds import TASKS, get_kind, get_problem
 from adadepth.config.modes import find_misplaced_settings, modes
-from adadepth.config.plugins import load
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.task_metrics import get_metric_key
 from adadepth.models.registry import families, family, join_alternatives, list_families_with_head
@@ -144,7 +143,7 @@ def _check_mode(config: ExperimentConfig) -> Iterator[str]:
     for group in find_misplaced_settings(config):
         yield f"{group}: only used with {format_mode(group, config)}, but mode={config.mode}"
     for check in modes()[config.mode].checks:
-        yield from load(check)(config)
+        yield from check(config)
 
 
 def _check_reports(config: ExperimentConfig) -> Iterator[str]:

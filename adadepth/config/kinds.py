@@ -1,22 +1,24 @@
 """Registries of dataset types, prediction types and training tasks.
 
-Each type is declared once, here or in an installed package. A descriptor refers to code as `"module:name"`. The code is
-imported when it is needed, and called with the values that its arguments name. A new dataset type therefore consists of
-its settings, its module and a `Kind`. This module does not import torch or transformers.
+Each type is declared once, here or in an installed package. Other packages find their part of a built-in type by its
+settings or its problem: checks in `adadepth.cli.checks.data`, loaders and editors in `adadepth.data.registry`, and
+scorers in `adadepth.evaluation.scorers`. The `Kind` of an installed package holds importers of them; see
+`adadepth.config.plugins`. Functions are called with the values that their arguments name. This module does not import
+torch or transformers.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from adadepth.config import (
     ChoiceConfig,
     CorpusConfig,
     DatasetConfig,
+    ExperimentConfig,
     LabelledConfig,
     QuestionConfig,
     Source,
@@ -41,7 +43,14 @@ from adadepth.config.data import (
     SudokuConfig,
     TraceConfig,
 )
-from adadepth.config.plugins import load, load_plugins
+from adadepth.config.plugins import Importer, find_wrong_path, load_plugins, replace_paths
+
+if TYPE_CHECKING:  # what descriptors import later
+    from adadepth.data.editable_grid import EditableGrid
+    from adadepth.data.text.table import DataTable
+    from adadepth.evaluation.scorer import Scorer
+    from adadepth.report.section import SectionEntry, SectionOf
+    from adadepth.training.extension import Extension
 
 Problem = Literal[
     "classification",
@@ -64,16 +73,19 @@ class Kind:
     Attributes:
         settings: Schema that `dataset=NAME` fills; its field `name` is the name of the data set.
         problem: Problem type, or a function of the settings that returns it, or None for data without labels.
-        loader: Function of the settings that returns the data of a run: `LabelledData` if they are labelled, else the
-            data of the task. It may also take `tokenizer` and `seed`, and for labelled data `cls_tokens`,
-            `double_cls_pairs` and `classes`.
+        loader: Importer of the function of the settings that returns the data of a run: `LabelledData` if they are
+            labelled, else the data of the task. The function may also take `tokenizer` and `seed`, and for labelled
+            data `cls_tokens`, `double_cls_pairs` and `classes`. None: that of the built-in type that the settings
+            extend.
         columns: Name of the setting that lists the input columns of a model, or the name of the single column.
-        tables: Reader of tables that are neither on the hub nor stored as one file per split. It is a function of the
-            settings that returns an `adadepth.data.text.table.DataTable` for every split, by name. Tokens, labels, the
-            cache, held-out rows and batches are then made as from any other table.
+        tables: Importer of a reader of tables that are neither on the hub nor stored as one file per split. The reader
+            is a function of the settings that returns an `adadepth.data.text.table.DataTable` for every split, by name.
+            Tokens, labels, the cache, held-out rows and batches are then made as from any other table.
         checks: Functions of the settings that yield one line per mistake. If a function has the argument `config`, it
-            also gets the whole configuration.
-        scorer: `Scorer` of an evaluation set, if it differs from that of `PREDICTED`; see `PredictionSpec`.
+            also gets the whole configuration. The checks of the built-in type that the settings extend come first.
+        scorer: Importer of the class of an evaluation set's `Scorer`, if it differs from that of the problem. The class
+            may take `model`, `data`, `examples`, `groups` (the classes of the set), `dataset` (its settings) and
+            `wants_rows`.
         metrics: Metrics of an evaluation besides the losses of the model family. With None they are `score` and
             `dataset.metrics`.
         reading: Form in which a language model reads the text; the model family must support it, see `Family.text`.
@@ -81,40 +93,37 @@ class Kind:
             documents, which the argument `documents` of its forward pass separates. None means that the data are not
             running text for a language model.
         tasks: Allowed values of `task`.
-        evaluate: Function of the configuration that returns metrics. It replaces the evaluation of the task, for data
-            that are used for evaluation only.
+        evaluate: Importer of a function of the configuration that returns metrics. The function replaces the evaluation
+            of the task, for data that are used for evaluation only.
         positions: Name of the setting with the number of positions that a model must have.
         vectors: Function of the settings that returns whether an example is a vector instead of a sequence of tokens.
         own_symbols: Whether tokens are special symbols that no pretrained tokenizer has.
-        extensions: Training extensions for such data; see `Family.extensions`.
-        sections: Additional sections in the report of a run; see `Family.sections`.
-        board: Editor of an example, an `adadepth.data.editable_grid.EditableGrid`, or None if examples can only be
-            shown.
+        extensions: Importers of training extensions for such data; see `Family.extensions`.
+        sections: Importers of additional sections in the report of a run; see `Family.sections`.
+        board: Importer of the editor of an example, an `adadepth.data.editable_grid.EditableGrid`. None: that of the
+            built-in type that the settings extend, if it has one.
     """
 
     settings: type[DatasetConfig]
     problem: Problem | Callable[[Any], Problem] | None = None
-    loader: str | None = None
+    loader: Importer[Callable[..., Any]] | None = None
     columns: str = "text"
-    tables: str | None = None
-    checks: tuple[str, ...] = ()
-    scorer: str | None = None
+    tables: Importer[Callable[[Any], dict[str, DataTable]]] | None = None
+    checks: tuple[Callable[..., Iterator[str]], ...] = ()
+    scorer: Importer[Callable[..., Scorer]] | None = None
     metrics: tuple[str, ...] | None = None
     tasks: tuple[Task, ...] = (Task.finetune,)
     reading: str | None = None
-    evaluate: str | None = None
+    evaluate: Importer[Callable[[ExperimentConfig], Any]] | None = None
     positions: str = "sequence_length"
     vectors: Callable[[Any], bool] = lambda dataset: False
     own_symbols: bool = False
-    extensions: tuple[str, ...] = ()
-    sections: tuple[str, ...] = ()
-    board: str | None = None
+    extensions: tuple[Importer[Callable[..., Extension | None]], ...] = ()
+    sections: tuple[Importer[SectionOf | SectionEntry], ...] = ()
+    board: Importer[EditableGrid] | None = None
 
-    @property
-    def places(self) -> tuple[str, ...]:
-        """Import paths, `"module:name"`, of all functions and classes that this dataset type names."""
-        single = (self.loader, self.tables, self.scorer, self.evaluate, self.board)
-        return (*filter(None, single), *self.checks, *self.extensions, *self.sections)
+
+_IMPORTED = ("loader", "tables", "scorer", "evaluate", "extensions", "sections", "board")  # see `replace_paths`
 
 
 @dataclass(frozen=True)
@@ -153,15 +162,12 @@ class PredictionSpec:
     """Registry entry of a prediction type, such as classification, regression or tagging.
 
     Attributes:
-        scorer: Function that builds the `Scorer` of an evaluation set. It may take `model`, `data`, `examples`,
-            `groups` (the classes of the set), `dataset` (its settings) and `wants_rows`.
         head: Head of a model family that makes the prediction.
         what: Phrase about such data for messages, such as "has classes".
         has_classes: Whether the head has one class per label of the data; evaluation then groups units by class.
         studies_exits: Whether `exit_rules` can compare exit rules on such predictions.
     """
 
-    scorer: str
     head: str
     what: str
     has_classes: bool = True
@@ -169,30 +175,17 @@ class PredictionSpec:
 
 
 PREDICTED: dict[Problem, PredictionSpec] = {
-    "classification": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has classes"),
-    "multi_label": PredictionSpec(
-        "adadepth.evaluation.sequences:SequenceScorer",
-        "classification",
-        "has several labels per text",
-        studies_exits=False,
-    ),
-    "regression": PredictionSpec("adadepth.evaluation.sequences:SequenceScorer", "classification", "has values"),
-    "tagging": PredictionSpec("adadepth.evaluation.tagging:TaggingScorer", "tagging", "tags words"),
+    "classification": PredictionSpec("classification", "has classes"),
+    "multi_label": PredictionSpec("classification", "has several labels per text", studies_exits=False),
+    "regression": PredictionSpec("classification", "has values"),
+    "tagging": PredictionSpec("tagging", "tags words"),
     "question_answering": PredictionSpec(
-        "adadepth.evaluation.question_answering:QuestionScorer",
-        "question_answering",
-        "answers questions",
-        has_classes=False,
-        studies_exits=False,
+        "question_answering", "answers questions", has_classes=False, studies_exits=False
     ),
     "multiple_choice": PredictionSpec(
-        "adadepth.evaluation.multiple_choice:ChoiceScorer",
-        "multiple_choice",
-        "chooses among endings",
-        has_classes=False,
-        studies_exits=False,
+        "multiple_choice", "chooses among endings", has_classes=False, studies_exits=False
     ),
-    "puzzle": PredictionSpec("adadepth.evaluation.puzzles:PuzzleScorer", "puzzle", "has puzzles"),
+    "puzzle": PredictionSpec("puzzle", "has puzzles"),
 }
 
 
@@ -208,98 +201,39 @@ def _has_vectors(dataset: ParityConfig) -> bool:
     return dataset.representation is Representation.vectors
 
 
-def _name_checks(*names: str) -> tuple[str, ...]:
-    return tuple(f"adadepth.cli.checks.data:check_{name}" for name in names)
-
-
-_DATA = "adadepth.data"
-_SENTENCES = f"{_DATA}.labelled.sequence_classification:load_sentences"
-_TABLE = ("table", "class_weights")
-_LABELLED = (*_TABLE, "labelled")
-
 # Metrics of an evaluation, so that a wrong name fails before the training, not after it.
 PRETRAINING_METRICS = ("loss", "mlm_loss", "mlm_accuracy", "sop_loss", "sop_accuracy")
 LANGUAGE_METRICS = ("loss", "lm_loss", "perplexity", "word_perplexity", "bits_per_character")
 
 KINDS: dict[str, Kind] = {
-    "addition_task": Kind(
-        AdditionConfig, "tagging", f"{_DATA}.generated.addition:load_addition", checks=_name_checks("addition"),
-        positions="field", own_symbols=True, board=f"{_DATA}.generated.addition:ADDITION_GRID",
-    ),
-    "agreement_task": Kind(
-        AgreementConfig, _get_labelled_problem, _SENTENCES, "text_columns", f"{_DATA}.labelled.splits:read_agreement",
-        _name_checks(*_LABELLED, "local"),
-    ),
+    "addition_task": Kind(AdditionConfig, "tagging", positions="field", own_symbols=True),
+    "agreement_task": Kind(AgreementConfig, _get_labelled_problem, columns="text_columns"),
     "corpus": Kind(
-        CorpusConfig, None, f"{_DATA}.pretraining.load:load_pretraining_data", "text_column",
-        checks=_name_checks("text", "corpus"), metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,),
+        CorpusConfig, columns="text_column", metrics=PRETRAINING_METRICS, tasks=(Task.pretrain,)
     ),
-    "hops_task": Kind(
-        HopsConfig, _get_hops_problem, f"{_DATA}.generated.hops:load_hops", checks=_name_checks("hops"),
-        own_symbols=True, board=f"{_DATA}.generated.hops:HOPS_GRID",
-    ),
-    "labelled": Kind(
-        LabelledConfig, _get_labelled_problem, _SENTENCES, "text_columns", checks=_name_checks(*_LABELLED),
-    ),
-    "mano_task": Kind(
-        ManoConfig, "tagging", f"{_DATA}.generated.mano:load_mano", checks=_name_checks("mano"), own_symbols=True
-    ),
-    "maze_path_task": Kind(
-        MazePathConfig, "puzzle", f"{_DATA}.puzzles.generated:load_maze_path", "question",
-        board=f"{_DATA}.puzzles.generated:MAZE_PATH_GRID",
-    ),
-    "maze_task": Kind(
-        MazeConfig, "tagging", f"{_DATA}.generated.maze:load_maze", checks=_name_checks("maze"),
-        positions="field", own_symbols=True, board=f"{_DATA}.generated.maze:MAZE_GRID",
-    ),
-    "multiple_choice": Kind(
-        ChoiceConfig, "multiple_choice", f"{_DATA}.labelled.multiple_choice:load_choices",
-        checks=_name_checks(*_TABLE, "choices"),
-    ),
-    "parity_task": Kind(
-        ParityConfig, "classification", f"{_DATA}.generated.parity:load_parity", checks=_name_checks("parity"),
-        vectors=_has_vectors,
-    ),
-    "puzzles": Kind(
-        PuzzleTableConfig, "puzzle", f"{_DATA}.puzzles.folders:load_puzzle_table", "question_column",
-        checks=_name_checks(*_TABLE),
-    ),
-    "question_answering": Kind(
-        QuestionConfig, "question_answering", f"{_DATA}.labelled.question_answering:load_questions",
-        checks=_name_checks(*_TABLE, "questions"),
-    ),
-    "senteval_task": Kind(
-        SentEvalConfig, _get_labelled_problem, _SENTENCES, "text_columns",
-        f"{_DATA}.labelled.senteval:open_senteval_tables", _name_checks(*_LABELLED, "local", "senteval"),
-    ),
+    "hops_task": Kind(HopsConfig, _get_hops_problem, own_symbols=True),
+    "labelled": Kind(LabelledConfig, _get_labelled_problem, columns="text_columns"),
+    "mano_task": Kind(ManoConfig, "tagging", own_symbols=True),
+    "maze_path_task": Kind(MazePathConfig, "puzzle", columns="question"),
+    "maze_task": Kind(MazeConfig, "tagging", positions="field", own_symbols=True),
+    "multiple_choice": Kind(ChoiceConfig, "multiple_choice"),
+    "parity_task": Kind(ParityConfig, "classification", vectors=_has_vectors),
+    "puzzles": Kind(PuzzleTableConfig, "puzzle", columns="question_column"),
+    "question_answering": Kind(QuestionConfig, "question_answering"),
+    "senteval_task": Kind(SentEvalConfig, _get_labelled_problem, columns="text_columns"),
     "causal": Kind(
-        CausalConfig, None, f"{_DATA}.streams.blocks:load_text_blocks", "text_column",
-        checks=_name_checks("text", "stream", "causal"), metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
-        scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
+        CausalConfig, columns="text_column", metrics=LANGUAGE_METRICS, tasks=(Task.language_model,), reading="blocks"
     ),
     "chat": Kind(
-        ChatConfig, None, f"{_DATA}.streams.conversations:load_conversations", "messages", checks=_name_checks("chat"),
-        metrics=LANGUAGE_METRICS, tasks=(Task.language_model,),
-        scorer="adadepth.evaluation.packed_language_model:BlockScorer", reading="blocks",
+        ChatConfig, columns="messages", metrics=LANGUAGE_METRICS, tasks=(Task.language_model,), reading="blocks"
     ),
     "stream": Kind(
-        StreamConfig, None, f"{_DATA}.streams.load:load_language_data", "text_column",
-        checks=_name_checks("text", "stream"), metrics=LANGUAGE_METRICS,
-        tasks=(Task.language_model, Task.architecture_search),
-        extensions=("adadepth.training.extension:RecurrentMemory",), reading="streams",
+        StreamConfig, columns="text_column", metrics=LANGUAGE_METRICS,
+        tasks=(Task.language_model, Task.architecture_search), reading="streams",
     ),
-    "sudoku_task": Kind(
-        SudokuConfig, "puzzle", f"{_DATA}.puzzles.generated:load_sudoku", "question",
-        board=f"{_DATA}.puzzles.generated:SUDOKU_GRID",
-    ),
-    "tagging": Kind(
-        TaggingConfig, "tagging", f"{_DATA}.labelled.token_classification:load_tagging", "token_column",
-        checks=_name_checks(*_TABLE, "tagging"),
-    ),
-    "trace_task": Kind(
-        TraceConfig, "tagging", f"{_DATA}.generated.variable_assignment:load_trace", checks=_name_checks("trace"),
-        own_symbols=True,
-    ),
+    "sudoku_task": Kind(SudokuConfig, "puzzle", columns="question"),
+    "tagging": Kind(TaggingConfig, "tagging", columns="token_column"),
+    "trace_task": Kind(TraceConfig, "tagging", own_symbols=True),
 }  # fmt: skip
 
 
@@ -311,7 +245,7 @@ def kinds() -> Mapping[str, Kind]:
         ConfigError: If a dataset type of an installed package is broken, or its name is taken.
     """
     plugins = load_plugins(GROUP, "data set", KINDS, _find_problem)
-    return KINDS | {name: _inherit_fields(kind) for name, kind in plugins.items()}
+    return KINDS | {name: _inherit_fields(replace_paths(kind, _IMPORTED, ["checks"])) for name, kind in plugins.items()}
 
 
 def get_kind(dataset: DatasetConfig) -> Kind:
@@ -333,7 +267,7 @@ def _inherit_fields(kind: Kind) -> Kind:
     if base is None:
         return kind
     values = {field.name: value for field in fields(Kind) if (value := getattr(kind, field.name)) != field.default}
-    return replace(base, **{**values, "checks": base.checks + kind.checks})
+    return replace(base, **values)
 
 
 def get_problem(dataset: DatasetConfig) -> Problem | None:
@@ -364,20 +298,6 @@ def get_positions_setting(dataset: DatasetConfig) -> tuple[str, int]:
     return f"dataset.{name}", getattr(dataset, name) or 0
 
 
-def call_by_path(path: str, /, *values: Any, **options: Any) -> Any:
-    """Import `"module:name"` and call it with the values and those of the options that it accepts."""
-    function = load(path)
-    parameters = inspect.signature(function).parameters
-    return function(*values, **{name: value for name, value in options.items() if name in parameters})
-
-
-def load_run_data(dataset: DatasetConfig, **options: Any) -> Any:
-    """Load the data set of a run, with those of the options that its loader accepts."""
-    loader = get_kind(dataset).loader
-    assert loader is not None, "validated"
-    return call_by_path(loader, dataset, **options)
-
-
 GROUP = "adadepth.datasets"
 
 
@@ -404,6 +324,5 @@ def _find_problem(descriptor: object, name: str) -> str | None:
         return f"its settings name it {settings.name!r}"
     if descriptor.tables is not None and getattr(settings, "source", None) is not Source.local:
         return f"its settings must have source=local, not {getattr(settings, 'source', None)}"
-    if wrong := [path for path in descriptor.places if path.count(":") != 1]:
-        return f"{wrong[0]!r} must be 'module:name'"
-    return None
+    wrong = find_wrong_path(tuple(getattr(descriptor, name) for name in (*_IMPORTED, "checks")))
+    return None if wrong is None else f"{wrong!r} must be 'module:name'"

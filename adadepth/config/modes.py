@@ -5,23 +5,27 @@ This module does not import torch or transformers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, is_dataclass, make_dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from adadepth.config.declaration import setting
 from adadepth.config.experiment import MODES_GROUP, ExperimentConfig
-from adadepth.config.export import ExportConfig
-from adadepth.config.plugins import load_plugins
+from adadepth.config.export import ExportConfig, check_export
+from adadepth.config.plugins import Importer, find_wrong_path, load_plugins, replace_paths
+
+if TYPE_CHECKING:  # what descriptors import later
+    from adadepth.report.section import SectionEntry, SectionOf
 
 
 @dataclass(frozen=True)
 class ModeSpec:
-    """Registry entry of a mode. Code is named as `"module:function"` and imported when needed.
+    """Registry entry of a mode. Code is referred to by importers; see `adadepth.config.plugins`.
 
     Attributes:
-        run: Function of the configuration that runs the mode and returns the metric that `optimise` names, or None.
+        run: Importer of a function of the configuration that runs the mode and returns the metric that `optimise`
+            names, or None. It is None for the built-in modes, which `adadepth.tasks.run` knows.
         help: Description in one line, for `--help`.
         activity: Participle that precedes the name of an experiment in messages, such as "evaluating".
         settings: Dataclass of the mode's settings, which form the configuration group with the name of the mode.
@@ -32,50 +36,42 @@ class ModeSpec:
             them.
         needs_model: Whether libraries, trackers and the members of the model family are checked first.
         describes_training: Whether the mode reads the settings that otherwise only training reads.
-        batch_advice: Function of the configuration, the bytes of memory and the precision that describes a batch that
-            fits. It is used in the error about a batch that does not fit.
-        sections: Report sections of the mode's runs; see `Family.sections`.
+        batch_advice: Importer of a function of the configuration, the bytes of memory and the precision that describes
+            a batch that fits. It is used in the error about a batch that does not fit.
+        sections: Importers of report sections of the mode's runs; see `Family.sections`.
     """
 
-    run: str
+    run: Importer[Callable[[ExperimentConfig], float | None]] | None
     help: str
     activity: str
     settings: type | None = None
     always: tuple[str, ...] = ()
-    checks: tuple[str, ...] = ()
+    checks: tuple[Callable[[ExperimentConfig], Iterator[str]], ...] = ()
     checkpoints: Literal["none", "one", "several"] = "none"
     inherits: bool = False
     needs_model: bool = True
     describes_training: bool = False
-    batch_advice: str | None = None
-    sections: tuple[str, ...] = ()
+    batch_advice: Importer[Callable[[ExperimentConfig, int, str], str]] | None = None
+    sections: tuple[Importer[SectionOf | SectionEntry], ...] = ()
 
 
-_TASK = "adadepth.tasks:train_or_evaluate"
+_IMPORTED = ("run", "batch_advice", "sections")  # see `replace_paths`
+
 MODES: dict[str, ModeSpec] = {
-    "train": ModeSpec(_TASK, "train, evaluate, write a report", "training", describes_training=True),
-    "evaluate": ModeSpec(_TASK, "evaluate a checkpoint", "evaluating", checkpoints="one", inherits=True),
-    "predict": ModeSpec(
-        "adadepth.tasks.predict:predict",
-        "predict texts or a table",
-        "predicting with",
-        checkpoints="one",
-        inherits=True,
-    ),
+    "train": ModeSpec(None, "train, evaluate, write a report", "training", describes_training=True),
+    "evaluate": ModeSpec(None, "evaluate a checkpoint", "evaluating", checkpoints="one", inherits=True),
+    "predict": ModeSpec(None, "predict texts or a table", "predicting with", checkpoints="one", inherits=True),
     "export": ModeSpec(
-        "adadepth.tasks.export:export",
+        None,
         "write a checkpoint in a published layout",
         "exporting",
         settings=ExportConfig,
-        checks=("adadepth.config.export:check_export",),
+        checks=(check_export,),
         checkpoints="one",
         inherits=True,
     ),
     "report": ModeSpec(
-        "adadepth.tasks.report:rewrite",
-        "rewrite the report of a run, or compare runs",
-        "writing the report of",
-        needs_model=False,
+        None, "rewrite the report of a run, or compare runs", "writing the report of", needs_model=False
     ),
 }
 
@@ -87,7 +83,8 @@ def modes() -> Mapping[str, ModeSpec]:
     Raises:
         ConfigError: If a mode of an installed package is broken, or its name is taken.
     """
-    return MODES | load_plugins(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
+    plugins = load_plugins(MODES_GROUP, "mode", (*MODES, *ExperimentConfig.__dataclass_fields__), _find_problem)
+    return MODES | {name: replace_paths(mode, _IMPORTED, ["checks"]) for name, mode in plugins.items()}
 
 
 def experiment_schema() -> type[ExperimentConfig]:
@@ -133,7 +130,7 @@ def _find_problem(descriptor: object, name: str) -> str | None:
         return "its name must be a Python identifier"
     if descriptor.settings is not None and not is_dataclass(descriptor.settings):
         return f"its settings must be a dataclass, not {descriptor.settings!r}"
-    paths = (descriptor.run, *descriptor.checks, *descriptor.sections, *filter(None, [descriptor.batch_advice]))
-    if wrong := [path for path in paths if path.count(":") != 1]:
-        return f"{wrong[0]!r} must be 'module:function'"
-    return None
+    if descriptor.run is None:
+        return "its run must be a function that imports the function of the mode"
+    wrong = find_wrong_path(tuple(getattr(descriptor, name) for name in (*_IMPORTED, "checks")))
+    return None if wrong is None else f"{wrong!r} must be 'module:function'"

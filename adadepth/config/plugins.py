@@ -4,23 +4,33 @@ Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth
 `adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML file refers to a plug-in by its name, never to
 code. The folders of `contrib` are registered by entry points of this package; entry points of a deleted folder are
 ignored.
+
+A descriptor must not import torch. It refers to code that does by an importer: a function whose first line is a local
+import, and which returns the imported object. Plug-ins may write `"module:name"` instead, which `replace_paths` turns
+into an importer.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
-from collections.abc import Callable, Collection
-from functools import lru_cache
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from adadepth.errors import ConfigError
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _GROUPS = "adadepth."  # start of the names of all groups
+
+_Imported = TypeVar("_Imported")
+_Descriptor = TypeVar("_Descriptor")
+Importer = Callable[[], _Imported]
 
 
 def load_plugins(
@@ -60,9 +70,9 @@ def list_installed_plugins() -> dict[str, list[str]]:
     return plugins
 
 
-def list_plugin_paths(group: str) -> dict[str, str]:
-    """Return the import path `"module:name"` of every plug-in of an entry-point group by name, without importing it."""
-    return {entry.name: entry.value for entry in _list_entry_points(group)}
+def list_plugin_importers(group: str) -> dict[str, Importer[Any]]:
+    """Return a function that imports it for every plug-in of an entry-point group, by name."""
+    return {entry.name: entry.load for entry in _list_entry_points(group)}
 
 
 def list_plugin_files(group: str) -> list[Path]:
@@ -82,10 +92,59 @@ def _find_file(module: str) -> Path | None:
     return None if spec is None or spec.origin is None else Path(spec.origin)
 
 
-def load(path: str) -> Any:
+def call_accepting(function: Callable[..., Any], /, *values: Any, **options: Any) -> Any:
+    """Call a function with the values and those of the options that it accepts."""
+    parameters = inspect.signature(function).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return function(*values, **options)
+    return function(*values, **{name: value for name, value in options.items() if name in parameters})
+
+
+def replace_paths(descriptor: _Descriptor, imported: Sequence[str], called: Sequence[str] = ()) -> _Descriptor:
+    """Return a plug-in's descriptor with functions in place of the strings `"module:name"`.
+
+    A field may hold one string, or a tuple or mapping of them. Other values stay.
+
+    Args:
+        descriptor: Dataclass.
+        imported: Fields whose strings become importers.
+        called: Fields whose strings become functions that import and call the object.
+    """
+    changes = {name: _replace_path(_load, getattr(descriptor, name)) for name in imported}
+    changes |= {name: _replace_path(_load_and_call, getattr(descriptor, name)) for name in called}
+    replaced: _Descriptor = dataclasses.replace(descriptor, **changes)  # type: ignore[type-var]
+    return replaced
+
+
+def find_wrong_path(values: Any) -> str | None:
+    """Return the first string in nested tuples and mappings that is not `"module:name"`, or None."""
+    return next((path for path in _list_paths(values) if path.count(":") != 1), None)
+
+
+def _replace_path(function: Callable[..., Any], value: Any) -> Any:
+    if isinstance(value, str):
+        return partial(function, value)
+    if isinstance(value, Mapping):
+        return {name: _replace_path(function, member) for name, member in value.items()}
+    return tuple(_replace_path(function, member) for member in value) if isinstance(value, tuple) else value
+
+
+def _list_paths(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple | Mapping):
+        for member in value.values() if isinstance(value, Mapping) else value:
+            yield from _list_paths(member)
+
+
+def _load(path: str) -> Any:
     """Import the object at the path `"module:name"`."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
+
+
+def _load_and_call(path: str, /, *values: Any, **options: Any) -> Any:
+    return call_accepting(_load(path), *values, **options)
 
 
 def _list_entry_points(group: str) -> list[EntryPoint]:

@@ -4,46 +4,66 @@ The first use registers all families with the Auto classes of transformers. `ada
 families without importing torch.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
-# Public names that belong to no single family.
-_SHARED = {
-    "StepwiseOutput": "adadepth.models.shared.steps:StepwiseOutput",
-    "convert_reference_config": "adadepth.models.shared.convert:convert_reference_config",
-    "convert_reference_state_dict": "adadepth.models.shared.convert:convert_reference_state_dict",
-}
-
 
 @cache
-def public_names() -> Mapping[str, str]:
-    """Return the import path `"module:name"` of every public model and configuration class.
+def public_names() -> Mapping[str, Callable[[], Any]]:
+    """Return the importer of every public class and function by name, which imports the classes of all families.
 
     If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """
-    from adadepth.config.plugins import list_plugin_paths
+    from adadepth.config.plugins import list_plugin_importers
     from adadepth.models.registry import families
 
-    names = list_plugin_paths("adadepth.names") | _SHARED
+    names = list_plugin_importers("adadepth.names")
+    names |= {
+        "StepwiseOutput": _import_stepwise_output,
+        "convert_reference_config": _import_config_conversion,
+        "convert_reference_state_dict": _import_weight_conversion,
+    }
     for family in families().values():
-        package = f"{family.settings.__module__.partition('.')[0]}."
-        places = (family.config, *family.heads.values(), *family.auto.values())
-        names |= {place.partition(":")[2]: place for place in places if place.startswith(package)}
+        package = family.settings.__module__.partition(".")[0]
+        importers = (family.config, *family.heads.values(), *family.auto.values())
+        classes = {importer(): importer for importer in importers}
+        names |= {
+            found.__name__: importer
+            for found, importer in classes.items()
+            if found.__module__.partition(".")[0] == package
+        }
         names |= family.public
     return names
+
+
+def _import_stepwise_output() -> type[Any]:
+    from adadepth.models.shared.steps import StepwiseOutput
+
+    return StepwiseOutput
+
+
+def _import_config_conversion() -> Callable[..., Any]:
+    from adadepth.models.shared.convert import convert_reference_config
+
+    return convert_reference_config
+
+
+def _import_weight_conversion() -> Callable[..., Any]:
+    from adadepth.models.shared.convert import convert_reference_state_dict
+
+    return convert_reference_state_dict
 
 
 def __getattr__(name: str) -> Any:
     if name == "__all__":
         return sorted(public_names())
-    if name.startswith("_") or name not in (paths := public_names()):
+    if name.startswith("_") or name not in (names := public_names()):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from adadepth.models.auto import register_auto_classes
-    from adadepth.models.registry import load
 
     register_auto_classes()
-    return load(paths[name])
+    return names[name]()
 
 
 def __dir__() -> list[str]:

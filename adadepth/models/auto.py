@@ -5,24 +5,23 @@ from typing import Any
 
 import transformers
 
-from adadepth.models.registry import Family, families, load
+from adadepth.models.registry import ConfigClass, Family, families
 
 
 @cache
 def register_auto_classes() -> None:
     """Register the configurations, models and tokenizers of all families with transformers' Auto classes, once."""
     for family in families().values():
-        if not family.config.startswith("transformers:"):
-            _register(family)
+        if not (config := family.config()).__module__.startswith("transformers."):
+            _register(family, config)
 
 
-def _register(family: Family) -> None:
-    config = load(family.config)
+def _register(family: Family, config: ConfigClass) -> None:
     transformers.AutoConfig.register(family.name, config)
     if family.tokenizer is not None:
-        transformers.AutoTokenizer.register(config, fast_tokenizer_class=load(family.tokenizer))
-    for auto, model in family.auto_classes().items():
-        getattr(transformers, auto).register(config, load(model))
+        transformers.AutoTokenizer.register(config, fast_tokenizer_class=family.tokenizer())
+    for auto, importer in family.auto_classes().items():
+        getattr(transformers, auto).register(config, importer())
     for published in family.published:
         if published not in transformers.CONFIG_MAPPING:
             transformers.AutoConfig.register(published, _make_reader(published, config))

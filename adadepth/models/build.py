@@ -18,7 +18,7 @@ from adadepth.models.auto import register_auto_classes
 from adadepth.models.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.models.loading import list_weight_names
 from adadepth.models.memory_check import check_size
-from adadepth.models.registry import families, family, join_alternatives, load
+from adadepth.models.registry import families, family, join_alternatives
 from adadepth.models.shared.steps import resolve_exit_rule
 from adadepth.models.validation import check_model
 from adadepth.runtime.hub_access import get_first_line
@@ -67,7 +67,7 @@ def build_classifier(
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:
         with _name_unknown_setting(settings):
-            built: PreTrainedModel = load(build)(model_class, settings, vocab_size, fields)
+            built = build()(model_class, settings, vocab_size, fields)
         check_model(built, settings.name)
         return built
     rule = getattr(settings, "exit_rule", None)
@@ -155,7 +155,7 @@ def _build(
     adopt = family(settings.name).adopts
     if source is not None and adopt is not None and source.model_type not in families():
         with _name_unknown_setting(settings), convert_loading_errors("model.pretrained", str(settings.pretrained)):
-            return load(adopt)(model_class, settings, source, vocab_size, fields)
+            return adopt()(model_class, settings, source, vocab_size, fields)
     config = _build_config(model_class.config_class, settings, source, vocab_size, fields)
     implementation = getattr(settings, "attn_implementation", None)
     # Published weights are often bfloat16, in which most updates of an optimiser are rounded away.
@@ -260,7 +260,7 @@ def _load_weights(
 ) -> PreTrainedModel:
     if load_source := family(config.model_type).starts_from.get(source.model_type):
         with convert_loading_errors("model.pretrained", path):
-            return load(load_source)(model_class, path, config, options)
+            return load_source()(model_class, path, config, options)
     if source.model_type != model_class.config_class.model_type:
         with convert_loading_errors("model.pretrained", path):
             return model_class.from_pretrained(path, config=config, **options)
@@ -292,10 +292,10 @@ def load_model(
     """
     config = config or read_config("checkpoint", path)
     config = _wrap_network(config, settings, overrides)
-    expected = load(family(settings.name).config).model_type
+    expected = family(settings.name).config().model_type
     if expected and config.model_type != expected:
         specs = [
-            spec for spec in families().values() if config.model_type in (load(spec.config).model_type, *spec.networks)
+            spec for spec in families().values() if config.model_type in (spec.config().model_type, *spec.networks)
         ]
         advice = f"; add model={specs[0].option or specs[0].name}" if specs else ""
         raise CheckpointError(
@@ -336,7 +336,7 @@ def _wrap_network(config: PreTrainedConfig, settings: ModelConfig, overrides: Co
     values = {name: getattr(settings, name) for name in overrides if name in fields and not hasattr(config, name)}
     chosen = {name: getattr(value, "value", value) for name, value in values.items() if value is not None}
     try:
-        wrapped: PreTrainedConfig = load(spec.config).from_dict(config.to_dict(), **chosen)
+        wrapped = spec.config().from_dict(config.to_dict(), **chosen)
     except ConfigError as error:  # names a field
         raise ConfigError(f"model.{error}") from error
     return wrapped
@@ -351,4 +351,4 @@ def load_encoder(path: str, settings: ModelConfig, overrides: Collection[str]) -
     encoder = family(settings.name).encoder
     if encoder is None:
         raise ConfigError(f"model={settings.name}: does not return its hidden states after every update")
-    return load_model(path, load(encoder), settings, overrides, only_encoder=True)
+    return load_model(path, encoder(), settings, overrides, only_encoder=True)

@@ -36,7 +36,7 @@ from adadepth.models.loading import (
     split_report,
     warn_about_new_weights,
 )
-from adadepth.models.registry import families, load
+from adadepth.models.registry import families
 from adadepth.models.shared.convert import MODULE
 from adadepth.runtime.hub_access import get_first_line, load_with_code_policy, silence_transformers
 
@@ -90,7 +90,7 @@ def _read_published_config(key: str, path: str) -> PreTrainedConfig | None:
     if published is None:
         return None
     try:
-        config: PreTrainedConfig = load(families()[published.config["model_type"]].config).from_dict(published.config)
+        config = families()[published.config["model_type"]].config().from_dict(published.config)
     except (UserError, StrictDataclassError) as error:
         raise CheckpointError(f"{key}={path}: its configuration: {_extract_reason(error)}") from error
     return config
@@ -105,8 +105,7 @@ def _load_config(path: str, trust_remote_code: bool) -> PreTrainedConfig:
     spec = find_family(config.model_type)
     if spec is None or config.model_type not in spec.published:
         return config
-    converted: PreTrainedConfig = load(spec.config).from_dict(read_stored_config(path, {}), name_or_path=path)
-    return converted
+    return spec.config().from_dict(read_stored_config(path, {}), name_or_path=path)
 
 
 def _extract_reason(error: Exception) -> str:
@@ -180,7 +179,7 @@ def _check_config(owner: str, config: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"{owner}: unknown model_type={name!r}; must be one of {', '.join(families())}{nearest(name, families())}"
         )
-    fields = get_field_specs(load(families()[name].config)).items()
+    fields = get_field_specs(families()[name].config()).items()
     sizes = [size for size, field in fields if field.shape and not field.later]
     if missing := [size for size in sizes if size not in config]:
         raise CheckpointError(f"{owner}: missing fields: {', '.join(missing)}")

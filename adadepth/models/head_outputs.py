@@ -12,7 +12,7 @@ from torch import Tensor
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace
 from adadepth.models.contract import DepthModel
-from adadepth.models.registry import families, load
+from adadepth.models.registry import families
 
 
 class Field(NamedTuple):
@@ -72,7 +72,7 @@ def check_output(model: DepthModel, outputs: Any) -> None:
 
 def list_head_kinds(model: DepthModel) -> list[str]:
     """Return the kinds of tasks, such as classification, for which a family uses the class of a model."""
-    heads = [(kind, load(path)) for spec in families().values() for kind, path in spec.heads.items()]
+    heads = [(kind, importer()) for spec in families().values() for kind, importer in spec.heads.items()]
     return [kind for kind, head in heads if isinstance(model, head)]
 
 

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +26,8 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, WEIGH
 from adadepth.errors import CheckpointError, WeightShapeError
 from adadepth.models.adapter_weights import find_adapters, read_merged_weights
 from adadepth.models.generation_file import check_generation_file
-from adadepth.models.registry import Family, families, join_alternatives, load
-from adadepth.models.shared.published_files import list_weight_files
+from adadepth.models.registry import Family, ModelClass, families, join_alternatives
+from adadepth.models.shared.published_files import PublishedFolder, list_weight_files
 
 logger = logging.getLogger(__name__)
 
@@ -66,19 +65,6 @@ def allow_new_weights() -> Iterator[None]:
         yield
     finally:
         _allows_new.reset(token)
-
-
-@dataclass(frozen=True)
-class PublishedFolder:
-    """Folder of published training code that has no configuration of transformers.
-
-    Attributes:
-        config: Fields of the configuration of this package, with `model_type` and `architectures`.
-        symbols: Symbols of the tokens 1, 2, ... of puzzles, one character each, or None if they are unknown.
-    """
-
-    config: dict[str, Any]
-    symbols: str | None = None
 
 
 class StrictLoading:
@@ -183,8 +169,8 @@ def read_published_folder(path: Any, options: Mapping[str, Any]) -> PublishedFol
     Raises:
         CheckpointError: If the folder is incomplete or its model is not supported.
     """
-    readers = [spec.folders_from for spec in families().values() if spec.folders_from is not None]
-    folders = (load(reader)(path, options) for reader in readers)
+    importers = [spec.folders_from for spec in families().values() if spec.folders_from is not None]
+    folders = (importer()(path, options) for importer in importers)
     return next((folder for folder in folders if folder is not None), None)
 
 
@@ -236,19 +222,19 @@ def find_model_class(config: PreTrainedConfig | Mapping[str, Any]) -> Any:
     name = str(next(iter(described.get("architectures") or ()), ""))
     kind = str(described.get("model_type") or getattr(config, "model_type", ""))
     for spec in families().values():
-        for path in _list_classes(spec):
-            if path.rpartition(":")[2] == name:
-                return load(path)
+        for model_class in _import_classes(spec):
+            if model_class.__name__ == name:
+                return model_class
     reader, task = find_family(kind), name[name.find("For") :] if "For" in name else ""
     if reader is not None and reader.published and task:
-        heads = [path for path in _list_classes(reader) if path.endswith(task)]
-        return load(heads[0]) if heads else None
-    model_class = getattr(transformers, name, None) if name else None
-    return model_class if isinstance(model_class, type) and issubclass(model_class, PreTrainedModel) else None
+        return next((head for head in _import_classes(reader) if head.__name__.endswith(task)), None)
+    named = getattr(transformers, name, None) if name else None
+    return named if isinstance(named, type) and issubclass(named, PreTrainedModel) else None
 
 
-def _list_classes(spec: Family) -> Iterable[str]:
-    return filter(None, (*spec.heads.values(), *spec.auto.values(), spec.encoder))
+def _import_classes(spec: Family) -> Iterator[ModelClass]:
+    importers = (*spec.heads.values(), *spec.auto.values(), *(() if spec.encoder is None else (spec.encoder,)))
+    return (importer() for importer in importers)
 
 
 def build_without_memory(config: PreTrainedConfig) -> Any:

@@ -2,25 +2,35 @@
 
 A family is a folder of `adadepth.models`. Its module `family` contains the descriptor `FAMILY`, or `FAMILIES` if the
 folder has several. Installed packages add families through entry points of the group `adadepth.families`. A YAML file
-only names a family.
+only names a family. A descriptor refers to what imports torch or transformers by importers; see
+`adadepth.config.plugins`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from adadepth.config import BudgetUnit, ExperimentConfig, ModelConfig
 from adadepth.config.kinds import Kind, kinds
 from adadepth.config.modes import ModeSpec, modes
-from adadepth.config.plugins import list_plugin_files, load_plugins
-from adadepth.config.plugins import load as load  # exported for users of descriptors
+from adadepth.config.plugins import Importer, find_wrong_path, list_plugin_files, load_plugins, replace_paths
 from adadepth.errors import ConfigError, nearest
+
+if TYPE_CHECKING:  # what descriptors import later
+    from torch import Tensor
+    from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+    from adadepth.models.shared.published_files import LayoutFiles, PublishedFolder
+    from adadepth.report.console_summary import ReferenceDepth
+    from adadepth.report.run_files import RunFiles
+    from adadepth.report.section import SectionEntry, SectionOf
+    from adadepth.training.extension import Extension
 
 GROUP = "adadepth.families"
 _GROUPS_WITH_CONFIGS = ("adadepth.sweepers", "adadepth.loggers")  # beside families, kinds of data and modes
@@ -35,6 +45,21 @@ _AUTO = {
     "language_model": "AutoModelForCausalLM",
 }
 
+# Classes and functions that descriptors import.
+ConfigClass: TypeAlias = "type[PreTrainedConfig]"
+ModelClass: TypeAlias = "type[PreTrainedModel]"
+TokenizerClass: TypeAlias = "type[PreTrainedTokenizerBase]"
+Check: TypeAlias = Callable[[ExperimentConfig], Iterator[str]]
+LoadSource: TypeAlias = "Callable[[Any, str, Any, dict[str, Any]], PreTrainedModel]"
+BuildModel: TypeAlias = "Callable[[Any, Any, int | None, Mapping[str, Any]], PreTrainedModel]"
+Adopt: TypeAlias = "Callable[[Any, Any, PreTrainedConfig, int | None, Mapping[str, Any]], PreTrainedModel]"
+ToLayout: TypeAlias = "Callable[[Any, Mapping[str, Tensor], str], LayoutFiles]"
+RenameWeights: TypeAlias = "Callable[[Mapping[str, Tensor], bool], dict[str, Tensor]]"
+ReadConfig: TypeAlias = "Callable[[dict[str, Any]], PreTrainedConfig]"
+ReadFolder: TypeAlias = "Callable[[Any, Mapping[str, Any]], PublishedFolder | None]"
+ReportSection: TypeAlias = "SectionOf | SectionEntry"
+FindReferenceDepth: TypeAlias = "Callable[[RunFiles], ReferenceDepth | None]"
+
 
 @dataclass(frozen=True)
 class Budgeting:
@@ -48,8 +73,7 @@ class Budgeting:
         grows: Whether the model can train at any fixed depth, which lets the depth grow at the start of training.
         whole: Whether the depth is a whole number of blocks.
         least: Minimum number of updates of a unit.
-        checks: Checks of a target as `"module:function"`. A check takes a configuration and yields one line per
-            mistake.
+        checks: Checks of a target, which take a configuration and yield one line per mistake.
     """
 
     trained: tuple[BudgetUnit, ...] = ()
@@ -59,7 +83,7 @@ class Budgeting:
     grows: bool = False
     whole: bool = False
     least: int = 1
-    checks: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
 
     @property
     def targets(self) -> tuple[BudgetUnit, ...]:
@@ -71,8 +95,8 @@ class Budgeting:
 class Searching:
     """Architecture search that a model family supports.
 
-    Functions are given as `"module:function"`. Each takes the arguments of the function of `adadepth.models.par_xl`
-    that is named below. A shape is the length, the number of memory positions and the batch size of a segment of text.
+    Functions are given by importers. Each takes the arguments of the function of `adadepth.models.par_xl` that is named
+    below. A shape is the length, the number of memory positions and the batch size of a segment of text.
 
     Attributes:
         setting: Setting of the architecture. If its value is None, the model is the supernet `heads["search"]`.
@@ -88,16 +112,16 @@ class Searching:
 
     setting: str
     memory: str
-    costs: str
-    derive: str
-    baselines: str
-    macs: str
-    time: str
+    costs: Importer[Callable[..., list[float]]]
+    derive: Importer[Callable[..., PreTrainedModel]]
+    baselines: Importer[Callable[[str, Callable[[str], float], int, int], dict[str, str]]]
+    macs: Importer[Callable[..., float]]
+    time: Importer[Callable[..., dict[str, dict[str, float]]]]
 
 
 @dataclass(frozen=True)
 class Family:
-    """Descriptor of a model family. It refers to classes as `"module:name"`, which are imported when needed.
+    """Descriptor of a model family. Classes and functions that need torch are given by importers.
 
     Attributes:
         settings: Settings class, a subclass of `ModelConfig`. Its `name` is the name of the family in `model.name`.
@@ -141,12 +165,14 @@ class Family:
         text: Format of the text on which the language model is trained; see `Kind.reading`.
         settle: Function that derives settings from the training text before a language model is built. It is called
             like `adadepth.models.par_xl.configuration.settle_cutoffs`.
-        first_tokens: Function that takes settings or a configuration and returns arguments of `load_labelled_data`,
-            which set the number of [CLS] tokens at the start of a text. If it is None, there is one.
+        first_tokens: Function, given directly, that takes settings or a configuration and returns arguments of
+            `load_labelled_data`, which set the number of [CLS] tokens at the start of a text. If it is None, there is
+            one.
         reads_vectors: Whether the family reads vectors instead of tokens.
+        trains_in_slots: Whether an example stays in its slot of the batch until it halts; see `DepthModel`.
         own_symbols: Whether the family can learn embeddings of arbitrary symbols, not only of a pretrained tokenizer's
             words.
-        checks: Checks of the family's settings against each other and the rest of a configuration; see
+        checks: Checks of the family's settings against each other and the rest of a configuration, given directly; see
             `Budgeting.checks`.
         option: Option of the group `model` that messages recommend for this family.
         advice: Advice for the case that the depth does not adapt: one line of overrides and their effects, separated by
@@ -158,23 +184,23 @@ class Family:
             `convert_reference_config`.
         folders_from: Function that reads folders of the reference implementation, which have no configuration of
             transformers. It is called like `adadepth.models.trm.convert.read_folder`.
-        extensions: Extensions of training as `"module:name"`. Each is called with any of `config`, `args` (of
-            transformers' trainer), `model`, `data` and `seed`. It returns an `adadepth.training.extension.Extension`,
-            or None if a run does not need it.
-        sections: Additional sections of the report as `"module:function"`. Each function takes the files of a run and
-            returns a section or None; see `adadepth.report.section`.
-        reference_depth: Published depths of the family's models as `"module:function"`. The function takes the files of
-            a run and returns an `adadepth.report.console_summary.ReferenceDepth` or None.
+        extensions: Extensions of training, besides those that follow from the data and from what the model can do. Each
+            is called with any of `config`, `args` (of transformers' trainer), `model`, `data` and `seed`. It returns an
+            `adadepth.training.extension.Extension`, or None if a run does not need it.
+        sections: Additional sections of the report. Each function takes the files of a run and returns a section or
+            None; see `adadepth.report.section`.
+        reference_depth: Published depths of the family's models. The function takes the files of a run and returns an
+            `adadepth.report.console_summary.ReferenceDepth` or None.
     """
 
     settings: type[ModelConfig]
-    config: str
-    heads: Mapping[str, str]
-    auto: Mapping[str, str] = field(default_factory=dict)
-    encoder: str | None = None
+    config: Importer[ConfigClass]
+    heads: Mapping[str, Importer[ModelClass]]
+    auto: Mapping[str, Importer[ModelClass]] = field(default_factory=dict)
+    encoder: Importer[ModelClass] | None = None
     encoder_traces: bool = False
-    tokenizer: str | None = None
-    public: Mapping[str, str] = field(default_factory=dict)
+    tokenizer: Importer[TokenizerClass] | None = None
+    public: Mapping[str, Importer[Callable[..., Any]]] = field(default_factory=dict)
     loss_parts: Mapping[str, str | None] = field(default_factory=dict)
     movable_metrics: Callable[[Any], tuple[str, ...] | None] | None = None
     budget: Budgeting = field(default_factory=Budgeting)
@@ -183,27 +209,28 @@ class Family:
     matched_baseline: tuple[Mapping[str, Any], str] | None = None
     search: Searching | None = None
     reads: frozenset[str] = frozenset()
-    starts_from: Mapping[str, str | None] = field(default_factory=dict)
-    build: str | None = None
+    starts_from: Mapping[str, Importer[LoadSource] | None] = field(default_factory=dict)
+    build: Importer[BuildModel] | None = None
     published: tuple[str, ...] = ()
     networks: tuple[str, ...] = ()
-    layouts: Mapping[str, str] = field(default_factory=dict)
-    adopts: str | None = None
+    layouts: Mapping[str, Importer[ToLayout]] = field(default_factory=dict)
+    adopts: Importer[Adopt] | None = None
     text: str = "streams"
-    settle: str | None = None
-    first_tokens: str | None = None
+    settle: Importer[Callable[[Any, Callable[[], Any]], ModelConfig]] | None = None
+    first_tokens: Callable[[Any], dict[str, Any]] | None = None
     reads_vectors: bool = False
+    trains_in_slots: bool = False
     own_symbols: bool = True
-    checks: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
     option: str | None = None
     advice: str | None = None
     offline: str | None = None
-    weights_from: str | None = None
-    config_from: str | None = None
-    folders_from: str | None = None
-    extensions: tuple[str, ...] = ()
-    sections: tuple[str, ...] = ()
-    reference_depth: str | None = None
+    weights_from: Importer[RenameWeights] | None = None
+    config_from: Importer[ReadConfig] | None = None
+    folders_from: Importer[ReadFolder] | None = None
+    extensions: tuple[Importer[Callable[..., Extension | None]], ...] = ()
+    sections: tuple[Importer[ReportSection], ...] = ()
+    reference_depth: Importer[FindReferenceDepth] | None = None
 
     @property
     def name(self) -> str:
@@ -230,9 +257,9 @@ class Family:
         """
         return None if self.movable_metrics is None else self.movable_metrics(described)
 
-    def auto_classes(self) -> Mapping[str, str]:
-        """Return the model class that each transformers Auto class builds for this family."""
-        return {_AUTO[kind]: path for kind, path in self.heads.items() if kind in _AUTO} | dict(self.auto)
+    def auto_classes(self) -> Mapping[str, Importer[ModelClass]]:
+        """Return the importer of the model class that each transformers Auto class builds for this family."""
+        return {_AUTO[kind]: importer for kind, importer in self.heads.items() if kind in _AUTO} | dict(self.auto)
 
     def searches(self, described: object) -> bool:
         """Return whether the model is a supernet, because its settings or configuration give no architecture."""
@@ -246,7 +273,15 @@ class Family:
         """
         if kind not in self.heads:
             raise ConfigError(f"model={self.name}: has no model for {kind}; it has models for {', '.join(self.heads)}")
-        return load(self.heads[kind])
+        return self.heads[kind]()
+
+
+# See `replace_paths`.
+_IMPORTED = (
+    "config", "heads", "auto", "encoder", "tokenizer", "public", "starts_from", "build", "layouts", "adopts", "settle",
+    "weights_from", "config_from", "folders_from", "extensions", "sections", "reference_depth",
+)  # fmt: skip
+_IMPORTED_BY_SEARCH = ("costs", "derive", "baselines", "macs", "time")
 
 
 @cache
@@ -261,7 +296,15 @@ def families() -> Mapping[str, Family]:
     modules = [import_module(f"{__package__}.{folder}.family") for folder in folders]
     specs = [spec for module in modules for spec in getattr(module, "FAMILIES", None) or (module.FAMILY,)]
     by_name = {spec.name: spec for spec in specs}
-    return by_name | load_plugins(GROUP, "family", by_name, _check_descriptor)
+    plugins = load_plugins(GROUP, "family", by_name, _check_descriptor)
+    return by_name | {name: _replace_paths_of_family(spec) for name, spec in plugins.items()}
+
+
+def _replace_paths_of_family(spec: Family) -> Family:
+    """Return a plug-in's descriptor with functions in place of the strings `"module:name"`."""
+    search = None if spec.search is None else replace_paths(spec.search, _IMPORTED_BY_SEARCH)
+    spec = replace(spec, search=search, budget=replace_paths(spec.budget, [], ["checks"]))
+    return replace_paths(spec, _IMPORTED, ["checks", "first_tokens"])
 
 
 def family(name: str) -> Family:
@@ -320,6 +363,5 @@ def _check_descriptor(descriptor: object, name: str) -> str | None:
         return f"its settings must be a ModelConfig, not {descriptor.settings.__name__}"
     if descriptor.name != name:
         return f"its settings name it {descriptor.name!r}"
-    if wrong := [path for path in (descriptor.config, *descriptor.heads.values()) if path.count(":") != 1]:
-        return f"{wrong[0]!r} must be 'module:Class'"
-    return None
+    wrong = find_wrong_path((descriptor.config, descriptor.heads))
+    return None if wrong is None else f"{wrong!r} must be 'module:Class'"

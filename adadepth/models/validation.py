@@ -19,7 +19,7 @@ from adadepth.models.contract import (
     ReadsCachedStates,
     Remembers,
 )
-from adadepth.models.registry import Family, load
+from adadepth.models.registry import Family
 
 _PLACE = "adadepth.models.contract"
 
@@ -83,14 +83,14 @@ def check_family(spec: Family) -> None:
     Raises:
         ConfigError: Names the family, the class, and every wrong member with its specification, in one line.
     """
-    heads = [load(path) for path in spec.heads.values()]
+    heads = [importer() for importer in spec.heads.values()]
     for head in heads:
         _refuse(spec.name, head, list(_find_mistakes(head, spec)))
     for units, mixin in ((spec.budget.trained, HoldsBudget), (spec.budget.fitted, DepthKnob)):
         if units and not any(issubclass(head, mixin) for head in heads):
             raise ConfigError(f"model={spec.name}: its budget needs a model that extends {_PLACE}.{mixin.__name__}")
     if spec.encoder is not None:
-        encoder = load(spec.encoder)
+        encoder = spec.encoder()
         _refuse(spec.name, encoder, [line for line in _check_members(encoder) if line.startswith(_OF_ENCODERS)])
 
 

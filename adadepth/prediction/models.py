@@ -9,35 +9,16 @@ from typing import Any
 
 from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
+from adadepth.config.answers import ANSWER_KINDS, AnswerSpec
 from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import LENGTH_WARNING, list_needed_tokens
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.models.folder import convert_loading_errors, load_with_weights, read_config
 from adadepth.models.loading import describe_place, find_model_class, read_published_folder
-from adadepth.models.registry import Family, families, load
+from adadepth.models.registry import Family, families
 from adadepth.runs.data_identity import OVERRIDE, DataIdentity, digest_tokenizer
 from adadepth.runtime.hub_access import resolve_path
-
-# Kind of prediction -> heads of families, and the auto classes of transformers under which families register them.
-_HEADS = {
-    "classes": ("classification",),
-    "tags": ("tagging",),
-    "masks": ("pretraining",),
-    "next": ("language_model",),
-    "cells": ("puzzle",),
-    "depths": (),  # of encoders without a head
-}
-_AUTO = {
-    "classes": "AutoModelForSequenceClassification",
-    "tags": "AutoModelForTokenClassification",
-    "masks": "AutoModelForMaskedLM",
-}
-_TOKENS_WITHOUT_CLS = {
-    "next": ("eos_token",),
-    "cells": ("pad_token",),
-}  # special tokens needed in place of [CLS] and [SEP]
-_ANY_CONFIG = "transformers:PreTrainedConfig"
 
 
 def get_prediction_type(model: object) -> str | None:
@@ -45,9 +26,9 @@ def get_prediction_type(model: object) -> str | None:
 
     The result is `depths` for an encoder whose tokens halt without a head, and None for models that do not read texts.
     """
-    for kind in _HEADS:
-        if isinstance(model, tuple(_load_heads(kind).values()) + tuple(_load_generic_heads(kind))):
-            return kind
+    for name, answers in ANSWER_KINDS.items():
+        if isinstance(model, tuple(_load_heads(answers).values()) + tuple(_load_generic_heads(answers))):
+            return name
     return None
 
 
@@ -101,11 +82,14 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
         CheckpointError: If no class can predict texts with that model.
     """
     architecture = str(next(iter(config.architectures or [config.model_type])))
-    heads = {name: head for kind in _HEADS for name, head in _load_heads(kind).items()}
+    heads = {name: head for answers in ANSWER_KINDS.values() for name, head in _load_heads(answers).items()}
     # Some extend transformers' class of that name and read its checkpoints.
     extending = [head for head in heads.values() if architecture in (base.__name__ for base in head.__mro__)]
     of_any_type = [
-        head for kind in _HEADS for head in _load_generic_heads(kind) if architecture.endswith(_get_head_suffix(head))
+        head
+        for answers in ANSWER_KINDS.values()
+        for head in _load_generic_heads(answers)
+        if architecture.endswith(_get_head_suffix(head))
     ]
     is_foreign = config.model_type not in families()
     published = [head for head in heads.values() if head is find_model_class(config)]
@@ -120,15 +104,14 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
 
 def format_unsupported(architecture: str) -> str:
     """Return the error message for an unsupported model architecture, with the nearest supported name."""
-    names = sorted({name for kind in _HEADS for name in _load_heads(kind)})
-    suffixes = [
-        f"transformers' own ...{_get_head_suffix(head)}" for kind in _HEADS for head in _load_generic_heads(kind)
-    ]
+    names = sorted({name for answers in ANSWER_KINDS.values() for name in _load_heads(answers)})
+    generic = [head for answers in ANSWER_KINDS.values() for head in _load_generic_heads(answers)]
+    suffixes = [f"transformers' own ...{_get_head_suffix(head)}" for head in generic]
     allowed = ", ".join([*names, *suffixes])
     return f"{architecture} is not a supported text model{nearest(architecture, names)}; supported are {allowed}"
 
 
-def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
+def refuse_tokenizer(tokenizer: Any, model: Any, answers: AnswerSpec) -> None:
     """Raise an error if a tokenizer does not fit the model, by its special tokens or vocabulary size.
 
     Raises:
@@ -136,7 +119,7 @@ def refuse_tokenizer(tokenizer: Any, model: Any, predicts: str) -> None:
     """
     if not getattr(tokenizer, "is_fast", False):
         raise ConfigError("tokenizer: must be a fast tokenizer, which maps tokens to characters")
-    if missing := [name for name in _list_needed_tokens(model, predicts) if getattr(tokenizer, name) is None]:
+    if missing := [name for name in _list_needed_tokens(model, answers) if getattr(tokenizer, name) is None]:
         raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
     pieces, vocabulary = len(tokenizer), _get_vocabulary_size(model)
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
@@ -154,12 +137,11 @@ def refuse_other_tokenizer(tokenizer: Any, trained: DataIdentity) -> None:
         raise ConfigError(f"tokenizer: differs from the one used in training; to allow this, {OVERRIDE}")
 
 
-def _list_needed_tokens(model: Any, predicts: str) -> Sequence[str]:
+def _list_needed_tokens(model: Any, answers: AnswerSpec) -> Sequence[str]:
     """Return the special tokens that a tokenizer must define, as attribute names such as `cls_token`."""
-    if predicts in _TOKENS_WITHOUT_CLS:
-        return _TOKENS_WITHOUT_CLS[predicts]
-    tokens = list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1))
-    return (*tokens, "mask_token") if predicts == "masks" else tokens
+    if answers.special_tokens is not None:
+        return answers.special_tokens
+    return (*list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1)), *answers.more_tokens)
 
 
 def _get_vocabulary_size(model: Any) -> int:
@@ -169,14 +151,14 @@ def _get_vocabulary_size(model: Any) -> int:
 
 
 def build_layout(
-    model: Any, tokenizer: Any, predicts: str, max_length: int | None, trained: DataIdentity | None = None
+    model: Any, tokenizer: Any, answers: AnswerSpec, max_length: int | None, trained: DataIdentity | None = None
 ) -> Layout:
     """Return the input format used in training: special tokens around a text and maximum length.
 
     Args:
         model: Model that predicts texts.
         tokenizer: Tokenizer of the model.
-        predicts: Kind of prediction; see `get_prediction_type`.
+        answers: Kind of prediction.
         max_length: Maximum number of tokens per text, or None to use the length from training.
         trained: Data used in training, or None if unknown. Its sequence length limits all texts except those of a
             language model. If no length is known, the number of positions of the model is the limit.
@@ -186,14 +168,14 @@ def build_layout(
     """
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
     trained_length = None if trained is None else trained.sequence_length
-    usual = longest if trained_length is None or predicts == "next" else min(trained_length, longest)
+    usual = longest if trained_length is None or answers.continues_texts else min(trained_length, longest)
     length = usual if max_length is None else max_length
-    if predicts == "masks":
+    if answers.fills_masks:
         layout = Layout.bert(tokenizer, length)
-    elif predicts == "next":
+    elif answers.continues_texts:
         layout = Layout.plain(length)
     else:
-        has_no_marks = has_generated_symbols(predicts, trained) or predicts in _TOKENS_WITHOUT_CLS
+        has_no_marks = has_generated_symbols(answers, trained) or answers.special_tokens is not None
         first = {"cls_tokens": 0} if has_no_marks else get_first_tokens(model)
         layout = Layout.from_tokenizer(tokenizer, length, **first)
     shortest = layout.pair.size + 2  # a token of each text
@@ -202,9 +184,9 @@ def build_layout(
     return layout
 
 
-def has_generated_symbols(predicts: str, trained: DataIdentity | None) -> bool:
+def has_generated_symbols(answers: AnswerSpec, trained: DataIdentity | None) -> bool:
     """Return whether a model tags generated symbol sequences, which have a fixed length and no special tokens."""
-    return predicts == "tags" and trained is not None and trained.sequence_length is None
+    return answers.tags_words and trained is not None and trained.sequence_length is None
 
 
 def list_end_tokens(model: Any, tokenizer: Any) -> list[int]:
@@ -235,30 +217,31 @@ def get_first_tokens(model: Any) -> dict[str, Any]:
     The result is empty for models with one [CLS] and for unknown families.
     """
     family = families().get(model.config.model_type) or next(filter(_is_generic, families().values()), None)
-    return {} if family is None or family.first_tokens is None else load(family.first_tokens)(model.config)
+    return {} if family is None or family.first_tokens is None else family.first_tokens(model.config)
 
 
 @cache
-def _load_heads(kind: str) -> dict[str, type[PreTrainedModel]]:
+def _load_heads(answers: AnswerSpec) -> dict[str, type[PreTrainedModel]]:
     """Return the model classes of all families for one kind of prediction, by class name."""
     readers = [family for family in families().values() if not family.reads_vectors and not _is_generic(family)]
-    references = [family.heads[head] for family in readers for head in _HEADS[kind] if head in family.heads]
-    if kind == "depths":
-        references += [family.encoder for family in readers if family.encoder is not None and family.encoder_traces]
-    references += [family.auto[_AUTO[kind]] for family in readers if _AUTO.get(kind) in family.auto]
-    classes = {reference.rpartition(":")[2]: load(reference) for reference in references}
+    importers = [family.heads[head] for family in readers for head in answers.heads if head in family.heads]
+    if answers.only_depths:
+        importers += [family.encoder for family in readers if family.encoder is not None and family.encoder_traces]
+    if answers.auto is not None:
+        importers += [family.auto[answers.auto] for family in readers if answers.auto in family.auto]
+    classes = {head.__name__: head for head in (importer() for importer in importers)}
     return dict(sorted(classes.items()))
 
 
 @cache
-def _load_generic_heads(kind: str) -> Sequence[type[PreTrainedModel]]:
+def _load_generic_heads(answers: AnswerSpec) -> Sequence[type[PreTrainedModel]]:
     """Return the model classes that can wrap checkpoints of any transformers model type."""
     generic = filter(_is_generic, families().values())
-    return [load(family.heads[head]) for family in generic for head in _HEADS[kind] if head in family.heads]
+    return [family.heads[head]() for family in generic for head in answers.heads if head in family.heads]
 
 
 def _is_generic(family: Family) -> bool:
-    return family.config == _ANY_CONFIG
+    return family.config() is PreTrainedConfig
 
 
 def _get_head_suffix(head: type) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from adadepth.config.answers import AnswerSpec
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
 from adadepth.models.contract import Remembers
@@ -41,14 +42,14 @@ def resolve_segment_length(length: int | None, model: Any) -> int | None:
     return model.context(None, None, False).memory_length or None if isinstance(model, Remembers) else None
 
 
-def resolve_new_tokens(count: int | None, model: Any, predicts: str) -> int | None:
+def resolve_new_tokens(count: int | None, model: Any, answers: AnswerSpec) -> int | None:
     """Return the number of tokens to generate after each text, after checking that the model can generate them.
 
     A number that the model cannot generate raises an error.
     """
     if count is not None:
         check_count("new_tokens", count)
-        if predicts != "next" or not model.can_generate():
+        if not answers.continues_texts or not model.can_generate():
             raise ConfigError(f"new_tokens={count}: {type(model).__name__} does not generate text")
         most = _MAX_NEW_TOKENS if model.longest_sequence is None else model.longest_sequence - 1
         if count > most:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from adadepth.config.answers import ANSWER_KINDS
 from adadepth.data.batches import get_sequence_columns, order_longest_first, pad_columns
 from adadepth.data.text.passages import EncodedText, Text, TextParts, TokenLocation, check_texts, encode_texts
 from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
@@ -97,19 +98,19 @@ class Pipeline:
         check_count("batch_size", batch_size)
         self.model: Any = model if device is None else move_to_device(model, device)
         self.tokenizer = tokenizer
-        self.predicts = predicts
-        self.batch_size = 1 if predicts == "next" else batch_size  # language models read without padding
+        self.predicts, self.answers = predicts, ANSWER_KINDS[predicts]
+        self.batch_size = 1 if self.answers.continues_texts else batch_size
         self.exit_rule = read_exit_rule(exit_rule, model)
-        refuse_tokenizer(tokenizer, model, predicts)
+        refuse_tokenizer(tokenizer, model, self.answers)
         cast(Any, model).take_padding(tokenizer.pad_token_id)
         trained = DataIdentity.from_config("model", str(model.name_or_path), model.config)
         if trained is not None and not allow_changed_data:
             refuse_other_tokenizer(tokenizer, trained)
         self.trained_length = None if trained is None else trained.sequence_length
-        self.has_generated_symbols = has_generated_symbols(predicts, trained)
-        self.layout = build_layout(model, tokenizer, predicts, max_length, trained)
+        self.has_generated_symbols = has_generated_symbols(self.answers, trained)
+        self.layout = build_layout(model, tokenizer, self.answers, max_length, trained)
         self.segment_length = resolve_segment_length(segment_length, model)
-        self.new_tokens = resolve_new_tokens(new_tokens, model, predicts)
+        self.new_tokens = resolve_new_tokens(new_tokens, model, self.answers)
         self.generation = dict(generation or {})
         if new_tokens is not None:
             check_beams(model, self.generation)
@@ -179,7 +180,7 @@ class Pipeline:
     @refuse_panics("tokenizer")
     def predict_text_steps(self, text: Text) -> dict[int, list[str]]:
         """Return, for each token of a text, the model's predictions after every step."""
-        (encoded,) = self._encode(check_texts([text], takes_words=self.predicts == "tags"))
+        (encoded,) = self._encode(check_texts([text], takes_words=self.answers.tags_words))
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)
         return self.predict_token_steps(pad_columns([encoded.example], len(encoded), columns))
 
@@ -206,11 +207,11 @@ class Pipeline:
             return dict(zip(masks.tolist(), map(list, zip(*steps, strict=True)), strict=True))
         if LOGITS not in self.model.exit_signals or self.model.depth_unit != "token":
             return {}
-        if self.predicts == "tags":
+        if self.answers.tags_words:
             outputs, names = self.model(**inputs, run_all_steps=True), self.model.config.id2label
             tags = [[names[best] for best in steps] for steps in outputs.step_logits.argmax(dim=-1).tolist()]
             return dict(zip(outputs.unit_slots.tolist(), tags, strict=True))
-        if self.predicts == "next":
+        if self.answers.continues_texts:
             outputs = self.model(self._prepend_start(batch["input_ids"]).to(self.model.device), run_all_steps=True)
             positions = range(batch["input_ids"].shape[1])
             return {position: self._decode_best(outputs.step_logits[0, position]) for position in positions}
@@ -238,7 +239,7 @@ class Pipeline:
             texts: Texts as in `__call__`, with the same errors.
             every_step: Whether to include the prediction after every step.
         """
-        encoded = self._encode(check_texts(texts, takes_words=self.predicts == "tags"))
+        encoded = self._encode(check_texts(texts, takes_words=self.answers.tags_words))
         order = order_longest_first(np.array([len(text) for text in encoded])).tolist()
         generator = torch.Generator().manual_seed(0)
         self.model.eval()
@@ -253,11 +254,11 @@ class Pipeline:
 
     def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
         """Tokenise texts; raise an error for empty ones, and warn if texts are truncated."""
-        if self.predicts == "cells":
+        if self.answers.solves_puzzles:
             texts = [self._parse_puzzle(number, text) for number, text in enumerate(texts)]
         encoded = encode_texts(self.tokenizer, self.layout, texts)
         for number, text in enumerate(encoded):
-            if not len(text) and self.predicts != "next":  # a tokenizer without special tokens
+            if not len(text) and not self.answers.continues_texts:  # a tokenizer without special tokens
                 raise DataError(f"texts[{number}]={' '.join(texts[number])!r}: contains no token")
         if count := sum(text.is_cut for text in encoded):
             length = self.layout.sequence_length
@@ -273,7 +274,7 @@ class Pipeline:
     def _warn_of_long_texts(self, encoded: Sequence[EncodedText]) -> None:
         """Log a warning if texts are longer than the sequences the language model was trained on."""
         length = self.trained_length
-        if self.predicts != "next" or length is None or self.segment_length is not None:
+        if not self.answers.continues_texts or length is None or self.segment_length is not None:
             return
         if count := sum(len(text) > length for text in encoded):
             logger.warning("%d of %d texts have more than the %d tokens used in training", count, len(encoded), length)
@@ -307,7 +308,7 @@ class Pipeline:
         columns = get_sequence_columns(self.tokenizer.pad_token_id or 0)  # a single text has no padding
         batch = pad_columns([text.example for text in texts], max(map(len, texts)), columns)
         fit_threads(self.model, batch)
-        if self.predicts == "next":
+        if self.answers.continues_texts:
             return self._predict_words(texts[0], batch["input_ids"], self._build_options(generator, every_step))
         return self._run_model(texts, batch, generator, every_step)
 
@@ -392,7 +393,7 @@ class Pipeline:
     def _build_options(self, generator: torch.Generator, every_step: bool) -> dict[str, Any]:
         """Return the model's keyword arguments for early exit, such as the exit rule."""
         model = self.model
-        if not model.exit_signals or self.predicts in ("masks", "depths"):
+        if not model.exit_signals or not self.answers.takes_exit_rules:
             return {}
         # Where tokens halt, running all steps is another computation, with other states of the halted tokens.
         all_steps = {"run_all_steps": True} if every_step and self.model.depth_unit == "sequence" else {}
@@ -428,12 +429,14 @@ class Pipeline:
 
     def _answer_tokens(self, batch: Mapping[str, Tensor], outputs: Any) -> _Answers | None:
         """Return the predictions for single tokens by position, or None for models that have none."""
-        if self.predicts in ("classes", "cells", "depths"):
+        if not (self.answers.tags_words or self.answers.fills_masks):
             return None
         ids = batch["input_ids"]
         answers: _Answers = [{} for _ in ids]
-        mask = batch["special_tokens_mask"] == 0 if self.predicts == "tags" else ids == self.tokenizer.mask_token_id
-        logits = outputs.prediction_logits if self.predicts == "masks" else outputs.logits
+        if self.answers.fills_masks:
+            mask, logits = ids == self.tokenizer.mask_token_id, outputs.prediction_logits
+        else:
+            mask, logits = batch["special_tokens_mask"] == 0, outputs.logits
         token_logits = logits[:, : ids.shape[1]][mask.to(logits.device)].float().cpu()
         for number, (row, position) in enumerate(mask.nonzero().tolist()):
             answers[row][position] = self._answer_token(token_logits[number])
@@ -445,7 +448,7 @@ class Pipeline:
         If `token` is given, the fields include the probability of this id.
         """
         _check_logits(logits)
-        if self.predicts == "tags":
+        if self.answers.tags_words:
             scores = softmax(logits.numpy())
             best = int(scores.argmax())
             return {"label": self.model.config.id2label[best], "score": float(scores[best])}
@@ -466,9 +469,9 @@ class Pipeline:
 
     def _answer_texts(self, outputs: Any) -> list[dict[str, Any]]:
         """Return, for every text of a batch, the `Prediction` fields of the whole text, such as label and score."""
-        if self.predicts == "cells":
+        if self.answers.solves_puzzles:
             return [self._answer_puzzle(outputs, row) for row in range(len(outputs.logits))]
-        if self.predicts != "classes":
+        if not self.answers.classifies_texts:
             return [{} for _ in outputs.trace.valid]
         steps = self._collect_steps(outputs)
         return [

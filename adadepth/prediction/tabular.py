@@ -222,7 +222,7 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
     for name in columns:
         _check_column(source, name, list(row), f"row {number}")
         value = "" if row[name] is None else row[name]
-        if pipeline.predicts == "tags":
+        if pipeline.answers.tags_words:
             value = _WORD.findall(value) if isinstance(value, str) else value
             if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
                 raise DataError(f"input={source}: row {number}, column {name}: must be a list of words, or a text")
@@ -231,7 +231,7 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
             raise DataError(
                 f"input={source}: row {number}, column {name}: contains {type(value).__name__}, must be text"
             )
-        if pipeline.predicts == "cells" and (flaw := pipeline.find_puzzle_flaw(value)) is not None:
+        if pipeline.answers.solves_puzzles and (flaw := pipeline.find_puzzle_flaw(value)) is not None:
             raise DataError(f"input={source}: row {number}, column {name}: {value!r:.60}: {flaw}")
         parts.append(value)
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
@@ -242,24 +242,24 @@ def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number:
 
 def _build_columns(pipeline: Pipeline, text: Text, prediction: Prediction) -> _Row:
     """Return the columns that a prediction adds to its table row."""
-    predicts = pipeline.predicts
+    answers = pipeline.answers
     updates = {"updates": round(prediction.updates, _DIGITS)}
-    if predicts == "classes" and prediction.value is not None:
+    if answers.classifies_texts and prediction.value is not None:
         return {"prediction": prediction.value, **updates}
-    if predicts == "classes":
+    if answers.classifies_texts:
         scores = {name: round(score, _DIGITS) for name, score in (prediction.scores or {}).items()}
         labels = [name for name, score in scores.items() if score > _THRESHOLD]
         label = prediction.label if takes_one_class(pipeline.model.config) else labels
         return {"prediction": label, "probabilities": scores, **updates}
-    if predicts == "tags":
+    if answers.tags_words:
         return _build_token_columns(prediction, len(text))
-    if predicts == "depths":
+    if answers.only_depths:
         depths = [token.updates for token in prediction.tokens or []]
         return {**updates, "token_updates": [_round(depth) for depth in depths]}
-    if predicts == "masks":
+    if answers.fills_masks:
         return _build_token_columns(prediction, None) | updates
     row = {"prediction": prediction.label, "probability": _round(prediction.score), **updates}
-    if predicts == "next":
+    if answers.continues_texts:
         scores_of_text = [token.own_score for token in prediction.tokens or [] if token.own_score is not None]
         row["log_probability"] = _round(sum(math.log(max(score, _SMALLEST)) for score in scores_of_text))
     return row

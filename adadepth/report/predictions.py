@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from adadepth.config.answers import ANSWER_KINDS, AnswerSpec
 from adadepth.report.page_writer import depth_styles
 from adadepth.report.run_files import TEXTS_FILE, RunFiles
 from adadepth.report.section import Note, Section, SectionEntry, Token, fill, steps
@@ -109,17 +110,17 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
     if is_colored:
         levels = Text(" ").join(shade(f" {depth} ", depth) for depth in range(1, max_updates + 1))
         console.print(Text("updates: "), levels, sep="")
+    answers = get_answers(predictions)
     for row in predictions["texts"]:
-        console.print(Text(visible(_format_heading(row, predictions["predicts"]))))
-        if predictions["predicts"] == "cells":
+        console.print(Text(visible(_format_heading(row, answers))))
+        if answers.solves_puzzles:
             for detail in format_puzzle(row):
                 console.print(Text(visible(f"  {detail}")))
             continue
         tokens = render_tokens(row)
         line = Text("  ")
         for number, token in enumerate(tokens):
-            is_next = predictions["predicts"] == "next"
-            label = "" if is_next or token.record.get("label") is None else f"[{token.record['label']}]"
+            label = "" if answers.continues_texts or token.record.get("label") is None else f"[{token.record['label']}]"
             line.append(" " if number and token.starts else "").append_text(shade(token.text + label, token.depth))
         if not tokens:
             line.append_text(shade(" | ".join(row["text"]), round(row["updates"])))
@@ -140,12 +141,12 @@ def format_puzzle(row: Mapping[str, Any]) -> list[str]:
     return [*("   ".join(pair) for pair in boards), *([f"changed in step {'; '.join(steps)}"] if steps else [])]
 
 
-def _format_heading(row: Mapping[str, Any], predicts: str) -> str:
-    if predicts == "cells":
+def _format_heading(row: Mapping[str, Any], answers: AnswerSpec) -> str:
+    if answers.solves_puzzles:
         right = "" if row.get("score") is None else f"right with probability {row['score']:.2f}, "
         return f"{right}{row['updates']:.0f} updates"
     prediction = format_prediction(row)
-    lead = f"next: {prediction}, " if predicts == "next" else f"{prediction}, " if prediction else ""
+    lead = f"next: {prediction}, " if answers.continues_texts else f"{prediction}, " if prediction else ""
     return f"{lead}{row['updates']:.2f} updates"
 
 
@@ -171,7 +172,7 @@ def texts(files: RunFiles) -> Section | None:
     if not files.of(TEXTS_FILE):
         return None
     predictions = files.of(TEXTS_FILE)
-    rows = [build_text_row(row, predictions["predicts"]) for row in predictions["texts"]]
+    rows = [build_text_row(row, get_answers(predictions)) for row in predictions["texts"]]
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(predictions["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
     has_notes = any(token.notes for token in tokens)
@@ -181,10 +182,15 @@ def texts(files: RunFiles) -> Section | None:
     return Section("Texts", "texts", html, of=sample)
 
 
-def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
+def get_answers(predictions: Mapping[str, Any]) -> AnswerSpec:
+    """Return the kind of answers in the content of texts.json, which has no facts if its name is unknown here."""
+    return ANSWER_KINDS.get(str(predictions["predicts"]), AnswerSpec())
+
+
+def build_text_row(row: Mapping[str, Any], answers: AnswerSpec) -> dict[str, Any]:
     """Return the template values with which the page shows one text of texts.json."""
     depth = round(row["updates"])
-    if predicts == "cells":
+    if answers.solves_puzzles:
         return _build_puzzle(row, depth)
     whole = [Token(" | ".join(row["text"]), depth, starts=True)]  # a text that halts as a whole
     return {
@@ -193,7 +199,7 @@ def build_text_row(row: Mapping[str, Any], predicts: str) -> dict[str, Any]:
         "depth": depth,
         "scores": row.get("scores") or {},
         "boards": {},
-        "tokens": [_build_token(token, predicts) for token in render_tokens(row)] or whole,
+        "tokens": [_build_token(token, answers) for token in render_tokens(row)] or whole,
         "steps": [
             {"number": number, "halting": step.get("halting"), "prediction": format_prediction(step)}
             for number, step in enumerate(row.get("steps") or [], start=1)
@@ -227,14 +233,14 @@ def _build_puzzle(row: Mapping[str, Any], depth: int) -> dict[str, Any]:
     }
 
 
-def _build_token(token: RenderedToken, predicts: str) -> Token:
-    label = None if predicts == "next" else token.record.get("label")
-    return Token(token.text, token.depth, token.starts, label, notes=_build_notes(token.record, predicts))
+def _build_token(token: RenderedToken, answers: AnswerSpec) -> Token:
+    label = None if answers.continues_texts else token.record.get("label")
+    return Token(token.text, token.depth, token.starts, label, notes=_build_notes(token.record, answers))
 
 
-def _build_notes(record: Mapping[str, Any], predicts: str) -> list[Note]:
+def _build_notes(record: Mapping[str, Any], answers: AnswerSpec) -> list[Note]:
     """Return the annotations of a token on the page: prediction, probability, iterations and mask candidates."""
-    notes = [Note(format_prediction(record))] if predicts != "next" and format_prediction(record) else []
+    notes = [Note(format_prediction(record))] if not answers.continues_texts and format_prediction(record) else []
     if record.get("own_score") is not None:
         notes.append(Note("its probability", share=record["own_score"]))
     done = record.get("steps") or []

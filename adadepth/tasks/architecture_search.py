@@ -20,7 +20,7 @@ from adadepth.config.experiment import Costs, RetrainFrom, Stage
 from adadepth.data.streams.load import LanguageData
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.contract import LearnsGates
-from adadepth.models.registry import Family, Searching, family, load
+from adadepth.models.registry import Family, Searching, family
 from adadepth.report.architectures import format_architecture_comparison
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.pages import RunReport, write_report
@@ -270,7 +270,7 @@ def _measure_operation_costs(config: ExperimentConfig, args: TrainingArguments, 
     The cost is in seconds if the run has a latency budget.
     """
     by_macs, in_seconds = config.search.latency_costs is Costs.macs, config.budget.target is not None
-    repeats, costs = config.search.timing_repeats, load(_get_search_space(config).costs)
+    repeats, costs = config.search.timing_repeats, _get_search_space(config).costs()
     return costs(supernet.config, _list_shapes(config)[0], args.device, repeats, by_macs=by_macs, in_seconds=in_seconds)
 
 
@@ -287,7 +287,7 @@ def _derive(search: SearchRun, run: Run) -> None:
         raise CheckpointError(f"{search.directory / SUPERNET}: {problem}")
     _announce("derive: the most probable operation of every block")
     supernet, budget = search.family.head("search").from_pretrained(search.directory / SUPERNET), search.config.budget
-    derived = load(_get_search_space(search.config).derive)(supernet, choose_affordable_architecture(supernet, budget))
+    derived = _get_search_space(search.config).derive()(supernet, choose_affordable_architecture(supernet, budget))
     architecture = getattr(derived.config, _get_search_space(search.config).setting)
     baselines = _choose_baselines(search, architecture, derived.config)
     _evaluate_derived(search, derived, architecture)
@@ -304,10 +304,10 @@ def _choose_baselines(search: SearchRun, architecture: str, widths: PreTrainedCo
     The result is empty if the derived network has no operations.
     """
     space, (length, memory, batch) = _get_search_space(search.config), _list_shapes(search.config)[0]
-    macs = partial(load(space.macs), widths, length=length, memory=memory, batch=batch)
+    macs = partial(space.macs(), widths, length=length, memory=memory, batch=batch)
     if macs(architecture) == 0:
         return {}
-    baselines = load(space.baselines)(architecture, macs, search.config.search.paper_ratio, search.config.seed)
+    baselines = space.baselines()(architecture, macs, search.config.search.paper_ratio, search.config.seed)
     return {str(name): baselines[str(name)] for name in search.config.search.baselines}
 
 
@@ -384,7 +384,7 @@ def _compare(
         for length, memory, batch in _list_shapes(search.config)
     ]
     repeats, space = search.config.search.timing_repeats, _get_search_space(search.config)
-    time, macs = load(space.time), load(space.macs)
+    time, macs = space.time(), space.macs()
     timed = {
         shape["name"]: time(networks, shape["length"], shape["memory"], shape["batch"], repeats) for shape in shapes
     }

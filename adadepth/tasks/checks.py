@@ -11,7 +11,6 @@ from transformers import TrainingArguments
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode
 from adadepth.config.kinds import get_positions_setting
 from adadepth.config.modes import modes
-from adadepth.config.plugins import load
 from adadepth.data.batches import get_lengths
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.errors import CheckpointError, ConfigError
@@ -62,7 +61,7 @@ def _advise_batch_size(config: ExperimentConfig) -> str:
     advisers = [mode.batch_advice for mode in modes().values() if mode.batch_advice is not None]
     try:
         arguments = (config, total_memory(), choose_precision(config.trainer))
-        return "".join(f"; {load(adviser)(*arguments)}" for adviser in advisers)
+        return "".join(f"; {adviser()(*arguments)}" for adviser in advisers)
     except Exception:  # the error stands without advice, also for a model whose step cannot be rehearsed
         return ""
 

@@ -10,15 +10,19 @@ from transformers import PreTrainedModel, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import Optimizer
-from adadepth.config.kinds import call_by_path, get_kind
+from adadepth.config.kinds import get_kind
+from adadepth.config.plugins import call_accepting
 from adadepth.models.contract import HoldsBudget
 from adadepth.models.registry import budget_mode, family
+from adadepth.training.cached_states import cached_states
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.ema import WeightAverageExtension
-from adadepth.training.extension import Batch, Extension
+from adadepth.training.extension import Batch, Extension, RecurrentMemory
 from adadepth.training.lora import AdapterScale, add_adapters, trains_adapters
 from adadepth.training.muon import require_hidden_matrices
 from adadepth.training.skipped_steps import SkippedSteps
+from adadepth.training.slot_training import TrainingSlots
+from adadepth.training.supernet_gates import build_gate_learning, stop_unchanged
 
 
 def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
@@ -37,12 +41,28 @@ def build_extensions(
     config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
 ) -> tuple[Extension, ...]:
     """Build the extensions that the dataset type, the model family and the settings add to the training loop."""
-    builders = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)
+    importers = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)
     arguments = {"config": config, "args": args, "model": model, "data": data, "seed": config.seed}
-    extensions: list[Extension] = [
-        extension for builder in builders if (extension := call_by_path(builder, **arguments)) is not None
+    declared = [
+        extension for importer in importers if (extension := call_accepting(importer(), **arguments)) is not None
     ]
+    types = {type(extension) for extension in declared}  # a package may name those that follow from its model, too
+    built = [extension for extension in _build_model_extensions(config, args, model, data) if extension is not None]
+    extensions = [*(extension for extension in built if type(extension) not in types), *declared]
     return (*extensions, *_build_settings_extensions(config, args, model, extensions))
+
+
+def _build_model_extensions(
+    config: ExperimentConfig, args: TrainingArguments, model: Any, data: Any
+) -> Iterator[Extension | None]:
+    """Yield the extensions that follow from how the data are read and what the model can do."""
+    if get_kind(config.dataset).reading == "streams":
+        yield RecurrentMemory(args)
+    yield cached_states(config, args, model, data)
+    if model.trains_in_slots:
+        yield TrainingSlots(config.seed, args)
+    yield build_gate_learning(config, model)
+    yield stop_unchanged(config, model)
 
 
 def _build_settings_extensions(

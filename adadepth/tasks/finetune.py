@@ -13,12 +13,14 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.config.class_names import number_classes
-from adadepth.config.kinds import PREDICTED, call_by_path, get_kind, get_problem
+from adadepth.config.kinds import PREDICTED, get_problem
 from adadepth.data import LabelledData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import build_example_rows
+from adadepth.evaluation.scorer import Scorer
+from adadepth.evaluation.scorers import build_scorer
 from adadepth.evaluation.sequences import sequence_classes
 from adadepth.metrics.scoring import predictions
 from adadepth.metrics.task_metrics import SCORE, check_metrics, check_tags, load_metrics
@@ -165,7 +167,6 @@ def build_finetuning_session(
 ) -> Session:
     """Build the session that evaluates labelled data with the metrics of the task and depth statistics."""
     problem = PREDICTED[data.problem]
-    scorer_of_data = get_kind(config.dataset).scorer or problem.scorer
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
     classes = {
         name: sequence_classes(dataset, data) if has_classes else SequenceClasses(())
@@ -173,10 +174,10 @@ def build_finetuning_session(
         if problem.has_classes
     }
 
-    def scorer(name: str) -> Any:
-        return call_by_path(
-            scorer_of_data, model=model, data=data, examples=data.evaluation[name], groups=classes.get(name),
-            dataset=config.dataset, wants_rows=config.predictions,
+    def scorer(name: str) -> Scorer:
+        return build_scorer(
+            config.dataset, data.problem, model=model, data=data, examples=data.evaluation[name],
+            groups=classes.get(name), wants_rows=config.predictions,
         )  # fmt: skip
 
     def start(name: str) -> Evaluation:

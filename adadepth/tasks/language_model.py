@@ -13,14 +13,16 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 from adadepth.config import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
 from adadepth.config.declaration import select_notable_settings
 from adadepth.config.experiment import GateConfig, SearchMethod
-from adadepth.config.kinds import call_by_path, get_kind, load_run_data
+from adadepth.config.kinds import get_kind
+from adadepth.data.registry import load_run_data
 from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.data.streams.load import LanguageData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language_model import LanguageScorer, SampledPaths
+from adadepth.evaluation.scorers import build_scorer
 from adadepth.models.build import build_language_model, load_language_model
 from adadepth.models.contract import LearnsGates
-from adadepth.models.registry import budget_mode, family, load
+from adadepth.models.registry import budget_mode, family
 from adadepth.runtime.console import say
 from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import run_main_process_first
@@ -114,7 +116,7 @@ def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data:
     settle = family(config.model.name).settle
     if settle is None:
         return config
-    model = load(settle)(config.model, data.word_counts)
+    model = settle()(config.model, data.word_counts)
     changes = [
         f"model.{name}={value}"
         for name, value in select_notable_settings(model).items()
@@ -155,7 +157,8 @@ def build_language_session(
 
     The evaluation with the soft mean of all operations comes first, and selects checkpoints.
     """
-    if get_kind(config.dataset).scorer is not None:
+    kind = get_kind(config.dataset)
+    if kind.reading == "blocks" or kind.scorer is not None:
         return _build_block_session(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
     sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
@@ -188,12 +191,10 @@ def build_language_session(
 def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
     """Build the session that evaluates text in packed blocks; the held-out text selects the best checkpoint."""
     sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
-    scorer_of_data = get_kind(config.dataset).scorer
-    assert scorer_of_data is not None
 
     def start(name: str) -> Evaluation:
         device = select_float64_device(args.device)
-        scorer = call_by_path(scorer_of_data, model=model, examples=sets[name], data=data, device=device)
+        scorer = build_scorer(config.dataset, None, model=model, examples=sets[name], data=data, device=device)
         return Evaluation(
             model,
             scorer,

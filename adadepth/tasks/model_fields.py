@@ -7,7 +7,7 @@ from typing import Any
 
 from adadepth.config.kinds import PREDICTED
 from adadepth.data import LabelledData
-from adadepth.models.registry import family, load
+from adadepth.models.registry import family
 
 _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
 
@@ -22,7 +22,7 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
         model: Settings of the model, or its loaded configuration.
     """
     first_tokens = family(name).first_tokens
-    return {} if first_tokens is None else load(first_tokens)(model)
+    return {} if first_tokens is None else first_tokens(model)
 
 
 def head_fields(data: LabelledData) -> dict[str, Any]:

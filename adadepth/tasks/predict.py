@@ -63,7 +63,7 @@ def predict(config: ExperimentConfig) -> None:
     if source is not None:
         check_input(pipeline, source, columns)
     if texts is not None:  # before there is a run directory, in case a text cannot be read
-        content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.predicts == "cells" else texts)
+        content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.answers.solves_puzzles else texts)
     directory = run_directory(config)
     report = None if texts is None else lambda: say(f"report: {write_report(build_run_report(directory))}")
     with open_run(config, directory, report=report) as run:

@@ -9,8 +9,8 @@ from typing import Any
 from transformers import TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, TokenizerConfig
-from adadepth.config.kinds import load_run_data
 from adadepth.data import PretrainingData, unigram_baseline
+from adadepth.data.registry import load_run_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
 from adadepth.models.build import build_pretraining_model, load_model, pretraining_class

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -15,7 +15,7 @@ from adadepth.config.kinds import kinds
 from adadepth.config.modes import modes
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
-from adadepth.models.registry import Family, families, load
+from adadepth.models.registry import Family, families
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.comparison_tables import format_best_line
 from adadepth.report.console_summary import ReferenceDepth, format_screen
@@ -46,7 +46,7 @@ def build_run_report(directory: Path) -> RunReport:
         kinds().get(str(files.run.get("dataset_schema"))),
         modes().get(str(files.run.get("mode"))),
     )
-    return build_report(files, [load(section) for owner in owners if owner is not None for section in owner.sections])
+    return build_report(files, [importer() for owner in owners if owner is not None for importer in owner.sections])
 
 
 def show_last_screen(report: RunReport, page: Path, commands: Sequence[Sequence[str]] = ()) -> None:
@@ -67,8 +67,7 @@ def _find_reference_depth(files: RunFiles) -> ReferenceDepth | None:
     family = _find_family(files)
     if family is None or family.reference_depth is None:
         return None
-    find: Callable[[RunFiles], ReferenceDepth | None] = load(family.reference_depth)
-    return build_or_leave_out(find, files, None)
+    return build_or_leave_out(family.reference_depth(), files, None)
 
 
 def _find_family(files: RunFiles) -> Family | None:

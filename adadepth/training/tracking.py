@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, TypedDict, cast
 
 from adadepth.config import ExperimentConfig
-from adadepth.models.registry import load
 from adadepth.runs.checkpoints import get_checkpoint_step
 from adadepth.runs.directory import Run, jsonable
 from adadepth.runtime.console import say
@@ -48,7 +47,7 @@ def open_tracker(
     opened: list[Tracker] = [_JsonLines(run.directory / METRICS_FILE, resume_step, size)]
     identities: dict[str, str] = run.record.get("trackers", {})
     for name in config.logger.report_to:
-        tracker: Tracker = load(trackers()[name].place)(config, run.directory, identities.get(name), resume_step)
+        tracker: Tracker = trackers()[name].place()(config, run.directory, identities.get(name), resume_step)
         opened.append(tracker)
         if tracker.identity is not None:
             identities = {**identities, name: tracker.identity}
@@ -63,7 +62,7 @@ def check_trackers(config: ExperimentConfig) -> None:
         ConfigError: If a tracker cannot be opened; the message names the setting.
     """
     for name in config.logger.report_to:
-        if (check := getattr(load(trackers()[name].place), "check", None)) is not None:
+        if (check := getattr(trackers()[name].place(), "check", None)) is not None:
             check(config)
 
 

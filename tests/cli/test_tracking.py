@@ -224,9 +224,9 @@ class Vanishing(Tracker):
 def test_a_tracker_that_goes_away_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, made = f"{__name__}:Vanishing", []
+    made: list[Vanishing] = []
     monkeypatch.setattr(Vanishing, "__init__", lambda self, *_: made.append(self) or setattr(self, "calls", []))
-    monkeypatch.setattr(tracking, "trackers", lambda: {"vanishing": TrackerKind(place, "json", "nothing")})
+    monkeypatch.setattr(tracking, "trackers", lambda: {"vanishing": TrackerKind(lambda: Vanishing, "json", "nothing")})
     config = configured()
     config.logger.report_to = ["vanishing"]
     tracker = open_tracker(config, Run(tmp_path))

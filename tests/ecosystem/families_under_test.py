@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 
 import adadepth
 from adadepth.models.albert.modeling import PlainAlbertModel
-from adadepth.models.par_xl.family import ParXLFields
+from adadepth.models.par_xl.settings import ParXLFields
 from adadepth.models.stock_classifier.modeling import StockForSequenceClassification, StockForTokenClassification
 from tests.ecosystem.model_tests import BATCH, LENGTH, ModelCase, token_inputs
 from tests.models_support import SMALL

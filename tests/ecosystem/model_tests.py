@@ -134,8 +134,8 @@ def _load_common() -> ModuleType:
     common = importlib.import_module(f"{_PACKAGE}.test_modeling_common")
     for kind, mapping in _MAPPINGS.items():
         bare = {name: {"AutoModel": each.encoder} for name, each in families().items()}
-        places = {name: {**bare[name], **each.heads, **each.auto}.get(kind) for name, each in families().items()}
-        own = {name: place.partition(":")[2] for name, place in places.items() if place is not None}
+        importers = {name: {**bare[name], **each.heads, **each.auto}.get(kind) for name, each in families().items()}
+        own = {name: importer().__name__ for name, importer in importers.items() if importer is not None}
         setattr(common, mapping, {**getattr(common, mapping), **own})
     return common
 

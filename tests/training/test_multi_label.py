@@ -13,7 +13,7 @@ import torch
 from sklearn.metrics import f1_score
 
 from adadepth import Pipeline, tasks
-from adadepth.data.labelled.load import load_labelled_data
+from adadepth.data import load_labelled_data
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.build import build_classifier, classifier_class, load_model
 from tests.configs.support import configured

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from adadepth.config.answers import ANSWER_KINDS
 from adadepth.config.kinds import KINDS
 from tests.marks_support import quick_one_in
 from tests.sources_support import (
@@ -34,6 +36,13 @@ LAYERS = (
 FORBIDDEN = {layer: set(LAYERS[position + 1 :]) for position, layer in enumerate(LAYERS)}
 FORBIDDEN["models"] |= {"data", "metrics", "report"}
 FORBIDDEN["data"] |= {"metrics", "report"}
+# The types of what plug-ins' descriptors import are those of higher rooms, so mypy alone imports them. No row may be
+# added: what the core itself has of a kind, the higher room finds by the settings.
+TYPED_BY_HIGHER_ROOMS = {
+    "adadepth.config.kinds": {"data", "evaluation", "report", "training"},
+    "adadepth.config.modes": {"report"},
+    "adadepth.models.registry": {"report", "training"},
+}
 
 COSTLY = ("wandb", "evaluate", "datasets", "typst", "seqeval")
 
@@ -74,8 +83,45 @@ def test_the_checker_sees_every_form_of_import(file: str, source: str, expected:
 
 
 def test_imports_point_one_way() -> None:
-    found = {get_module_name(path): crossings(path, list_imports(path)) for path in SOURCES}
-    assert {name: parts for name, parts in found.items() if parts} == {}
+    runs, typing = {}, {}
+    for path in SOURCES:
+        imports = list_imports(path)
+        runs[get_module_name(path)] = crossings(path, [entry for entry in imports if entry[1] != "typing"])
+        typing[get_module_name(path)] = crossings(path, [entry for entry in imports if entry[1] == "typing"])
+    assert {name: parts for name, parts in runs.items() if parts} == {}
+    assert {name: parts for name, parts in typing.items() if parts} == TYPED_BY_HIGHER_ROOMS
+
+
+def names_code(nodes: Iterable[ast.AST]) -> list[str]:
+    """Return the strings of a module that name a function or class, as `package.module:name`."""
+    strings = []
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            strings.append(node.value)
+        elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.FormattedValue):
+            end = node.values[-1]
+            module = getattr(node.values[0].value, "id", "")
+            strings += [f"adadepth{end.value}"] if module.startswith("_") and isinstance(end, ast.Constant) else []
+    return [text for text in strings if re.fullmatch(r"(adadepth|transformers)(\.\w+)*:\w+", text)]
+
+
+def test_no_string_names_code() -> None:
+    """Only entry points do, in `pyproject.toml`."""
+    assert {path: names for path in SOURCES if (names := names_code(list_nodes(path)))} == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "count"),
+    [
+        ('x = "adadepth.tasks.report:rewrite"', 1),
+        ('x = f"{_HERE}.kind:check"', 1),
+        ('x = f"{__name__}:check"', 1),
+        ('x = "adadepth.tasks.report: see there"', 0),
+        ('x = f"{rule}:1"', 0),
+    ],
+)
+def test_a_string_that_names_code_is_recognised(source: str, count: int) -> None:
+    assert len(names_code(ast.walk(ast.parse(source)))) == count
 
 
 @pytest.mark.parametrize("library", COSTLY)
@@ -123,6 +169,26 @@ def test_nobody_asks_which_kind_of_data_it_is() -> None:
 def test_that_question_is_recognised() -> None:
     question = ast.parse("isinstance(config.dataset, MazeConfig | HopsConfig)")
     assert asks_for_a_kind_of_data(ast.walk(question)) == ["MazeConfig", "HopsConfig"]
+
+
+def branches_on_answers(nodes: Iterable[ast.AST]) -> list[str]:
+    """Return what a module compares with the name of a kind of answers."""
+    compared = [node for node in nodes if isinstance(node, ast.Compare) and "predicts" in ast.unparse(node.left)]
+    return [ast.unparse(node.left) for node in compared if any(map(names_answers, node.comparators))]
+
+
+def names_answers(node: ast.expr) -> bool:
+    return any(isinstance(leaf, ast.Constant) and leaf.value in ANSWER_KINDS for leaf in ast.walk(node))
+
+
+def test_nobody_asks_for_the_name_of_an_answer() -> None:
+    paths = [path for path in SOURCES if "predicts" in read_source(path)]
+    assert {path: names for path in paths if (names := branches_on_answers(list_nodes(path)))} == {}
+
+
+def test_a_branch_on_answers_is_recognised() -> None:
+    source = "if row['predicts'] == 'cells' or self.predicts in ('tags', 'next') or predicts is None: pass"
+    assert branches_on_answers(ast.walk(ast.parse(source))) == ["row['predicts']", "self.predicts"]
 
 
 def writes_csv(path: Path) -> bool:

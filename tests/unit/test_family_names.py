@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.models.registry import Family, families, load
+from adadepth.models.registry import Family, families
 from tests.sources_support import PACKAGE, SOURCES, find_imports, list_imports, list_nodes, read_source
 
 FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("models/*/family.py"))
@@ -17,8 +17,8 @@ FOLDERS = sorted(path.parent.name for path in PACKAGE.glob("models/*/family.py")
 
 def names_of(family: Family) -> set[str]:
     """A family's name, its classes and what else it offers; `albert` alone is the name of an architecture."""
-    places = (family.config, *family.heads.values(), *family.auto.values())
-    own = {load(place).__name__ for place in places if place.startswith("adadepth.")}
+    classes = [importer() for importer in (family.config, *family.heads.values(), *family.auto.values())]
+    own = {each.__name__ for each in classes if each.__module__.startswith("adadepth.")}
     return {family.name, family.settings.__name__, *family.public} | own
 
 

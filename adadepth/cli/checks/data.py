@@ -1,11 +1,13 @@
 """Checks of the settings of data set and tokenizer, before any data are read."""
 
 from collections.abc import Iterator
+from functools import singledispatch
 from typing import Any
 
 from adadepth.config import (
     ChoiceConfig,
     CorpusConfig,
+    DatasetConfig,
     ExperimentConfig,
     LabelledConfig,
     QuestionConfig,
@@ -17,6 +19,7 @@ from adadepth.config import (
 )
 from adadepth.config.data import (
     AdditionConfig,
+    AgreementConfig,
     CausalConfig,
     ChatConfig,
     GeneratedConfig,
@@ -26,6 +29,7 @@ from adadepth.config.data import (
     ManoConfig,
     MazeConfig,
     ParityConfig,
+    PuzzleTableConfig,
     SentEvalConfig,
     Separator,
     SequenceProblem,
@@ -33,7 +37,8 @@ from adadepth.config.data import (
     TraceConfig,
 )
 from adadepth.config.experiment import TokenizerKind
-from adadepth.config.kinds import call_by_path, get_kind, get_problem
+from adadepth.config.kinds import get_kind, get_problem
+from adadepth.config.plugins import call_accepting
 from adadepth.errors import ConfigError, nearest
 from adadepth.metrics.task_metrics import check_tags, is_hub_metric
 
@@ -44,12 +49,19 @@ _KINDS = {str: "a text", int: "a whole number", bool: "true or false"}
 
 def check_data(config: ExperimentConfig) -> Iterator[str]:
     """Check the settings of the data set, as its type requires, and those of the tokenizer."""
+    yield from check_dataset(config.dataset, config)
     for check in get_kind(config.dataset).checks:
-        yield from call_by_path(check, config.dataset, config=config)
+        yield from call_accepting(check, config.dataset, config=config)
     yield from check_tokenizer(config)
 
 
-def check_text(dataset: TextConfig) -> Iterator[str]:
+@singledispatch
+def check_dataset(dataset: DatasetConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the settings of a data set by the function for its class or the nearest base class that has one."""
+    return iter(())
+
+
+def _check_text(dataset: TextConfig) -> Iterator[str]:
     """Check that the settings name a valid source of running text: local files, the hub or the package."""
     yield from _check_path(dataset, "a file, a folder or a list of them")
     if dataset.source is Source.hub and not dataset.hub:
@@ -97,8 +109,10 @@ def _check_hub_entries(name: str, entries: list[dict[str, Any]]) -> Iterator[str
             yield f"{name}[{number}].path: missing, the data set's name on the hub"
 
 
+@check_dataset.register
 def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings that divide a text corpus into training examples."""
+    """Check the source of a text corpus, and the settings that divide it into training examples."""
+    yield from _check_text(dataset)
     shares = dataset.masking.mask_share + dataset.masking.random_share
     if shares > 1 + 1e-9:
         yield f"dataset.masking: mask_share + random_share = {shares:g}, must be at most 1"
@@ -108,18 +122,23 @@ def check_corpus(dataset: CorpusConfig, config: ExperimentConfig) -> Iterator[st
         yield "trainer.max_steps=-1: the length of data with dataset.streaming=true is unknown; set a number of steps"
 
 
-def check_stream(dataset: StreamConfig) -> Iterator[str]:
-    """Check the settings for the test text of a data set of continuous text."""
+@check_dataset.register
+def check_stream(dataset: StreamConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the sources of continuous text and of its test text."""
+    yield from _check_text(dataset)
     yield from _check_local_path(dataset, "test_path")
     yield from _check_extra_hub(dataset, "test_hub")
 
 
-def check_causal(dataset: CausalConfig) -> Iterator[str]:
-    """Check that `dataset.document_separator` is set for a text that is read line by line."""
+@check_dataset.register
+def check_causal(dataset: CausalConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the sources of text in blocks, and that `dataset.document_separator` fits a text read line by line."""
+    yield from check_stream(dataset, config)
     if dataset.document_separator is Separator.file:
         yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
 
+@check_dataset.register
 def check_chat(dataset: ChatConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that conversations have a file, and a tokenizer whose chat template writes them as text."""
     if dataset.path is None:
@@ -145,9 +164,28 @@ def check_tokenizer(config: ExperimentConfig) -> Iterator[str]:
         yield f"tokenizer.vocab_size={tokenizer.vocab_size}: tokenizer.kind=byte has 256; set it to null"
 
 
-def check_table(dataset: TableConfig) -> Iterator[str]:
-    """Check the settings for the source of a table, and for the share of its rows to hold out."""
+def _check_table(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the source of a table, the share of its rows to hold out, and the weights of its classes."""
     yield from _check_table_source(dataset)
+    yield from _check_splits(dataset)
+    yield from _check_class_weights(dataset, config)
+
+
+def _check_table_source(dataset: TableConfig) -> Iterator[str]:
+    if get_kind(dataset).tables is not None:
+        yield from _require_local_files(dataset)
+        return
+    yield from _check_path(dataset, "a folder, or a mapping of splits to files")
+    if dataset.source is Source.hub and not dataset.hub.path:
+        yield "dataset.hub.path: required by dataset.source=hub"
+
+
+def _require_local_files(dataset: TableConfig) -> Iterator[str]:
+    if dataset.source is not Source.local:
+        yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files; leave it at local"
+
+
+def _check_splits(dataset: TableConfig) -> Iterator[str]:
     if not dataset.evaluation_splits:
         yield "dataset.evaluation_splits=[]: at least one is needed, to select the model on"
     if dataset.held_out is None and "held_out" in dataset.evaluation_splits:
@@ -158,18 +196,15 @@ def check_table(dataset: TableConfig) -> Iterator[str]:
         yield f"dataset.held_out={dataset.held_out}: {_OWN_ROWS}"
 
 
-def _check_table_source(dataset: TableConfig) -> Iterator[str]:
-    if get_kind(dataset).tables is not None:
-        if dataset.source is not Source.local:
-            yield f"dataset.source={dataset.source}: dataset={dataset.name} is read from local files; leave it at local"
-        return
-    yield from _check_path(dataset, "a folder, or a mapping of splits to files")
-    if dataset.source is Source.hub and not dataset.hub.path:
-        yield "dataset.hub.path: required by dataset.source=hub"
-
-
+@check_dataset.register
 def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the settings of a labelled data set of sentences or pairs: columns, labels, metrics and test splits."""
+    """Check the settings of a labelled data set of sentences or pairs."""
+    yield from _check_table(dataset, config)
+    yield from _check_sentences(dataset, config)
+
+
+def _check_sentences(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check columns, labels, metrics and test splits of sentences or pairs."""
     if dataset.text_columns is not None and len(dataset.text_columns) not in (1, 2):
         yield f"dataset.text_columns={dataset.text_columns}: must name one column, or two for pairs"
     if dataset.problem is SequenceProblem.multi_label and not dataset.label_separator:
@@ -191,18 +226,36 @@ def check_labelled(dataset: LabelledConfig, config: ExperimentConfig) -> Iterato
             yield f"dataset.test_hub.{split}: needs path, name and split, but has {has}"
 
 
-def check_local(dataset: TableConfig) -> Iterator[str]:
-    """Check that `dataset.path` is set for a dataset type that only local files can have."""
-    yield from _check_path(dataset, "a folder or a file")
+@check_dataset.register
+def check_agreement(dataset: AgreementConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the settings of the subject-verb agreement data, which are local files."""
+    yield from _check_local_sentences(dataset, config)
 
 
-def check_senteval(dataset: SentEvalConfig) -> Iterator[str]:
-    """Check that the settings name a probing task of SentEval."""
+@check_dataset.register
+def check_senteval(dataset: SentEvalConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check that the settings name a probing task of SentEval in local files."""
+    yield from _check_local_sentences(dataset, config)
     if not dataset.task:
         yield "dataset.task: required by dataset=senteval, e.g. past_present for past_present.txt in dataset.path"
 
 
-def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
+def _check_local_sentences(dataset: LabelledConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the settings of labelled sentences that only local files can have."""
+    yield from _require_local_files(dataset)
+    yield from _check_splits(dataset)
+    yield from _check_class_weights(dataset, config)
+    yield from _check_sentences(dataset, config)
+    yield from _check_path(dataset, "a folder or a file")
+
+
+@check_dataset.register
+def check_puzzles(dataset: PuzzleTableConfig, config: ExperimentConfig) -> Iterator[str]:
+    """Check the settings for the source of a table of puzzles."""
+    yield from _check_table(dataset, config)
+
+
+def _check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check the settings for weights of classes in the loss."""
     weights = getattr(dataset, "class_weights", None)
     if weights is None:
@@ -219,8 +272,10 @@ def check_class_weights(dataset: TableConfig, config: ExperimentConfig) -> Itera
         yield f"{prefix}: the model has its own class weights; set model.classes_weights=null"
 
 
-def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
+@check_dataset.register
+def check_tagging(dataset: TaggingConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check the settings for the source and the metrics of tagged sentences."""
+    yield from _check_table(dataset, config)
     if dataset.source is Source.embedded:
         yield "dataset.source=embedded: tagged sentences are read from the hub or local files"
     try:
@@ -229,7 +284,8 @@ def check_tagging(dataset: TaggingConfig) -> Iterator[str]:
         yield str(error)
 
 
-def check_parity(dataset: ParityConfig) -> Iterator[str]:
+@check_dataset.register
+def check_parity(dataset: ParityConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check the settings for the lowest and highest number of ones in examples of the parity task."""
     if (dataset.easy_epochs > 0) != (dataset.easy_ones is not None):
         yield "dataset.easy_epochs and dataset.easy_ones: must be set together"
@@ -244,7 +300,8 @@ def check_parity(dataset: ParityConfig) -> Iterator[str]:
             yield f"dataset.{key}={ones}: must be [lowest, highest] within 1 and dataset.size={dataset.size}"
 
 
-def check_maze(dataset: MazeConfig) -> Iterator[str]:
+@check_dataset.register
+def check_maze(dataset: MazeConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that the largest maze fits into the field of cells and into a sequence of the model."""
     if dataset.size < 2:
         yield f"dataset.size={dataset.size}: a maze needs at least 2"
@@ -256,7 +313,8 @@ def check_maze(dataset: MazeConfig) -> Iterator[str]:
         yield f"dataset.sequence_length={dataset.sequence_length}: the largest maze has {cells} cells"
 
 
-def check_addition(dataset: AdditionConfig) -> Iterator[str]:
+@check_dataset.register
+def check_addition(dataset: AdditionConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that the longest sum fits into its field of columns and into a sequence of the model."""
     longest = max([dataset.digits, *dataset.beyond_digits]) + 1
     if dataset.digits >= dataset.field:
@@ -276,7 +334,8 @@ def _check_larger_sizes(key: str, values: list[int], trained: str, low: int, hig
         yield f"dataset.{key}={values}: must be above dataset.{trained}={low} and at most {high}, each once"
 
 
-def check_hops(dataset: HopsConfig) -> Iterator[str]:
+@check_dataset.register
+def check_hops(dataset: HopsConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that graphs of pointers have enough nodes for the longest chains, and fit into a sequence of the model."""
     longest = dataset.nodes // 2 - 1  # there are two chains of that length at least
     for key in ("train_hops", "beyond_hops"):
@@ -289,7 +348,8 @@ def check_hops(dataset: HopsConfig) -> Iterator[str]:
         yield f"dataset.sequence_length={dataset.sequence_length}: there are dataset.nodes={dataset.nodes}"
 
 
-def check_trace(dataset: TraceConfig) -> Iterator[str]:
+@check_dataset.register
+def check_trace(dataset: TraceConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that a program of the tracing task has enough lines for its chains, and fits into a sequence."""
     for key in ("train_links", "beyond_links"):
         links = getattr(dataset, key)
@@ -300,7 +360,8 @@ def check_trace(dataset: TraceConfig) -> Iterator[str]:
     yield from _check_length(dataset, 3 * dataset.lines + 2 * dataset.questions, "lines and questions have")
 
 
-def check_mano(dataset: ManoConfig) -> Iterator[str]:
+@check_dataset.register
+def check_mano(dataset: ManoConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check that the longest expression of the Mano task fits into a sequence of the model."""
     tokens = 2 * dataset.operations + 3 + dataset.length_token  # operators and operands, start, end
     yield from _check_length(dataset, tokens, "the longest expression has")
@@ -314,8 +375,10 @@ def _check_length(dataset: GeneratedConfig, tokens: int, subject: str) -> Iterat
 _SPECIAL_TOKENS = 3  # at least, of a pair: [CLS] A [SEP] B [SEP]
 
 
-def check_questions(dataset: QuestionConfig) -> Iterator[str]:
+@check_dataset.register
+def check_questions(dataset: QuestionConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check the settings that cut the contexts of questions into overlapping windows."""
+    yield from _check_table(dataset, config)
     yield from _refuse_embedded_rows(dataset)
     most = dataset.sequence_length - dataset.max_question_length - _SPECIAL_TOKENS
     if dataset.stride > most:
@@ -334,8 +397,10 @@ def check_questions(dataset: QuestionConfig) -> Iterator[str]:
         )
 
 
-def check_choices(dataset: ChoiceConfig) -> Iterator[str]:
+@check_dataset.register
+def check_choices(dataset: ChoiceConfig, config: ExperimentConfig) -> Iterator[str]:
     """Check the settings that name the table columns of contexts and answer choices."""
+    yield from _check_table(dataset, config)
     yield from _refuse_embedded_rows(dataset)
     contexts, endings, labels = dataset.context_columns, dataset.ending_columns, dataset.labels
     if len(contexts) not in (1, 2):

@@ -82,15 +82,11 @@ def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> st
         return "only a training run with budget.target has it"
     if prefix == "train" and config.mode is not Mode.train and name != "train/epoch":
         return "only a training run has it"
-    if name.removeprefix("train/") in _SLOT_LOGS and not _trains_in_slots(family(config.model.name)):
+    if name.removeprefix("train/") in _SLOT_LOGS and not family(config.model.name).trains_in_slots:
         return f"model={config.model.name} is not trained on examples that leave their slots when they halt"
     if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
-
-
-def _trains_in_slots(model: Family) -> bool:
-    return any(path.endswith(":TrainingSlots") for path in model.extensions)
 
 
 def _fill_name(name: str, values: dict[str, str]) -> str:

@@ -9,7 +9,7 @@ from adadepth.budget.target import NO_BUDGET, get_full_depth
 from adadepth.cli.checks.modes import format_mode
 from adadepth.config import OPTIONAL_GROUPS, BudgetConfig, BudgetUnit, ExperimentConfig, Mode
 from adadepth.config.declaration import find_excessive_counts, get_field_specs
-from adadepth.models.registry import budget_mode, families, family, join_alternatives, list_families_reading, load
+from adadepth.models.registry import budget_mode, families, family, join_alternatives, list_families_reading
 
 # Groups that only some families read; `check_budget` checks the budget.
 _GROUPS = [name for name in OPTIONAL_GROUPS if name != "budget"]
@@ -23,7 +23,7 @@ def check_settings_of_family(config: ExperimentConfig) -> Iterator[str]:
             readers = join_alternatives(list_families_reading(group))
             yield f"{group}: only used by the model family {readers}, not by {config.model.name}"
     for check in model.checks:
-        yield from load(check)(config)
+        yield from check(config)
 
 
 _MAX_SIZE = 2**31 - 1
@@ -74,7 +74,7 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
         if (value := getattr(config.model, name)) > 0:
             yield f"{prefix}: model.{name}={value:g} also penalises depth; set model.{name}=0, or {NO_BUDGET}"
     for check in able.checks:
-        yield from load(check)(config)
+        yield from check(config)
     yield from _check_range("budget.target", budget.target, config)
     if budget_mode(config) == "fitted":
         yield from _check_fit_after_training(config)

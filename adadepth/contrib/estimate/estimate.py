@@ -28,7 +28,7 @@ from adadepth.contrib.estimate.devices import (
     split_over_devices,
 )
 from adadepth.contrib.estimate.fake_step import KnownValues, MemoryTracker
-from adadepth.contrib.estimate.mode import get_estimate_settings
+from adadepth.contrib.estimate.settings import get_estimate_settings
 from adadepth.contrib.estimate.training_spec import TrainingSpec, build_training_spec
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace

@@ -16,9 +16,10 @@ from torch import Tensor
 
 from adadepth.config import ExperimentConfig, Task
 from adadepth.config.experiment import GateConfig, TokenizerKind
-from adadepth.config.kinds import get_kind, get_problem, load_run_data
-from adadepth.contrib.estimate.mode import get_estimate_settings
+from adadepth.config.kinds import get_kind, get_problem
+from adadepth.contrib.estimate.settings import get_estimate_settings
 from adadepth.data.batches import IGNORE
+from adadepth.data.registry import load_run_data
 from adadepth.errors import ConfigError
 from adadepth.models.build import build_classifier, build_language_model, build_pretraining_model
 from adadepth.models.registry import family

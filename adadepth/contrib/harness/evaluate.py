@@ -16,10 +16,10 @@ from transformers import GenerationMixin, PreTrainedTokenizerFast
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import Precision
-from adadepth.config.kinds import load_run_data
 from adadepth.contrib.harness.compute import DepthMeter
 from adadepth.contrib.harness.report import build_score_table, flatten_scores, format_scores, write_scores
 from adadepth.contrib.harness.scores import read_scores
+from adadepth.data.registry import load_run_data
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import CheckpointError, ConfigError, DataError, format_error, nearest
 from adadepth.halting.exit_rules import ExitRule
@@ -44,7 +44,7 @@ from adadepth.tasks.stored_models import (
 from adadepth.training.arguments import training_arguments
 
 if TYPE_CHECKING:
-    from adadepth.contrib.harness.kind import HarnessConfig
+    from adadepth.contrib.harness.settings import HarnessConfig
 
 # Precisions of autocast. `auto` computes in the type of the weights, as the harness' own command does.
 _MIXED = {Precision.bf16: "bfloat16", Precision.fp16: "float16"}

@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from adadepth.cli.checks.data import check_data
 from adadepth.config import ExperimentConfig, Source, Task
-from adadepth.config.kinds import get_kind, get_problem, kinds
+from adadepth.config.kinds import Kind, get_kind, get_problem
 from adadepth.config.modes import ModeSpec
-from adadepth.models.registry import families, family, join_alternatives
-
-PROBE = ModeSpec(
-    "adadepth.contrib.probing.probe:probe",
-    "train linear probes on the states of every depth",
-    "probing",
-    checks=(f"{__name__}:check_probing",),
-    checkpoints="one",
-    sections=("adadepth.contrib.probing.report:SECTION",),
-)
+from adadepth.models.registry import ReportSection, families, family, join_alternatives
 
 
 def check_probing(config: ExperimentConfig) -> Iterator[str]:
@@ -26,10 +17,37 @@ def check_probing(config: ExperimentConfig) -> Iterator[str]:
     dataset, model = config.dataset, family(config.model.name)
     if config.task is not Task.finetune:
         yield f"mode=probe: reads labelled data, e.g. --config-name act_cola; not task={config.task}"
-    elif get_kind(dataset).loader != kinds()["labelled"].loader or getattr(dataset, "source", None) is Source.embedded:
+    elif not _has_sentences(get_kind(dataset)) or getattr(dataset, "source", None) is Source.embedded:
         yield f"dataset={dataset.name}: mode=probe reads labelled sentences of files or the hub, e.g. dataset=cola"
     elif (problem := get_problem(dataset)) != "classification":
         yield f"dataset={dataset.name}: mode=probe reads classes, not dataset.problem={problem}"
     if model.encoder is None:
         able = join_alternatives(name for name, spec in families().items() if spec.encoder is not None)
         yield f"model={model.name}: does not return the states after its updates, which mode=probe reads; {able} does"
+
+
+def _has_sentences(kind: Kind) -> bool:
+    """Return whether data are labelled sentences or pairs that the usual loader reads."""
+    return kind.columns == "text_columns" and kind.loader is None
+
+
+def _import_probe() -> Callable[[ExperimentConfig], None]:
+    from adadepth.contrib.probing.probe import probe
+
+    return probe
+
+
+def _import_section() -> ReportSection:
+    from adadepth.contrib.probing.report import SECTION
+
+    return SECTION
+
+
+PROBE = ModeSpec(
+    _import_probe,
+    "train linear probes on the states of every depth",
+    "probing",
+    checks=(check_probing,),
+    checkpoints="one",
+    sections=(_import_section,),
+)

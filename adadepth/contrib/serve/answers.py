@@ -153,7 +153,7 @@ def _describe_input(checkpoint: ServedCheckpoint, model_input: Text | InputExamp
         return describe_texts(checkpoint.pipeline, [model_input])
     prediction, work = checkpoint.pipeline.predict_example(model_input.example, _collate_input(checkpoint, model_input))
     cells = model_input.board
-    if checkpoint.pipeline.predicts == "cells":
+    if checkpoint.pipeline.answers.solves_puzzles:
         cells = "".join(get_cell_symbols(checkpoint, model_input.example))
     return describe_predictions(checkpoint.pipeline, [[cells]], [prediction], work)
 
@@ -209,7 +209,7 @@ def _build_board(
     example, row = model_input.example, result["texts"][0]
     positions = find_cell_positions(example).tolist()
     cells = get_cell_symbols(checkpoint, example)
-    if checkpoint.pipeline.predicts == "cells":
+    if checkpoint.pipeline.answers.solves_puzzles:
         return arrange_rows(checkpoint, _build_puzzle_cells(checkpoint, example, cells, row))
     tokens = row["tokens"]
     step_predictions = checkpoint.pipeline.predict_token_steps(_collate_input(checkpoint, model_input))

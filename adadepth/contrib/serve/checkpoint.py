@@ -101,7 +101,7 @@ class ServedCheckpoint:
     @property
     def generates_text(self) -> bool:
         """Whether the model is a language model that can continue texts."""
-        return self.pipeline.predicts == "next" and bool(self.model.can_generate())
+        return self.pipeline.answers.continues_texts and bool(self.model.can_generate())
 
 
 class InputExample(NamedTuple):

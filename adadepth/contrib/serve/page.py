@@ -203,7 +203,7 @@ class _InputControls(NamedTuple):
 
 
 def _build_text_controls(checkpoint: ServedCheckpoint) -> _InputControls:
-    label = "Text with [MASK] for every word to predict" if checkpoint.pipeline.predicts == "masks" else "Text"
+    label = "Text with [MASK] for every word to predict" if checkpoint.pipeline.answers.fills_masks else "Text"
     box = gr.Textbox(
         checkpoint.initial_text, lines=4, max_lines=10, label=label, elem_id="ada-text", max_length=MAX_CHARACTERS
     )

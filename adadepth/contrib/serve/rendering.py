@@ -21,7 +21,7 @@ from adadepth.report import svg
 from adadepth.report.example_grids import draw_answer_boards, draw_depth_cells, draw_distance_cells
 from adadepth.report.figure import Axis, Boards, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.page_writer import Link, depth_styles, sanitise_file_name
-from adadepth.report.predictions import build_text_row, format_prediction
+from adadepth.report.predictions import build_text_row, format_prediction, get_answers
 from adadepth.report.section import load_templates
 from adadepth.report.table import number, percent
 
@@ -78,7 +78,7 @@ def render_answer(
         tiles=_build_tiles(checkpoint, answer),
         styles=depth_styles(max_updates),
         max_updates=max_updates,
-        row=build_text_row(_add_token_steps(answer), answer.result["predicts"]) if not boards else {},
+        row=build_text_row(_add_token_steps(answer), get_answers(answer.result)) if not boards else {},
         boards=boards,
         steps=_count_steps(answer),
         legend=_choose_legend(answer) if boards else "",
@@ -115,7 +115,7 @@ def _describe_side(checkpoint: ServedCheckpoint, prompt: str, part: Continuation
         return side
     settings = [f"new_tokens={part.requested_tokens}", *_format_overrides(part.overrides or {})]
     return side | {
-        "row": build_text_row(result["texts"][0], result["predicts"]),
+        "row": build_text_row(result["texts"][0], get_answers(result)),
         "depth": number(result["mean"], 2),
         "work": percent(result["work"]),
         "command": _format_command(checkpoint, "predict", [f"text={_format_text_override(prompt)}", *settings]),
@@ -163,8 +163,8 @@ def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
     if (quality := _count_right(answer, now)) is not None:
         value, detail = quality
         return [Tile("right", "right", value, detail), *tiles]
-    if now["predicts"] != "cells" and (text := format_prediction(answer.row)):
-        name = "next word" if now["predicts"] == "next" else "prediction"
+    if not get_answers(now).solves_puzzles and (text := format_prediction(answer.row)):
+        name = "next word" if get_answers(now).continues_texts else "prediction"
         return [
             Tile(
                 "prediction",
@@ -187,7 +187,7 @@ def _describe_truth(answer: Answer) -> str:
 def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] | None:
     """Count the correctly predicted cells; return a text and a remark, or None if no cell has a correct answer."""
     board_cells = [cell for row in answer.board or () for cell in row if cell.label is not None]
-    targets = [cell for cell in board_cells if result["predicts"] != "cells" or cell.label != cell.symbol]
+    targets = [cell for cell in board_cells if not get_answers(result).solves_puzzles or cell.label != cell.symbol]
     if not targets:
         return None
     right = sum(cell.label == cell.predicted for cell in targets)
@@ -258,10 +258,10 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
 
 def _build_boards(checkpoint: ServedCheckpoint, answer: Answer) -> list[dict[str, Any]]:
     """Build the grids of an answer: one shows the difficulty of every cell, the other its depth and prediction."""
-    if answer.board is None or (answer.result["unit"] != "token" and answer.result["predicts"] == "classes"):
+    if answer.board is None or (answer.result["unit"] != "token" and get_answers(answer.result).classifies_texts):
         return []  # rendered as a text: its cells have no depth or answer of their own
     board_cells = [cell for row in answer.board for cell in row]
-    if answer.result["predicts"] == "cells":
+    if get_answers(answer.result).solves_puzzles:
         puzzle = [_build_cell(cell.symbol, "given" if cell.label == cell.symbol else "") for cell in board_cells]
         titles = ("the puzzle", "its answer")
         return [
@@ -351,13 +351,13 @@ def _count_steps(answer: Answer) -> int:
     board_cells = [cell for row in answer.board or () for cell in row if cell.steps]
     if not board_cells:
         return 0
-    if answer.result["predicts"] == "cells":
+    if get_answers(answer.result).solves_puzzles:
         return max(len(cell.steps) for cell in board_cells)
     return max((round(cell.updates or 0) for cell in board_cells), default=0)
 
 
 def _choose_legend(answer: Answer) -> str:
-    if answer.result["predicts"] == "cells":
+    if get_answers(answer.result).solves_puzzles:
         return "Grey: given. Blue: new in the selected step. Orange frame: wrong."
     max_updates = answer.result["max_depth"]
     return (
@@ -415,7 +415,7 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
         "label": map_cells(lambda cell: cell.label),
         "predicted": map_cells(lambda cell: cell.predicted if cell.label is not None else None),
     }
-    if answer.result["predicts"] == "cells":
+    if get_answers(answer.result).solves_puzzles:
         steps = max((len(cell.steps) for row in answer.board for cell in row), default=0)
         answers = [map_cells(lambda cell, step=step: cell.steps[step]) for step in range(steps)]
         boards = Boards(draw_answer_boards({**grid, "answers": answers}), rows, columns, 2) if steps else None
@@ -432,7 +432,7 @@ def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample
     """Return the shell command that reproduces the answer, and a remark about its limits."""
     settings = _format_overrides(answer.overrides)
     remark = _choose_remark(checkpoint, answer)
-    if isinstance(model_input, InputExample) and answer.result["predicts"] != "cells":
+    if isinstance(model_input, InputExample) and not get_answers(answer.result).solves_puzzles:
         source_remark = (
             "" if answer.source else "mode=evaluate reads the examples of its sets, but this example is edited. "
         )

@@ -16,14 +16,14 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 
 from adadepth.config import ExperimentConfig, Mode, Task
-from adadepth.config.kinds import get_kind, get_problem, list_input_columns
+from adadepth.config.kinds import get_problem, list_input_columns
 from adadepth.config.overrides import format_override
 from adadepth.contrib.serve.checkpoint import DepthQuality, QualityEvaluator, ServedCheckpoint, SyntheticData
 from adadepth.contrib.serve.knobs import build_budget_knob, list_knobs
-from adadepth.contrib.serve.mode import get_serve_settings
+from adadepth.contrib.serve.settings import get_serve_settings
 from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data.registry import find_editable_grid
 from adadepth.errors import ConfigError, missing_package
-from adadepth.models.registry import load
 from adadepth.prediction import Pipeline
 from adadepth.report.budgets import has_targets, select_drawn_quality
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, read_run
@@ -124,7 +124,7 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
     budget = None if evaluator is None else build_budget_knob(pipeline.model, lambda: evaluator.evaluate().updates)
     columns = list_input_columns(config.dataset)
     columns = get_trained_columns(pipeline.model) if columns is None else columns
-    reads_pairs = pipeline.predicts == "classes" and synthetic is None and len(columns) == 2
+    reads_pairs = pipeline.answers.classifies_texts and synthetic is None and len(columns) == 2
     checkpoint = ServedCheckpoint(
         name=path if run is None else _name_run(config, run),
         pipeline=pipeline,
@@ -194,9 +194,7 @@ def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> Label
 
 
 def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> SyntheticData:
-    location = get_kind(config.dataset).board
-    board = None if location is None else load(location)
-    return SyntheticData(config.dataset, data.evaluation, data.collate, board)
+    return SyntheticData(config.dataset, data.evaluation, data.collate, find_editable_grid(config.dataset))
 
 
 def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
@@ -265,7 +263,7 @@ def _list_rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
 
 def _choose_initial_text(run: Path | None, pipeline: Pipeline) -> str:
     """Choose the initial text of the input box: an example sentence of the run, or a default."""
-    if pipeline.predicts == "masks":
+    if pipeline.answers.fills_masks:
         return _INITIAL_MASKED_TEXT.format(mask=pipeline.tokenizer.mask_token)
     sentences = read_run(run).sentences if run is not None else []
     ids = [

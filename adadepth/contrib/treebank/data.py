@@ -30,7 +30,7 @@ from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from adadepth.config.data import MaskingConfig
-    from adadepth.contrib.treebank.kind import TreebankConfig
+    from adadepth.contrib.treebank.settings import TreebankConfig
 
 
 COLUMNS = ("tokens", "upos", "head", "deprel")

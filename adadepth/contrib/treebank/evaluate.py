@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from adadepth.config import ExperimentConfig, Task
-from adadepth.config.kinds import load_run_data
 from adadepth.contrib.treebank.data import TreebankData, TreebankSet
 from adadepth.contrib.treebank.measures import classify_words, describe_words
 from adadepth.contrib.treebank.report import build_full_table, flatten_words, format_words, write_words
 from adadepth.contrib.treebank.scorers import MaskedTreebankScorer, TreebankScorer
+from adadepth.data.registry import load_run_data
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.models.build import load_model, pretraining_class

@@ -17,7 +17,6 @@ from adadepth.data.labelled.bigram_shift import load_bigram_shift
 from adadepth.data.labelled.classes import build_class_readers, class_names, read_value, with_lists
 from adadepth.data.labelled.collators import SequenceCollator, StoredExamples
 from adadepth.data.labelled.columns import TextColumns, choose_columns
-from adadepth.data.labelled.load import check_submission_names
 from adadepth.data.labelled.splits import (
     ensure_rows,
     list_table_splits,
@@ -26,6 +25,7 @@ from adadepth.data.labelled.splits import (
     open_tests,
     split_examples,
 )
+from adadepth.data.labelled.submission import check_submission_names
 from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
 from adadepth.data.randomness import split_item
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import numpy as np
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.data import AgreementConfig, SentEvalConfig
 from adadepth.config.kinds import get_kind
-from adadepth.config.plugins import load
 from adadepth.data.cache import CACHE_FORMAT, digest
-from adadepth.data.labelled.senteval import split_agreement_table
+from adadepth.data.labelled.senteval import open_senteval_tables, split_agreement_table
 from adadepth.data.labelled.types import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
 from adadepth.data.stores.mmap_arrays import ensure_arrays, format_store_name
@@ -36,7 +36,6 @@ from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TableConfig, TokenizerConfig
-    from adadepth.config.data import AgreementConfig
 
 
 HELD_OUT = "held_out"  # name of the split of held-out training rows
@@ -154,8 +153,8 @@ def open_splits(
     requested = list(dict.fromkeys([*required, *optional]))
     if dataset.source == "hub":
         available = load_hub_tables({"path": dataset.hub.path, "name": dataset.hub.name})
-    elif (read_tables := get_kind(dataset).tables) is not None:
-        available = load(read_tables)(dataset)
+    elif (read_tables := _find_reader(dataset)) is not None:
+        available = read_tables(dataset)
     else:
         available = open_file_splits(dataset.path, requested, dataset.train_split)
     for split in required:
@@ -174,6 +173,20 @@ def read_agreement(dataset: AgreementConfig) -> dict[str, DataTable]:
     return split_agreement_table(
         concatenate_tables([open_table(file) for file in find_files("dataset.path", dataset.path)])
     )
+
+
+_READERS: Mapping[type, Callable[[Any], dict[str, DataTable]]] = {
+    AgreementConfig: read_agreement,
+    SentEvalConfig: open_senteval_tables,
+}
+
+
+def _find_reader(dataset: TableConfig) -> Callable[[Any], dict[str, DataTable]] | None:
+    """Return the reader of tables in a format of their own (`Kind.tables`), or None for usual files."""
+    importer = get_kind(dataset).tables
+    if importer is not None:
+        return importer()
+    return next((_READERS[base] for base in type(dataset).__mro__ if base in _READERS), None)
 
 
 def open_file_splits(path: Any, splits: list[str], single: str | None = None) -> dict[str, DataTable]:
@@ -227,7 +240,7 @@ def open_tests(dataset: LabelledConfig) -> dict[str, DataTable]:
 
 
 def _describe_available(dataset: TableConfig, split: str, available: list[str]) -> str:
-    if dataset.source == "hub" or get_kind(dataset).tables is not None:
+    if dataset.source == "hub" or _find_reader(dataset) is not None:
         return f"the data set has only {', '.join(available)}{nearest(split, available)}"
     if isinstance(dataset.path, Mapping):
         keys = list(map(str, dataset.path))

@@ -20,7 +20,7 @@ from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.models.adalayers.configuration import AdaLayersConfig
-from adadepth.models.adalayers.family import AdaLayersSettings
+from adadepth.models.adalayers.settings import AdaLayersSettings
 from adadepth.models.contract import DepthModel
 from adadepth.models.folder import convert_loading_errors, is_weightless, read_config
 from adadepth.models.loading import (

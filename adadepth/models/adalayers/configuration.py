@@ -9,7 +9,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
-from adadepth.models.adalayers.family import AdaLayersSettings
+from adadepth.models.adalayers.settings import AdaLayersSettings
 from adadepth.models.shared.configuration import FamilyConfig
 
 

@@ -1,27 +1,42 @@
-"""Settings and descriptor of the plain ALBERT family."""
+"""Descriptor of the plain ALBERT family."""
 
-from dataclasses import dataclass
-
-from adadepth.config import family_name
-from adadepth.models.registry import Family
-from adadepth.models.shared.albert.settings import AlbertSettings
+from adadepth.models.albert.settings import PlainAlbertSettings
+from adadepth.models.registry import ConfigClass, Family, ModelClass, RenameWeights
+from adadepth.models.shared.albert.settings import check_sizes
 
 
-@dataclass
-class PlainAlbertSettings(AlbertSettings):
-    """Baseline: plain ALBERT (Lan et al. 2020), which always runs all of its layers."""
+def _import_config() -> ConfigClass:
+    from transformers import AlbertConfig
 
-    name: str = family_name("albert")
+    return AlbertConfig
+
+
+def _import_classifier() -> ModelClass:
+    from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
+
+    return PlainAlbertForSequenceClassification
+
+
+def _import_model() -> ModelClass:
+    from adadepth.models.albert.modeling import PlainAlbertModel
+
+    return PlainAlbertModel
+
+
+def _import_weight_conversion() -> RenameWeights:
+    from adadepth.models.shared.albert.convert import to_albert
+
+    return to_albert
 
 
 FAMILY = Family(
     settings=PlainAlbertSettings,
     option="albert_mini",
-    config="transformers:AlbertConfig",
-    heads={"classification": "adadepth.models.albert.modeling:PlainAlbertForSequenceClassification"},
-    encoder="adadepth.models.albert.modeling:PlainAlbertModel",
+    config=_import_config,
+    heads={"classification": _import_classifier},
+    encoder=_import_model,
     depth="num_hidden_layers",
     starts_from={"albert_act": None},
-    checks=("adadepth.models.shared.albert.settings:check_sizes",),
-    weights_from="adadepth.models.shared.albert.convert:to_albert",
+    checks=(check_sizes,),
+    weights_from=_import_weight_conversion,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.models.albert_act.family import AlbertActSettings
+from adadepth.models.albert_act.settings import AlbertActSettings
 from adadepth.models.shared.albert.configuration import AlbertShape
 
 # State rules under which a halted token's state stays as it is.

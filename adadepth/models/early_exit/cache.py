@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import Cache
 
 from adadepth.errors import ConfigError, nearest
-from adadepth.models.early_exit.family import ExitCachePolicy
+from adadepth.models.early_exit.settings import ExitCachePolicy
 from adadepth.models.shared.token_cache import Target, TokenLayer
 
 

@@ -10,7 +10,7 @@ from huggingface_hub.dataclasses import strict
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.cache import check_policy
-from adadepth.models.early_exit.family import EarlyExitSettings
+from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.shared.network_configuration import NetworkConfig
 from adadepth.models.shared.network_settings import DECODERS
 from adadepth.models.shared.published_files import TOKEN_FIELDS

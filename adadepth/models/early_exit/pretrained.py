@@ -11,8 +11,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from adadepth.errors import CheckpointError
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.early_exit.configuration import EarlyExitConfig
-from adadepth.models.early_exit.family import EarlyExitSettings
 from adadepth.models.early_exit.modeling import EarlyExitModel
+from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.folder import read_config
 from adadepth.models.shared.network_loading import build_adopted_config, list_chosen_fields, load_adopted_model
 

@@ -12,7 +12,7 @@ from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
-from adadepth.models.looped.family import START_STD, LoopedSettings, find_low_backprop_problem
+from adadepth.models.looped.settings import START_STD, LoopedSettings, find_low_backprop_problem
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 
 

@@ -1,331 +1,94 @@
-"""Settings of looped (recurrent-depth) language models, their validation, and the descriptor of the family."""
+"""Descriptor of looped language models."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Any
 
-from adadepth.config import Activation, Attention, BudgetUnit, ExperimentConfig, Mode, ModelConfig, family_name
-from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
-from adadepth.errors import ConfigError
-from adadepth.models.looped.cache_policies import parse_policy
-from adadepth.models.registry import Budgeting, Family
+from adadepth.config import BudgetUnit
+from adadepth.models.looped.settings import LoopedSettings, check_looped, list_movable_gate_metrics
+from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS
-
-_GATE_RULES = ("quantile", "sample", "expectation")  # exit rules that read the halting unit
-START_STD = (2 / 5) ** 0.5  # of Huginn's first states
-
-Norms = StrEnum("Norms", ["pre", "branch", "sandwich"])
-StateNorm = StrEnum("StateNorm", ["none", "fed", "read"])
-Injection = StrEnum("Injection", ["none", "add", "linear", "restart"])
-StartState = StrEnum("StartState", ["input", "zeros", "drawn"])
-Queries = StrEnum("Queries", ["state", "previous"])
-LoopedInitializer = StrEnum("LoopedInitializer", ["normal", "scaled"])
-Objective = StrEnum("Objective", ["last", "mean", "geometric", "gate", "gate_alone"])
-TrainLoops = StrEnum("TrainLoops", ["fixed", "drawn"])
-Curriculum = StrEnum("Curriculum", ["none", "linear", "sqrt"])
-GeometricTruncation = StrEnum("GeometricTruncation", ["leftover", "renormalise"])
-Pairing = StrEnum("Pairing", ["next", "made"])
+from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
 
-@dataclass
-class LoopedSettings(ModelConfig):
-    """Looped decoder: prelude layers, then core layers applied N times, then coda layers."""
+def _import_config() -> ConfigClass:
+    from adadepth.models.looped.configuration import LoopedConfig
 
-    name: str = family_name("looped")
-    vocab_size: int | None = setting(
-        None, "V, vocabulary size; None: that of the tokenizer", at_least(2), shape=True, hub=49152
-    )
-    prelude: int = setting(
-        0, "P, number of layers before the loop; their output is the input e of every loop", at_least(0), shape=True
-    )
-    core: int = setting(
-        2,
-        "C, number of layers in a loop; in a pretrained decoder, those directly before the coda",
-        at_least(1),
-        shape=True,
-    )
-    coda: int = setting(0, "K, number of layers after the loop, run for every prediction", at_least(0), shape=True)
-    low_layers: int = setting(
-        0,
-        "number of layers of a second stack, the low-level one of HRM-Text, applied before the core in every loop",
-        at_least(0),
-        shape=True,
-        later=True,
-        more="It updates a second state z_L: z_L = rms(L(z_L + s)), `low_cycles` times. The core then reads s + z_L.",
-    )
-    low_cycles: int = setting(1, "number of applications of the low-level stack in a loop", at_least(1))
-    num_loops: int = setting(4, "N, maximum number of loops of a token", at_least(1), debug=2)
-    loop_lora_rank: int | None = setting(
-        None,
-        "rank of the low-rank change of every matrix of the core in each loop; None: all loops are the same",
-        at_least(1),
-        shape=True,
-        later=True,
-        more="Relaxed recursion (arXiv 2410.20672); see `adadepth.models.looped.loop_adapters`.",
-    )
-    hidden_size: int | None = setting(
-        None, "D, width; None: that of model.pretrained", at_least(1), shape=True, hub=128, debug=16
-    )
-    num_attention_heads: int | None = setting(
-        None,
-        "number of attention heads, a divisor of hidden_size unless head_dim is given; None: that of model.pretrained",
-        at_least(1),
-        shape=True,
-        hub=4,
-        debug=2,
-    )
-    num_key_value_heads: int | None = setting(
-        None, "number of key and value heads; None: as many as query heads", at_least(1), shape=True
-    )
-    head_dim: int | None = setting(
-        None, "width of a head; None: hidden_size / num_attention_heads", at_least(2), shape=True
-    )
-    intermediate_size: int | None = setting(
-        None,
-        "F, inner width of the gated feed-forward layers; None: that of model.pretrained",
-        at_least(1),
-        shape=True,
-        hub=512,
-        debug=32,
-    )
-    hidden_act: Activation = setting(Activation.silu, "activation of the gates of feed-forward layers")
-    attention_gate: bool = setting(
-        False,
-        "multiply the output of attention by sigmoid(W u), u the input of attention, before its last product",
-        shape=True,
-        later=True,
-    )
-    norm_weights: bool = setting(True, "learn a weight for every feature in every norm", shape=True, later=True)
-    norms: Norms = setting(
-        Norms.pre,
-        "position of the norms of a layer: before the branches, also after them, or also after the sums",
-        shape=True,
-        more="`pre`: x + f(rms(x)); `branch`: x + rms(f(rms(x))) (Ouro); `sandwich`: rms(x + f(rms(x))) (Huginn).",
-    )
-    state_norm: StateNorm = setting(
-        StateNorm.none,
-        "final norm between loop and coda: none, for the output only, or also for the fed-back state",
-        shape=True,
-        more="`read` is Huginn's, before and after the coda; `fed` is Ouro's.",
-    )
-    injection: Injection = setting(
-        Injection.none,
-        "injection of the input e into a loop: none, s + e, A [s, e], or e only",
-        shape=True,
-        more="`linear` is Huginn's adapter; with `restart` a loop reads the previous loop only through `queries`.",
-    )
-    start: StartState = setting(
-        StartState.input,
-        "state before the first loop: the input e, zeros, or random",
-        more="Random states come from a normal distribution truncated at three standard deviations. "
-        "Training samples new ones; otherwise they depend on the position.",
-    )
-    draw_seed: int = setting(
-        0,
-        "random seed of initial states outside training, which are the same in every row, and of random numbers "
-        "of loops",
-        at_least(0),
-    )
-    start_std: float = setting(
-        START_STD,
-        "standard deviation of random initial states",
-        POSITIVE,
-        more="The default sqrt(2/5) is that of Huginn's embeddings times sqrt(D).",
-    )
-    queries: Queries = setting(
-        Queries.state,
-        "input of the attention queries: the input of the layer, or the final state of the previous loop",
-        more="`previous`: fully looped transformers (arXiv 2605.18797); the first loop uses the input of the layer.",
-    )
-    damping: float | None = setting(
-        1.0,
-        "damping factor of a loop; None: 1 / number of loops",
-        between(1e-3, 1),
-        more="s + damping (g(s) - s): the damped substeps of arXiv 2605.23872.",
-    )
-    gate: bool = setting(False, "add a halting unit that reads the state after every loop", shape=True)
-    exit_rule: str | None = setting(
-        None,
-        "exit rule that selects the loop of the prediction; None: the last loop",
-        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
-    )
-    cache_policy: str = setting(
-        "all",
-        "cache policy: which states of an exited token later tokens read: all, frozen, last, mean, first or ring:K",
-        more="With a policy other than `all` a token that has exited runs no further loops. The equations are those of "
-        "`adadepth.models.looped.cache`.",
-    )
-    objective: Objective = setting(
-        Objective.last,
-        "weights of the losses of loops: last only, equal, geometric, or by the halting unit; gate_alone trains "
-        "that unit only",
-        more="The equations are those of `adadepth.models.looped.objectives`.",
-    )
-    geometric_share: float = setting(
-        0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
-    )
-    geometric_truncation: GeometricTruncation = setting(
-        GeometricTruncation.leftover,
-        "objective=geometric: the last loop gets the weight of all later ones, or all weights are divided by their sum",
-        later=True,
-        hub="renormalise",
-        more="`leftover` is that of arXiv 2607.20519. Runs and models of versions without the setting have "
-        "`renormalise`.",
-    )
-    entropy_weight: float = setting(0.05, "beta, weight of the entropy with objective=gate", at_least(0))
-    gate_pairing: Pairing = setting(
-        Pairing.next,
-        "objective=gate_alone: learn the gain of the next loop; made: the gain of the current loop",
-        more="`made` follows the equation in the Ouro paper.",
-    )
-    train_loops: TrainLoops = setting(
-        TrainLoops.fixed,
-        "number of loops of a text in training: N, or random for each text, around N",
-        more="`drawn`: 1 + Poisson(rate), ln rate normal with mean ln N - spread^2/2 (Huginn), sampled for every "
-        "text of an optimiser step. The loss is that of the last loop.",
-    )
-    loop_spread: float = setting(0.5, "train_loops=drawn: standard deviation of the logarithm of the rate", at_least(0))
-    loop_curriculum: Curriculum = setting(
-        Curriculum.none,
-        "growth of the number of loops in training, from 1 to N: none, linear, or slow at first (1 - sqrt)",
-        more="The number is ceil(N f(x)), where x is the elapsed share of the growth: f = x, or 1 - sqrt(1 - x) "
-        "(arXiv 2511.07384). It is the mean of random numbers.",
-    )
-    curriculum_share: float = setting(
-        0.5, "share of all optimiser steps in which loop_curriculum grows", between(1e-3, 1)
-    )
-    backprop_loops: int | None = setting(
-        None,
-        "number of last loops with gradients in training; None: all",
-        at_least(1),
-        more="Without injection, prelude and embedding then learn nothing from texts with more loops.",
-    )
-    low_backprop: list[int] | None = setting(
-        None,
-        "number of last low-level cycles with gradients in training, for each of the last loops; None: all cycles",
-        more="It is 1 in earlier loops. This is `L_bp_cycles` of HRM-Text.",
-    )
-    prefix_lm: bool = setting(
-        False,
-        "accept token_type_ids: tokens of type 1, such as those of a prompt, attend to each other in both directions",
-        more="Without token_type_ids, as in runs of the command line, attention is causal.",
-    )
-    max_position_embeddings: int = setting(2048, "longest text", at_least(1))
-    rope_theta: float = setting(10000.0, "base of the rotary positions", POSITIVE)
-    rope_pairs: bool = setting(
-        False,
-        "rotate neighbouring features by rotary positions; false: features of the two halves of a head",
-        shape=True,
-    )
-    qk_bias: bool = setting(False, "add biases of queries and keys, before the rotation", shape=True)
-    scale_embeddings: bool = setting(False, "multiply embeddings by sqrt(D)")
-    embedding_scale: float | None = setting(
-        None,
-        "factor of the embeddings; None: that of model.pretrained, or sqrt(D) with scale_embeddings and 1 without",
-        POSITIVE,
-    )
-    tie_word_embeddings: bool = setting(False, "share the matrix of input and output embeddings", shape=True)
-    rms_norm_eps: float = setting(1e-6, "constant added to the mean square in every norm", POSITIVE)
-    initializer: LoopedInitializer = setting(
-        LoopedInitializer.normal,
-        "initialisation: normal with initializer_range, or Huginn's, scaled by width and depth",
-        more="`scaled`: standard deviation sqrt(2/(5 D)), truncated at three, divided by sqrt(2 (P + N C + K)) for "
-        "the last product of a branch (Takase et al.).",
-    )
-    initializer_range: float = setting(0.02, "standard deviation of normal initial weights", POSITIVE)
-    attn_implementation: Attention | None = setting(
-        None, "attention implementation; None: the fastest available one", in_model=False
-    )
+    return LoopedConfig
 
 
-def check_looped(config: ExperimentConfig) -> Iterator[str]:
-    """Yield errors for missing sizes and for inconsistent settings of a looped model."""
-    model = config.model
-    assert isinstance(model, LoopedSettings)
-    if model.pretrained is None:
-        for name in ("hidden_size", "num_attention_heads", "intermediate_size"):
-            if getattr(model, name) is None:
-                yield f"model.{name}=null: required, unless model.pretrained names a decoder"
-    reads_gate = _reads_gate(model)
-    if reads_gate and not model.gate:
-        yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
-    if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
-        yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
-    if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
-        yield f"trainer.lora.rank={rank}: cannot be combined with objective=gate_alone, which freezes all matrices"
-    if model.objective is Objective.gate_alone and model.num_loops == 1 and config.mode is Mode.train:
-        yield "model.num_loops=1: a gate has nothing to compare, and model.objective=gate_alone needs at least 2 loops"
-    if model.loop_lora_rank is not None and model.cache_policy != "all":
-        yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
-    try:
-        parse_policy(model.cache_policy)
-    except ConfigError as error:
-        yield f"model.{error}"
-    if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
-        yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
-    yield from _check_low_level(model)
-    if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
-        yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
-    if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
-        yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
-    if model.queries is Queries.state and model.injection is Injection.restart:
-        yield (
-            "model.injection=restart: every loop would be the same; set model.queries=previous to pass on the "
-            "previous loop"
-        )
+def _import_causal_lm() -> ModelClass:
+    from adadepth.models.looped.heads import LoopedForCausalLM
+
+    return LoopedForCausalLM
 
 
-def _check_low_level(model: LoopedSettings) -> Iterator[str]:
-    """Yield errors for inconsistent settings of the low-level stack."""
-    if not model.low_layers:
-        for name in ("low_cycles", "low_backprop"):
-            if (value := getattr(model, name)) != getattr(LoopedSettings, name):
-                yield f"model.{name}={value}: only used with model.low_layers"
-    if problem := find_low_backprop_problem(model.low_backprop):
-        yield f"model.{problem}"
-    if model.low_backprop is not None and model.train_loops is TrainLoops.drawn:
-        yield f"model.low_backprop={model.low_backprop}: needs model.train_loops=fixed"
+def _import_classifier() -> ModelClass:
+    from adadepth.models.looped.heads import LoopedForSequenceClassification
+
+    return LoopedForSequenceClassification
 
 
-def find_low_backprop_problem(cycles: list[int] | None) -> str | None:
-    """Return why numbers of low-level cycles with gradients are not allowed, or None if they are."""
-    if cycles is None or (cycles and min(cycles) >= 0):
-        return None
-    return f"low_backprop={cycles}: must be one or more numbers of at least 0"
+def _import_tagger() -> ModelClass:
+    from adadepth.models.looped.heads import LoopedForTokenClassification
+
+    return LoopedForTokenClassification
 
 
-def list_movable_gate_metrics(described: Any) -> tuple[str, ...] | None:
-    """Return the metrics of an evaluation that training can change, or None if it can change all of them.
+def _import_model() -> ModelClass:
+    from adadepth.models.looped.modeling import LoopedModel
 
-    The objective `gate_alone` changes no prediction. It moves exits, if the exit rule reads the halting unit.
-
-    Args:
-        described: Settings or configuration of the model.
-    """
-    return ("loss",) if described.objective == Objective.gate_alone and not _reads_gate(described) else None
+    return LoopedModel
 
 
-def _reads_gate(described: Any) -> bool:
-    """Return whether the exit rule of settings or of a configuration reads the halting unit."""
-    return str(described.exit_rule).partition(":")[0] in _GATE_RULES
+def _import_retrofit() -> Callable[..., Any]:
+    from adadepth.models.looped.retrofit import retrofit
+
+    return retrofit
 
 
-_MODELING, _HEADS = "adadepth.models.looped.modeling", "adadepth.models.looped.heads"
+def _import_ouro_layout() -> ToLayout:
+    from adadepth.models.looped.layouts import to_ouro
+
+    return to_ouro
+
+
+def _import_huginn_layout() -> ToLayout:
+    from adadepth.models.looped.layouts import to_huginn
+
+    return to_huginn
+
+
+def _import_hrm_text_layout() -> ToLayout:
+    from adadepth.models.looped.layouts import to_hrm_text
+
+    return to_hrm_text
+
+
+def _import_decoder_layout() -> ToLayout:
+    from adadepth.models.looped.layouts import to_decoder
+
+    return to_decoder
+
+
+def _import_adoption() -> Adopt:
+    from adadepth.models.looped.retrofit import build_from_decoder
+
+    return build_from_decoder
+
 
 FAMILY = Family(
     settings=LoopedSettings,
     option="looped_mini",
-    config="adadepth.models.looped.configuration:LoopedConfig",
+    config=_import_config,
     heads={
-        "language_model": f"{_HEADS}:LoopedForCausalLM",
-        "classification": f"{_HEADS}:LoopedForSequenceClassification",
-        "tagging": f"{_HEADS}:LoopedForTokenClassification",
+        "language_model": _import_causal_lm,
+        "classification": _import_classifier,
+        "tagging": _import_tagger,
     },
-    auto={"AutoModel": f"{_MODELING}:LoopedModel"},
-    encoder=f"{_MODELING}:LoopedModel",
-    public={"retrofit": "adadepth.models.looped.retrofit:retrofit"},
-    tokenizer="transformers:PreTrainedTokenizerFast",
+    auto={"AutoModel": _import_model},
+    encoder=_import_model,
+    public={"retrofit": _import_retrofit},
+    tokenizer=import_fast_tokenizer,
     movable_metrics=list_movable_gate_metrics,
     budget=Budgeting(
         fitted=(BudgetUnit.updates, BudgetUnit.macs),
@@ -334,12 +97,12 @@ FAMILY = Family(
     depth="num_loops",
     published=("ouro", "huginn_raven", "hrm_text"),
     layouts={
-        "ouro": "adadepth.models.looped.layouts:to_ouro",
-        "huginn": "adadepth.models.looped.layouts:to_huginn",
-        "hrm_text": "adadepth.models.looped.layouts:to_hrm_text",
-        **dict.fromkeys(DECODERS, "adadepth.models.looped.layouts:to_decoder"),
+        "ouro": _import_ouro_layout,
+        "huginn": _import_huginn_layout,
+        "hrm_text": _import_hrm_text_layout,
+        **dict.fromkeys(DECODERS, _import_decoder_layout),
     },
-    adopts="adadepth.models.looped.retrofit:build_from_decoder",
+    adopts=_import_adoption,
     text="blocks",
-    checks=("adadepth.models.looped.family:check_looped",),
+    checks=(check_looped,),
 )

@@ -22,11 +22,11 @@ from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import NORM_NAMES, convert_config, convert_raven
-from adadepth.models.looped.family import LoopedSettings
 from adadepth.models.looped.layers import rotation_tables
+from adadepth.models.looped.settings import LoopedSettings
 from adadepth.models.registry import join_alternatives
-from adadepth.models.shared.layouts import LayoutFiles, describe_decoder, differs, refuse_setting
-from adadepth.models.shared.published_files import TOKEN_FIELDS
+from adadepth.models.shared.layouts import describe_decoder, differs, refuse_setting
+from adadepth.models.shared.published_files import TOKEN_FIELDS, LayoutFiles
 
 # Python files of the published models, which transformers and others run on request.
 _OURO_CODE = {

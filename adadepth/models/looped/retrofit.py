@@ -23,9 +23,9 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.folder import is_weightless, read_config
 from adadepth.models.loading import allow_new_weights
 from adadepth.models.looped.configuration import LoopedConfig
-from adadepth.models.looped.family import LoopedSettings
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_adapters import average_layers, check_kinds, decompose_layers
+from adadepth.models.looped.settings import LoopedSettings
 from adadepth.runtime.hub_access import get_first_line
 
 _TOLERANCE = 1e-4  # of logits, relative to the largest: the products of a whole model in float32, in another order

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from huggingface_hub.dataclasses import strict
 
-from adadepth.models.multi_exit_albert.family import MultiExitAlbertSettings
+from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings
 from adadepth.models.shared.albert.configuration import StepwiseAlbertShape
 
 

@@ -1,44 +1,39 @@
-"""Settings and descriptor of the multi-exit ALBERT family."""
+"""Descriptor of multi-exit ALBERT."""
 
-from dataclasses import dataclass
-from enum import StrEnum
-
-from adadepth.config import BudgetUnit, family_name
-from adadepth.config.declaration import setting
-from adadepth.models.registry import Budgeting, Family
-from adadepth.models.shared.albert.settings import AlbertSettings
-
-ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
+from adadepth.config import BudgetUnit
+from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass
+from adadepth.models.shared.albert.settings import check_sizes
+from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
 
 
-@dataclass
-class MultiExitAlbertSettings(AlbertSettings):
-    """Baseline: ALBERT with a classifier after every iteration, all trained jointly (PABEE, Zhou et al. 2020)."""
+def _import_config() -> ConfigClass:
+    from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfig
 
-    name: str = family_name("multi_exit_albert")
-    exit_weights: ExitWeights = setting(
-        ExitWeights.linear,
-        "weights of the losses of steps: proportional to the step number (PABEE), or equal",
-        more="`linear`: step j has weight j, divided by the sum of all weights; `uniform`: ElasticBERT's sum, as a "
-        "mean.",
-    )
-    exit_rule: str = setting(
-        "patience:3",
-        "exit rule that selects the step of the prediction; see docs/exit_rules.md",
-        hub="patience",
-        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
-    )
+    return MultiExitAlbertConfig
+
+
+def _import_classifier() -> ModelClass:
+    from adadepth.models.multi_exit_albert.modeling import MultiExitAlbertForSequenceClassification
+
+    return MultiExitAlbertForSequenceClassification
+
+
+def _import_model() -> ModelClass:
+    from adadepth.models.multi_exit_albert.modeling import MultiExitAlbertModel
+
+    return MultiExitAlbertModel
 
 
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
     option="pabee_mini",
-    config="adadepth.models.multi_exit_albert.configuration:MultiExitAlbertConfig",
-    heads={"classification": "adadepth.models.multi_exit_albert.modeling:MultiExitAlbertForSequenceClassification"},
-    auto={"AutoModel": "adadepth.models.multi_exit_albert.modeling:MultiExitAlbertModel"},
-    tokenizer="transformers.models.albert:AlbertTokenizer",
+    config=_import_config,
+    heads={"classification": _import_classifier},
+    auto={"AutoModel": _import_model},
+    tokenizer=import_albert_tokenizer,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",
     starts_from={"albert": None, "albert_act": None},
-    checks=("adadepth.models.shared.albert.settings:check_sizes",),
+    checks=(check_sizes,),
 )

@@ -16,7 +16,7 @@ from huggingface_hub.dataclasses import strict
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.par_xl.adaptive_softmax import check_cutoffs, check_widths
-from adadepth.models.par_xl.family import ParXLFields, ParXLSettings
+from adadepth.models.par_xl.settings import ParXLFields, ParXLSettings
 from adadepth.models.shared.configuration import FamilyConfig
 from adadepth.runtime.devices import fill_values
 

@@ -6,7 +6,7 @@ from huggingface_hub.dataclasses import strict
 
 from adadepth.config.declaration import at_least, setting
 from adadepth.errors import ConfigError
-from adadepth.models.ponder.family import PonderAlbertSettings, PonderRnnSettings, PonderSettings
+from adadepth.models.ponder.settings import PonderAlbertSettings, PonderRnnSettings, PonderSettings
 from adadepth.models.shared.albert.configuration import StepwiseAlbertShape
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
 

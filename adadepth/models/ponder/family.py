@@ -1,148 +1,74 @@
-"""Settings of PonderALBERT and PonderNet's recurrent cell, their validation, and the descriptors of both families."""
+"""Descriptors of PonderALBERT and of PonderNet's recurrent cell."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Any
 
-from adadepth.config import BudgetUnit, ExperimentConfig, ModelConfig, family_name
-from adadepth.config.choices import KLDirection, Prior, Truncation
-from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
-from adadepth.models.registry import Budgeting, Family
-from adadepth.models.shared.albert.settings import AlbertSettings
-
-Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
-Readout = StrEnum("Readout", ["tokens", "pooler"])
-HaltingHead = StrEnum("HaltingHead", ["mlp", "linear", "linear_cat", "linear_diff"])
-DoubleClsChoice = StrEnum("DoubleClsChoice", ["first", "both"])
-CellKind = StrEnum("CellKind", ["tanh", "gru"])
-
-
-@dataclass
-class PonderSettings:
-    """Settings of PonderNet's halting distribution (Banino et al. 2021): prior, loss weight and truncation."""
-
-    prior: Prior = setting(
-        Prior.geometric,
-        "prior of the halting distribution; uniform keeps all steps in training (Ouro)",
-        more="`geometric` is PonderNet's. `uniform` rewards entropy and prefers no step (Ouro, arXiv 2510.25741).",
-    )
-    target_halt_probability: float | None = setting(
-        None, "halting probability of the geometric prior, with a mean depth of about its inverse; None: 0.1",
-        OPEN_SHARE, hub=0.1,
-        more="Before truncation, the mean of the prior is exactly the inverse.",
-    )  # fmt: skip
-    kl_penalty_factor: float = setting(0.01, "beta, weight of the divergence from the prior", at_least(0))
-    kl_direction: KLDirection = setting(
-        KLDirection.posterior_prior,
-        "direction of the divergence: KL(p || prior) as in PonderNet, or the reverse as in PALBERT",
-        more="`prior_posterior`: KL(prior || p).",
-    )
-    truncation: Truncation = setting(
-        Truncation.leftover, "treatment of the probability mass beyond the last step", hub="renormalise",
-        more="It applies to posterior and prior: `renormalise` spreads the mass (PonderNet, the reference code), "
-            "`leftover` gives it to the last step, `none` drops it from the posterior, which then sums to less "
-            "than one. `palbert` is PALBERT's code: as `none`, and p_n = 0.05 / N once the sum has exceeded 0.95.",
-    )  # fmt: skip
-    halt_bias_init: float = setting(
-        0.0, "initial halting bias; negative starts deep, positive starts shallow", FINITE,
-        more="At 0 the halting probability of every step is one half.",
-    )  # fmt: skip
-    exit_rule: str = setting(
-        "quantile:0.5", "exit rule that selects the step of the prediction; see docs/exit_rules.md", hub="sample",
-        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
-    )  # fmt: skip
+from adadepth.config import BudgetUnit
+from adadepth.models.ponder.settings import (
+    PonderAlbertSettings,
+    PonderRnnSettings,
+    check_budget,
+    check_halting_head,
+    check_prior,
+    first_tokens,
+)
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights
+from adadepth.models.shared.albert.settings import check_sizes
+from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
 
 
-@dataclass
-class PonderAlbertSettings(PonderSettings, AlbertSettings):
-    """PonderALBERT: each sequence stops at a step of the ALBERT block by a learned halting distribution."""
+def _import_config() -> ConfigClass:
+    from adadepth.models.ponder.configuration import PonderAlbertConfig
 
-    name: str = family_name("ponder_albert")
-    ce_normalisation: Normalisation = setting(
-        Normalisation.sum,
-        "reduction of the expected loss; mean_over_steps: also divide by the number of steps",
-        more="`sum`: the task loss is the expectation. The reference code divides by the number of steps.",
-    )
-    readout: Readout = setting(
-        Readout.tokens, "input of the heads: two [CLS] tokens (PonderALBERT), or the pooled first token (PALBERT)",
-        shape=True,
-        more="`tokens`: the classifier reads the first token and the halting head the second, so texts begin with two "
-        "[CLS]; no pooler, no dropout. `pooler`: both read the pooled first token, after dropout.",
-    )  # fmt: skip
-    halting_head: HaltingHead = setting(
-        HaltingHead.mlp, "halting head; linear_cat and linear_diff read consecutive states, as in PALBERT", shape=True,
-        more="`mlp`: two layers, GELU between; `linear`; `linear_cat`: on this step's features next to the previous "
-        "step's; `linear_diff`: on their difference. The first step's predecessor is zero.",
-    )  # fmt: skip
-    halting_head_layers: int = setting(
-        1, "k in PALBERT: k > 1 puts k tanh layers before linear_cat", at_least(1), shape=True
-    )
-    head_size: int = setting(
-        128, "inner width of the MLP heads", at_least(1), shape=True,
-        more="It applies to the classifier (`readout=tokens`) and the halting head (`halting_head=mlp`).",
-    )  # fmt: skip
-    double_cls_pairs: DoubleClsChoice = setting(
-        DoubleClsChoice.first,
-        "position of the second [CLS] in a pair of texts",
-        more="Only the `first` text begins with an extra [CLS], or `both` texts.",
-    )
+    return PonderAlbertConfig
 
 
-@dataclass
-class PonderRnnSettings(PonderSettings, ModelConfig):
-    """Recurrent cell of PonderNet's parity experiment."""
+def _import_classifier() -> ModelClass:
+    from adadepth.models.ponder.modeling import PonderAlbertForSequenceClassification
 
-    name: str = family_name("ponder_rnn")
-    hidden_size: int = setting(128, "H, number of units of the cell", at_least(1), shape=True, debug=16)
-    num_steps: int = setting(20, "N, maximum number of steps", at_least(1))
-    cell: CellKind = setting(CellKind.tanh, "recurrent cell: plain, as in the papers, or gated", shape=True)
+    return PonderAlbertForSequenceClassification
 
 
-def check_prior(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error if a halting probability is set for the uniform prior, which has none."""
-    model = config.model
-    assert isinstance(model, PonderSettings)
-    probability = model.target_halt_probability
-    if model.prior is Prior.uniform and probability is not None:
-        yield (
-            f"model.target_halt_probability={probability}: only used with model.prior=geometric; with "
-            "model.prior=uniform set it to null"
-        )
+def _import_model() -> ModelClass:
+    from adadepth.models.ponder.modeling import PonderAlbertModel
+
+    return PonderAlbertModel
 
 
-def check_budget(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error if the prior favours another depth than the target of a depth budget."""
-    model = config.model
-    assert isinstance(model, PonderSettings)
-    if model.prior is Prior.geometric and model.kl_penalty_factor > 0:
-        yield (
-            f"budget.target={config.budget.target:g}: model.prior=geometric also penalises depth; set "
-            "model.prior=uniform and model.target_halt_probability=null, or model.kl_penalty_factor=0"
-        )
+def _import_ponder_albert_classifier() -> Callable[..., Any]:
+    from adadepth.models.ponder.modeling import PonderAlbertClassifier
+
+    return PonderAlbertClassifier
 
 
-def check_halting_head(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error if several layers are set for a halting head that supports only one."""
-    model = config.model
-    assert isinstance(model, PonderAlbertSettings)
-    layers = model.halting_head_layers
-    if layers > 1 and model.halting_head is not HaltingHead.linear_cat:
-        yield f"model.halting_head_layers={layers}: only used with model.halting_head=linear_cat"
+def _import_ponder_classification_loss() -> Callable[..., Any]:
+    from adadepth.models.ponder.modeling import PonderClassificationLoss
+
+    return PonderClassificationLoss
 
 
-def first_tokens(model: Any) -> dict[str, Any]:
-    """Return the number of [CLS] tokens at the start of a text, from the settings or the model's configuration."""
-    return {
-        "cls_tokens": 2 if model.readout == Readout.tokens else 1,
-        "double_cls_pairs": str(model.double_cls_pairs),
-    }
+def _import_weight_conversion() -> RenameWeights:
+    from adadepth.models.ponder.convert import rename_weights
+
+    return rename_weights
+
+
+def _import_rnn_config() -> ConfigClass:
+    from adadepth.models.ponder.configuration import PonderRnnConfig
+
+    return PonderRnnConfig
+
+
+def _import_rnn_classifier() -> ModelClass:
+    from adadepth.models.ponder.rnn import PonderRnnForClassification
+
+    return PonderRnnForClassification
 
 
 _BUDGET = Budgeting(
     trained=(BudgetUnit.updates, BudgetUnit.macs),
     fitted=(BudgetUnit.updates, BudgetUnit.macs),
-    checks=("adadepth.models.ponder.family:check_budget",),
+    checks=(check_budget,),
 )
 _ADVICE = (
     "model.prior=uniform model.target_halt_probability=null keeps later steps trained; budget.target=DEPTH "
@@ -153,39 +79,39 @@ FAMILIES = (
     Family(
         settings=PonderAlbertSettings,
         option="ponder_albert_mini",
-        config="adadepth.models.ponder.configuration:PonderAlbertConfig",
-        heads={"classification": "adadepth.models.ponder.modeling:PonderAlbertForSequenceClassification"},
-        auto={"AutoModel": "adadepth.models.ponder.modeling:PonderAlbertModel"},
-        tokenizer="transformers.models.albert:AlbertTokenizer",
+        config=_import_config,
+        heads={"classification": _import_classifier},
+        auto={"AutoModel": _import_model},
+        tokenizer=import_albert_tokenizer,
         public={
-            "PonderAlbertClassifier": "adadepth.models.ponder.modeling:PonderAlbertClassifier",
-            "PonderClassificationLoss": "adadepth.models.ponder.modeling:PonderClassificationLoss",
+            "PonderAlbertClassifier": _import_ponder_albert_classifier,
+            "PonderClassificationLoss": _import_ponder_classification_loss,
         },
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_hidden_layers",
         reads=frozenset({"halting"}),
         starts_from={"albert": None, "albert_act": None},
-        first_tokens="adadepth.models.ponder.family:first_tokens",
+        first_tokens=first_tokens,
         checks=(
-            "adadepth.models.shared.albert.settings:check_sizes",
-            "adadepth.models.ponder.family:check_prior",
-            "adadepth.models.ponder.family:check_halting_head",
+            check_sizes,
+            check_prior,
+            check_halting_head,
         ),
         advice=_ADVICE,
-        weights_from="adadepth.models.ponder.convert:rename_weights",
+        weights_from=_import_weight_conversion,
     ),
     Family(
         settings=PonderRnnSettings,
         option="parity_rnn",
-        config="adadepth.models.ponder.configuration:PonderRnnConfig",
-        heads={"classification": "adadepth.models.ponder.rnn:PonderRnnForClassification"},
+        config=_import_rnn_config,
+        heads={"classification": _import_rnn_classifier},
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_steps",
         reads=frozenset({"halting"}),
         reads_vectors=True,
-        checks=("adadepth.models.ponder.family:check_prior",),
+        checks=(check_prior,),
         advice=_ADVICE,
     ),
 )

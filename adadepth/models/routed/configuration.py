@@ -7,7 +7,7 @@ from typing import ClassVar
 from huggingface_hub.dataclasses import strict
 
 from adadepth.errors import ConfigError
-from adadepth.models.routed.family import ROUTING_WEIGHTS, RoutedSettings, check_routing, list_routed_layers
+from adadepth.models.routed.settings import ROUTING_WEIGHTS, RoutedSettings, check_routing, list_routed_layers
 from adadepth.models.routed.spans import RoutedSpan
 from adadepth.models.shared.network_configuration import NetworkConfig
 

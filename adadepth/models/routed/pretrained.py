@@ -12,7 +12,7 @@ from adadepth.models.folder import read_config
 from adadepth.models.loading import allow_new_weights
 from adadepth.models.registry import family
 from adadepth.models.routed.configuration import RoutedConfig
-from adadepth.models.routed.family import RoutedSettings
+from adadepth.models.routed.settings import RoutedSettings
 from adadepth.models.shared.network_loading import build_adopted_config, list_chosen_fields, load_adopted_model
 from adadepth.models.shared.network_model import NetworkModel
 from adadepth.runtime.hub_access import silence_transformers
@@ -58,7 +58,7 @@ def load_network_and_head(model_class: Any, path: str, config: RoutedConfig, opt
     Raises:
         CheckpointError: If weights are missing.
     """
-    kind = next(kind for kind, name in family(config.model_type).heads.items() if name.endswith(model_class.__name__))
+    kind = next(kind for kind, importer in family(config.model_type).heads.items() if importer() is model_class)
     stored = read_config("model.pretrained", path)
     source: NetworkModel = family(stored.model_type).head(kind).from_pretrained(path, dtype=options["dtype"])
     config.base_config = source.config.base_config

@@ -14,7 +14,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig
 
 from adadepth.errors import CheckpointError, nearest
-from adadepth.models.registry import families, load
+from adadepth.models.registry import families
 
 MODULE = "modeling_adadepth"
 _CODE = '''"""Imports the classes of this model from the package adadepth."""
@@ -36,7 +36,7 @@ def auto_map(model_type: str) -> dict[str, str]:
     """Return the `auto_map` of a configuration: the model class for each Auto class of transformers."""
     spec = families()[model_type]
     classes = {"AutoConfig": spec.config, **spec.auto_classes()}
-    return {auto: f"{MODULE}.{path.rpartition(':')[2]}" for auto, path in classes.items()}
+    return {auto: f"{MODULE}.{importer().__name__}" for auto, importer in classes.items()}
 
 
 def write_module(folder: Path) -> None:
@@ -71,7 +71,7 @@ def convert_reference_state_dict(
             f"model_type={model_type!r} cannot be converted from a reference checkpoint; supported are "
             f"{', '.join(converters)}{nearest(model_type, converters)}"
         )
-    return load(converters[model_type])(state_dict, pooler_transpose)
+    return converters[model_type]()(state_dict, pooler_transpose)
 
 
 def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreTrainedConfig:
@@ -87,4 +87,4 @@ def convert_reference_config(model_type: str, config: Mapping[str, Any]) -> PreT
         raise CheckpointError(
             f"model_type={model_type!r} has no reference configuration; supported are {' and '.join(readers)}"
         )
-    return load(readers[model_type])({name: value for name, value in config.items() if name != "model_type"})
+    return readers[model_type]()({name: value for name, value in config.items() if name != "model_type"})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from huggingface_hub import save_torch_state_dict
@@ -19,20 +19,8 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from adadepth.errors import ConfigError, nearest
 from adadepth.models.loading import find_family
-from adadepth.models.registry import join_alternatives, load
-from adadepth.models.shared.published_files import TOKEN_FIELDS
-
-
-class LayoutFiles(NamedTuple):
-    """Content of the files of a model in a published layout.
-
-    Attributes:
-        config: Fields of config.json.
-        weights: Weights by their published names.
-    """
-
-    config: dict[str, Any]
-    weights: dict[str, Tensor]
+from adadepth.models.registry import join_alternatives
+from adadepth.models.shared.published_files import TOKEN_FIELDS, LayoutFiles
 
 
 def convert_to_layout(model: Any, layout: str, weights: Mapping[str, Tensor] | None = None) -> LayoutFiles:
@@ -55,7 +43,7 @@ def convert_to_layout(model: Any, layout: str, weights: Mapping[str, Tensor] | N
         raise ConfigError(f"layout={layout}: must be {allowed}")
     if getattr(model.config, "quantization_config", None) is not None:
         raise ConfigError(f"quantization_config: layout={layout} needs weights that are not quantised")
-    published: LayoutFiles = load(layouts[layout])(model, model.state_dict() if weights is None else weights, layout)
+    published = layouts[layout]()(model, model.state_dict() if weights is None else weights, layout)
     published.config["torch_dtype"] = str(model.dtype).removeprefix("torch.")
     return published
 

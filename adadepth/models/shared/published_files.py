@@ -6,8 +6,9 @@ import json
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from huggingface_hub import snapshot_download
@@ -172,3 +173,28 @@ def _list_named_files(folder: Path, name: str, index: str) -> list[Path]:
     if outside is not None:
         raise CheckpointError(f"{folder / index}: names {outside!r}; allowed are files of this folder")
     return [folder / file for file in files]
+
+
+class LayoutFiles(NamedTuple):
+    """Content of the files of a model in a published layout.
+
+    Attributes:
+        config: Fields of config.json.
+        weights: Weights by their published names.
+    """
+
+    config: dict[str, Any]
+    weights: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PublishedFolder:
+    """Folder of published training code that has no configuration of transformers.
+
+    Attributes:
+        config: Fields of the configuration of this package, with `model_type` and `architectures`.
+        symbols: Symbols of the tokens 1, 2, ... of puzzles, one character each, or None if they are unknown.
+    """
+
+    config: dict[str, Any]
+    symbols: str | None = None

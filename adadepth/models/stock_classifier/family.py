@@ -1,42 +1,44 @@
-"""Settings of unmodified transformers classifiers, their validation, and the descriptor of the family."""
+"""Descriptor of unmodified transformers classifiers."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-
-from adadepth.config import Attention, ExperimentConfig, Mode, ModelConfig, family_name
-from adadepth.config.declaration import setting
-from adadepth.models.registry import Family
+from adadepth.models.registry import BuildModel, ConfigClass, Family, ModelClass
+from adadepth.models.shared.network_settings import add_no_tokens
+from adadepth.models.stock_classifier.settings import StockClassifierSettings, check_settings
 
 
-@dataclass
-class StockClassifierSettings(ModelConfig):
-    """Baseline: an unmodified sequence or token classifier of transformers, which always runs all its blocks.
+def _import_config() -> ConfigClass:
+    from transformers import PreTrainedConfig
 
-    `pretrained` names the model to train, and `checkpoint` names the model to evaluate.
-    """
-
-    name: str = family_name("stock_classifier")
-    attn_implementation: Attention | None = setting(
-        None, "attention implementation; None: the fastest available one", in_model=False
-    )
+    return PreTrainedConfig
 
 
-def check_settings(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error if a training run does not name its pretrained model."""
-    if config.mode is Mode.train and config.model.pretrained is None:
-        yield "model.pretrained: required by model=stock_classifier; give a folder or hub id of transformers"
+def _import_classifier() -> ModelClass:
+    from adadepth.models.stock_classifier.modeling import StockForSequenceClassification
+
+    return StockForSequenceClassification
+
+
+def _import_tagger() -> ModelClass:
+    from adadepth.models.stock_classifier.modeling import StockForTokenClassification
+
+    return StockForTokenClassification
+
+
+def _import_builder() -> BuildModel:
+    from adadepth.models.stock_classifier.modeling import build_on_pretrained
+
+    return build_on_pretrained
 
 
 FAMILY = Family(
     settings=StockClassifierSettings,
     option="stock",
-    config="transformers:PreTrainedConfig",
+    config=_import_config,
     heads={
-        "classification": "adadepth.models.stock_classifier.modeling:StockForSequenceClassification",
-        "tagging": "adadepth.models.stock_classifier.modeling:StockForTokenClassification",
+        "classification": _import_classifier,
+        "tagging": _import_tagger,
     },
-    build="adadepth.models.stock_classifier.modeling:build_on_pretrained",
-    first_tokens="adadepth.models.shared.network_settings:add_no_tokens",
+    build=_import_builder,
+    first_tokens=add_no_tokens,
     own_symbols=False,
-    checks=("adadepth.models.stock_classifier.family:check_settings",),
+    checks=(check_settings,),
 )

@@ -49,7 +49,7 @@ from adadepth.models.shared.losses import (
     target_weights,
 )
 from adadepth.models.shared.steps import requested_states
-from adadepth.models.stock_classifier.family import StockClassifierSettings
+from adadepth.models.stock_classifier.settings import StockClassifierSettings
 from adadepth.runtime.hub_access import resolve_path, silence_transformers
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from adadepth.config.declaration import at_least, setting
 from adadepth.errors import ConfigError
 from adadepth.models.loading import read_published_folder
 from adadepth.models.shared.configuration import BESIDE_LOGITS, FamilyConfig
-from adadepth.models.trm.family import TrmSettings
+from adadepth.models.trm.settings import TrmSettings
 
 
 @strict

@@ -23,7 +23,8 @@ from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
 from adadepth.errors import CheckpointError, nearest
-from adadepth.models.loading import HUB_ARGUMENTS, PublishedFolder, describe_place
+from adadepth.models.loading import HUB_ARGUMENTS, describe_place
+from adadepth.models.shared.published_files import PublishedFolder
 from adadepth.models.trm.network import EPSILON
 from adadepth.runtime.hub_access import get_first_line
 from adadepth.runtime.json_files import read_json

@@ -3,15 +3,20 @@
 Installed packages add trackers through the entry point group `adadepth.loggers`.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from adadepth.config.plugins import load_plugins
+from adadepth.config.plugins import Importer, find_wrong_path, load_plugins, replace_paths
+
+if TYPE_CHECKING:
+    from adadepth.training.trackers.base import Tracker
 
 GROUP = "adadepth.loggers"
-_HERE = "adadepth.training.trackers"
 
 
 @dataclass(frozen=True)
@@ -19,13 +24,13 @@ class TrackerKind:
     """Entry of the registry: where a tracker's class is, and what must be installed.
 
     Attributes:
-        place: Import path of the tracker's class, `module:name`; see `adadepth.training.trackers.base.Tracker`.
+        place: Importer of the tracker's class; see `adadepth.training.trackers.base.Tracker`.
         library: Name of the Python module that the tracker needs.
         needs: Requirement to install with pip if the library is missing.
         keeps_files: Whether the tracker can store reports and models.
     """
 
-    place: str
+    place: Importer[type[Tracker]]
     library: str
     needs: str
     keeps_files: bool = False
@@ -36,9 +41,21 @@ class TrackerKind:
         return find_spec(self.library) is not None
 
 
+def _import_wandb() -> type[Tracker]:
+    from adadepth.training.trackers.wandb import WandbTracker
+
+    return WandbTracker
+
+
+def _import_tensorboard() -> type[Tracker]:
+    from adadepth.training.trackers.tensorboard import TensorBoardTracker
+
+    return TensorBoardTracker
+
+
 _TRACKERS: Mapping[str, TrackerKind] = {
-    "wandb": TrackerKind(f"{_HERE}.wandb:WandbTracker", "wandb", "wandb", keeps_files=True),
-    "tensorboard": TrackerKind(f"{_HERE}.tensorboard:TensorBoardTracker", "tensorboard", "adadepth[tensorboard]"),
+    "wandb": TrackerKind(_import_wandb, "wandb", "wandb", keeps_files=True),
+    "tensorboard": TrackerKind(_import_tensorboard, "tensorboard", "adadepth[tensorboard]"),
 }
 
 
@@ -49,11 +66,12 @@ def trackers() -> Mapping[str, TrackerKind]:
     Raises:
         ConfigError: If a tracker of an installed package is broken, or its name is taken.
     """
-    return {**_TRACKERS, **load_plugins(GROUP, "logger", _TRACKERS, _check_descriptor)}
+    plugins = load_plugins(GROUP, "logger", _TRACKERS, _check_descriptor)
+    return {**_TRACKERS, **{name: replace_paths(tracker, ["place"]) for name, tracker in plugins.items()}}
 
 
 def _check_descriptor(descriptor: object, name: str) -> str | None:
     """Return what is wrong with a plug-in's tracker entry, or None if it is valid."""
     if not isinstance(descriptor, TrackerKind):
         return f"must be an adadepth.training.trackers.TrackerKind, not {type(descriptor).__name__}"
-    return None if descriptor.place.count(":") == 1 else f"{descriptor.place!r} must be 'module:Class'"
+    return None if find_wrong_path(descriptor.place) is None else f"{descriptor.place!r} must be 'module:Class'"

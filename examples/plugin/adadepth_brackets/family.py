@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from adadepth.config import BudgetUnit, ModelConfig, family_name
 from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
-from adadepth.models.registry import Budgeting, Family
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass
 
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 
@@ -23,10 +23,22 @@ class CounterSettings(ModelConfig):
     round_price: float = setting(0.0, "what an update of a token costs in the loss", at_least(0))
 
 
+def _import_config() -> ConfigClass:
+    from adadepth_brackets.modeling import CounterConfig
+
+    return CounterConfig
+
+
+def _import_tagger() -> ModelClass:
+    from adadepth_brackets.modeling import CounterForTokenClassification
+
+    return CounterForTokenClassification
+
+
 COUNTER = Family(
     settings=CounterSettings,
-    config="adadepth_brackets.modeling:CounterConfig",
-    heads={"tagging": "adadepth_brackets.modeling:CounterForTokenClassification"},
+    config=_import_config,
+    heads={"tagging": _import_tagger},
     loss_parts={"round_loss": "round_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("round_price",), least=0),
     depth="max_rounds",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from adadepth.config.data import GeneratedConfig
 from adadepth.config.declaration import OPEN_SHARE, at_least, between, setting
 from adadepth.config.kinds import Kind
+from adadepth.models.registry import ReportSection
 
 
 @dataclass
@@ -29,14 +31,38 @@ def check_brackets(dataset: BracketsConfig) -> Iterator[str]:
         yield f"dataset.sequence_length={dataset.sequence_length}: there are {2 * dataset.pairs} brackets"
 
 
+def _import_loader() -> Callable[..., Any]:
+    from adadepth_brackets.drawing import load_brackets
+
+    return load_brackets
+
+
+def _import_scorer() -> Callable[..., Any]:
+    from adadepth_brackets.scorer import BracketsScorer
+
+    return BracketsScorer
+
+
+def _import_deepening() -> Callable[..., Any]:
+    from adadepth_brackets.training import deepening
+
+    return deepening
+
+
+def _import_section() -> ReportSection:
+    from adadepth_brackets.report import depths_reached
+
+    return depths_reached
+
+
 BRACKETS = Kind(
     settings=BracketsConfig,
     problem="tagging",
-    loader="adadepth_brackets.drawing:load_brackets",
-    checks=("adadepth_brackets.kind:check_brackets",),
+    loader=_import_loader,
+    checks=(check_brackets,),
     own_symbols=True,
-    scorer="adadepth_brackets.scorer:BracketsScorer",
+    scorer=_import_scorer,
     metrics=("loss", "task_loss", "score", "token_accuracy", "whole_accuracy"),
-    extensions=("adadepth_brackets.training:deepening",),
-    sections=("adadepth_brackets.report:depths_reached",),
+    extensions=(_import_deepening,),
+    sections=(_import_section,),
 )

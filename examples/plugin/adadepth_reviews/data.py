@@ -1,6 +1,10 @@
 """What adadepth knows of the data set: its settings, and where its reader is. Read for `--help`, so without torch."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from adadepth.config import LabelledConfig, Source
 from adadepth.config.declaration import between, setting
@@ -17,4 +21,10 @@ class ReviewsConfig(LabelledConfig):
     praise_from: int = setting(4, "stars from which a review is praise", between(2, 5))
 
 
-REVIEWS = Kind(settings=ReviewsConfig, tables="adadepth_reviews.reading:read_reviews")
+def _import_reader() -> Callable[[Any], dict[str, Any]]:
+    from adadepth_reviews.reading import read_reviews
+
+    return read_reviews
+
+
+REVIEWS = Kind(settings=ReviewsConfig, tables=_import_reader)

@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from adadepth import tasks
 from adadepth.contrib.harness.compute import cut_trace
 from adadepth.contrib.harness.evaluate import silence_harness
-from adadepth.contrib.harness.kind import HarnessConfig
+from adadepth.contrib.harness.settings import HarnessConfig
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.evaluation.exit_cost import count_reading_macs
 from adadepth.halting.exit_rules import parse_rule
@@ -261,14 +261,14 @@ NAMED = (*EVALUATED, "dataset.tasks=[wikitext]")
 def test_a_wrong_setting_is_one_line(
     root: str, overrides: list[str], expected: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("adadepth.contrib.harness.kind.find_spec", lambda name: name)
+    monkeypatch.setattr("adadepth.contrib.harness.settings.find_spec", lambda name: name)
     with pytest.raises(ConfigError) as raised:
         configured(root, *overrides)
     assert str(raised.value) == expected
 
 
 def test_a_missing_harness_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adadepth.contrib.harness.kind.find_spec", lambda name: None)
+    monkeypatch.setattr("adadepth.contrib.harness.settings.find_spec", lambda name: None)
     with pytest.raises(ConfigError) as raised:
         configured("loop_tiny", *NAMED)
     assert str(raised.value) == (

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from adadepth.config import TokenizerConfig
-from adadepth.config.kinds import get_kind
 from adadepth.data import load_labelled_data
+from adadepth.data.registry import find_editable_grid
 from adadepth.errors import DataError
-from adadepth.models.registry import load
 from tests.configs.support import configured
 
 FEW = ("dataset.train_examples=64", "dataset.max_evaluation_examples=6")
@@ -30,7 +29,7 @@ def drawn(name: str) -> tuple[Any, Any, Any]:
     """Settings, data and board."""
     config = configured(*DRAWN[name])
     data = load_labelled_data(config.dataset, TokenizerConfig(), 0)
-    return config.dataset, data, load(get_kind(config.dataset).board)
+    return config.dataset, data, find_editable_grid(config.dataset)
 
 
 def cells_of(data: Any, example: Any) -> list[str]:

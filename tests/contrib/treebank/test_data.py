@@ -21,7 +21,7 @@ from adadepth.contrib.treebank.data import (
     load_treebank,
     read_trees,
 )
-from adadepth.contrib.treebank.kind import TreebankConfig
+from adadepth.contrib.treebank.settings import TreebankConfig
 from adadepth.data.text.local_files import open_conll_table
 from adadepth.errors import DataError
 from tests.treebank_support import DEPREL, DEPTH, FORMS, UPOS, write_treebank

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adadepth.contrib.treebank.kind import TreebankConfig
+from adadepth.contrib.treebank.settings import TreebankConfig
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in

@@ -1,23 +1,49 @@
 """What is known of the router before torch is imported."""
 
 from adadepth.config import BudgetUnit
-from adadepth.models.registry import Budgeting, Family
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, ReportSection
+from adadepth.models.shared.albert.settings import check_sizes
 from adadepth_router.settings import RouterSettings
 
 _UNITS = (BudgetUnit.updates, BudgetUnit.macs)
 
+
+def _import_config() -> ConfigClass:
+    from adadepth_router.configuration import RouterConfig
+
+    return RouterConfig
+
+
+def _import_tagger() -> ModelClass:
+    from adadepth_router.modeling import RouterForTokenClassification
+
+    return RouterForTokenClassification
+
+
+def _import_pretraining_model() -> ModelClass:
+    from adadepth_router.modeling import RouterForPreTraining
+
+    return RouterForPreTraining
+
+
+def _import_section() -> ReportSection:
+    from adadepth_router.report import never_updated
+
+    return never_updated
+
+
 FAMILY = Family(
     settings=RouterSettings,
-    config="adadepth_router.configuration:RouterConfig",
+    config=_import_config,
     heads={
-        "tagging": "adadepth_router.modeling:RouterForTokenClassification",
-        "pretraining": "adadepth_router.modeling:RouterForPreTraining",
+        "tagging": _import_tagger,
+        "pretraining": _import_pretraining_model,
     },
     loss_parts={"router_loss": "update_price"},
     budget=Budgeting(trained=_UNITS, fitted=_UNITS, prices=("update_price",), least=0),
     depth="num_hidden_layers",
-    checks=("adadepth.models.shared.albert.settings:check_sizes",),
+    checks=(check_sizes,),
     advice="budget.target=DEPTH model.update_price=0 holds a mean depth; model.router_bias_init=1 updates more tokens "
     "at first",
-    sections=("adadepth_router.report:never_updated",),
+    sections=(_import_section,),
 )

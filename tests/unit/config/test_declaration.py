@@ -30,9 +30,9 @@ from adadepth.config.declaration import (
     get_field_specs,
     shapes,
 )
-from adadepth.models.albert_act.family import AlbertActSettings
-from adadepth.models.par_xl.family import ParXLSettings
-from adadepth.models.registry import family, load
+from adadepth.models.albert_act.settings import AlbertActSettings
+from adadepth.models.par_xl.settings import ParXLSettings
+from adadepth.models.registry import family
 from adadepth.models.shared.albert.configuration import AlbertShape
 
 
@@ -71,7 +71,7 @@ def test_shapes_are_those_declared() -> None:
     assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
     assert "act_penalty" not in shapes(AlbertActSettings)
     assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))
-    assert "type_vocab_size" in shapes(load(family("albert_act").config))
+    assert "type_vocab_size" in shapes(family("albert_act").config())
 
 
 def test_what_cannot_change_a_result_is_left_out() -> None:
@@ -89,7 +89,7 @@ OF_A_BASE = {"max_position_embeddings", "num_key_value_heads", "tie_word_embeddi
 
 @pytest.mark.parametrize("name", [name for name in list_model_schemas() if name != "albert"])
 def test_a_configuration_has_every_setting_of_a_model_with_the_declared_default(name: str) -> None:
-    about, config = get_field_specs(family(name).settings), load(family(name).config)()
+    about, config = get_field_specs(family(name).settings), family(name).config()()
     settings = family(name).settings()
     for field, each in about.items():
         if (
@@ -127,14 +127,14 @@ def test_where_the_two_defaults_differ() -> None:
     }
 
 
-OWN_CONFIGS = [name for name in list_model_schemas() if load(family(name).config).__module__.startswith("adadepth.")]
+OWN_CONFIGS = [name for name in list_model_schemas() if family(name).config().__module__.startswith("adadepth.")]
 # Of every language model in transformers; a family only gives them other defaults.
 SPECIAL = {"pad_token_id", "bos_token_id", "eos_token_id", "tie_word_embeddings"}
 
 
 @pytest.mark.parametrize("name", OWN_CONFIGS)
 def test_every_field_of_a_configuration_is_declared_and_in_its_docstring(name: str) -> None:
-    config_class = load(family(name).config)
+    config_class = family(name).config()
     fields = {field.name for field in dataclasses.fields(config_class)}
     fields -= SPECIAL | {field.name for field in dataclasses.fields(PreTrainedConfig)}
     about = get_field_specs(config_class)
@@ -159,7 +159,7 @@ def json_types(annotation: Any) -> set[Any]:
 @pytest.mark.parametrize("name", OWN_CONFIGS)
 def test_a_configuration_has_the_types_and_defaults_of_the_settings(name: str) -> None:
     """Where a file without a field means something, the field is never null, though the setting may be."""
-    config_class = load(family(name).config)
+    config_class = family(name).config()
     settings, stored = config_class.settings_class, {field.name: field for field in dataclasses.fields(config_class)}
     hints, about = typing.get_type_hints(settings), get_field_specs(settings)
     for field in (each for each in dataclasses.fields(settings) if each.name in about and about[each.name].in_model):
@@ -190,12 +190,12 @@ def test_a_docstring_says_what_can_be_chosen_and_the_line_of_help_no_more_than_a
         "cost and output weight of a token that reaches L without halting; one of reference, penalty, forced"
     )
     assert "one of reference, penalty, forced. `reference`: no remainder" in " ".join(
-        load(family("albert_act").config).__doc__.split()
+        family("albert_act").config().__doc__.split()
     )
 
 
 def test_what_a_search_says_of_gates_is_declared_there() -> None:
-    config_class = load(family("par_xl").config)
+    config_class = family("par_xl").config()
     here, there = get_field_specs(config_class), get_field_specs(SearchConfig)
     for name in ("tau_start", "tau_end", "tau_schedule", "straight_through", "latency_weight"):
         assert here[name] is there[name]
@@ -206,5 +206,5 @@ def test_what_a_search_says_of_gates_is_declared_there() -> None:
 
 def test_the_name_of_a_family_is_that_of_its_configuration() -> None:
     for name in OWN_CONFIGS:
-        assert load(family(name).config).model_type == family(name).name == name
-        assert "name" not in get_field_specs(load(family(name).config))
+        assert family(name).config().model_type == family(name).name == name
+        assert "name" not in get_field_specs(family(name).config())

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 import pytest
 
+from adadepth.cli.checks.data import check_dataset
 from adadepth.config import LabelledConfig, StreamConfig, TaggingConfig, Task
 from adadepth.config.data import HopsConfig, LabelledUnit, SentEvalConfig, SequenceProblem
-from adadepth.config.kinds import KINDS, PREDICTED, TASKS, call_by_path, get_kind, get_problem
-from adadepth.config.plugins import load
-from adadepth.data.editable_grid import EditableGrid
-from adadepth.models.registry import families
+from adadepth.config.kinds import KINDS, PREDICTED, TASKS, Kind, get_kind, get_problem
+from adadepth.config.plugins import call_accepting, find_wrong_path, replace_paths
+from adadepth.data.registry import LOADERS
+from adadepth.evaluation.scorers import SCORERS
+from adadepth.tasks import import_tasks
 
 TOLD = {
     "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs", "classes"},
@@ -28,32 +30,38 @@ def needed(function: Callable[..., Any]) -> set[str]:
     return {name for name, each in inspect.signature(function).parameters.items() if each.default is each.empty}
 
 
-def test_what_a_kind_names_is_there_and_takes_what_it_is_told() -> None:
+def find_loader(settings: type) -> Callable[..., Any]:
+    """The loader of a built-in type, or of the type that it extends."""
+    return next(LOADERS[base] for base in settings.__mro__ if base in LOADERS)
+
+
+def test_every_kind_has_a_loader_that_takes_what_it_is_told() -> None:
     for name, kind in KINDS.items():
-        for place in kind.places:
-            assert callable(load(place)) or isinstance(load(place), EditableGrid), place
-        for place in kind.checks:
-            first, *others = inspect.signature(load(place)).parameters
-            assert first == "dataset", place
-            assert set(others) <= {"config"}, place
+        first, *others = inspect.signature(find_loader(kind.settings)).parameters
+        assert first == "dataset", name
         if kind.problem is not None:
-            first, *others = inspect.signature(load(kind.loader or "")).parameters
-            assert first == "dataset", name
-            assert needed(load(kind.loader or "")) <= {"dataset", *TOLD["loader"]}, name
+            assert needed(find_loader(kind.settings)) <= {"dataset", *TOLD["loader"]}, name
             assert set(others) <= TOLD["loader"], name
-    for predicted in PREDICTED.values():
-        assert set(inspect.signature(load(predicted.scorer)).parameters) <= TOLD["scorer"], predicted
-    for each in (*KINDS.values(), *families().values()):
-        for place in each.extensions:
-            told = {"config", "args", "model", "data", "seed"}
-            assert set(inspect.signature(load(place)).parameters) <= told, place
 
 
-def test_every_kind_has_a_loader_and_a_task_of_the_core_has_its_module() -> None:
-    assert [name for name, kind in KINDS.items() if kind.loader is None] == []
-    assert set(TASKS) == set(Task)
-    for task in Task:
-        assert callable(import_module(f"adadepth.tasks.{task}").train)
+def test_every_problem_has_a_scorer_that_takes_what_it_is_told() -> None:
+    assert set(SCORERS) == {*PREDICTED, None}
+    for problem in PREDICTED:
+        assert set(inspect.signature(SCORERS[problem]).parameters) <= TOLD["scorer"], problem
+
+
+def test_every_kind_but_the_mazes_and_sudokus_of_paths_is_checked() -> None:
+    unchecked = {name for name, kind in KINDS.items() if check_dataset.dispatch(kind.settings) is default_check()}
+    assert unchecked == {"maze_path_task", "sudoku_task"}
+
+
+def default_check() -> Callable[..., Any]:
+    return check_dataset.dispatch(object)
+
+
+def test_every_task_of_the_core_has_its_functions() -> None:
+    assert set(TASKS) == set(Task) == set(import_tasks())
+    assert all(callable(functions.train) for functions in import_tasks().values())
 
 
 def test_what_is_predicted_follows_from_the_settings() -> None:
@@ -70,6 +78,18 @@ def test_what_is_predicted_follows_from_the_settings() -> None:
 
 
 def test_a_function_is_told_what_its_arguments_name() -> None:
-    assert call_by_path("builtins:pow", 2, exp=5, seed=1) == 32
+    assert call_accepting(pow, 2, exp=5, seed=1) == 32
     with pytest.raises(TypeError, match="missing"):
-        call_by_path("builtins:pow", 2, seed=1)
+        call_accepting(pow, 2, seed=1)
+
+
+def test_a_plug_in_may_name_code_by_strings() -> None:
+    kind = Kind(LabelledConfig, loader="builtins:pow", checks=("builtins:pow",), sections=("math:floor",))  # type: ignore[arg-type]
+    lazy = replace_paths(kind, ["loader", "sections", "board"], ["checks"])
+    assert lazy.loader is not None
+    assert lazy.loader() is pow
+    assert [importer() for importer in lazy.sections] == [math.floor]
+    assert lazy.board is None
+    assert call_accepting(lazy.checks[0], 2, exp=5, seed=1) == 32
+    assert find_wrong_path((kind.loader, kind.checks, {"a": "math.floor"}, None)) == "math.floor"
+    assert find_wrong_path((kind.loader, kind.checks)) is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from adadepth.config import LabelledConfig
-from adadepth.data.labelled.load import SUBMISSIONS, check_submission_names, write_submission
+from adadepth.data.labelled.submission import SUBMISSIONS, check_submission_names, write_submission
 from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow

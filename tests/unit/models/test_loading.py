@@ -31,7 +31,7 @@ from adadepth.models.albert.modeling import PlainAlbertModel
 from adadepth.models.build import load_model
 from adadepth.models.folder import load_with_weights, read_config
 from adadepth.models.loading import StrictLoading
-from adadepth.models.registry import families, family, load
+from adadepth.models.registry import families, family
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_ponder
 from tests.unit.models.every_model_support import BUILD
@@ -100,13 +100,16 @@ def refusal(call: Callable[[], Any]) -> str:
 
 
 def test_every_class_is_strict() -> None:
-    places = [
-        place
+    importers = [
+        importer
         for about in families().values()
-        for place in (*about.heads.values(), *about.auto.values(), about.encoder)
-        if place is not None and place.startswith("adadepth.")
+        for importer in (*about.heads.values(), *about.auto.values(), about.encoder)
+        if importer is not None
     ]
-    lenient = [place for place in dict.fromkeys(places) if not issubclass(load(place), StrictLoading)]
+    classes = dict.fromkeys(importer() for importer in importers)
+    lenient = [
+        each for each in classes if each.__module__.startswith("adadepth.") and not issubclass(each, StrictLoading)
+    ]
     assert not lenient
 
 

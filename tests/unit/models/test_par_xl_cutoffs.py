@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adadepth.errors import ConfigError
 from adadepth.models.par_xl.adaptive_softmax import AdaptiveSoftmax
 from adadepth.models.par_xl.configuration import optimal_cutoffs, settle_cutoffs
-from adadepth.models.par_xl.family import ParXLSettings
+from adadepth.models.par_xl.settings import ParXLSettings
 from tests.marks_support import quick_one_in
 
 HIDDEN = 8

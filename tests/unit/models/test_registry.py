@@ -10,19 +10,19 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedConfig
 
 import adadepth
 from adadepth.cli.keys import list_keys, list_model_schemas
 from adadepth.errors import ConfigError
 from adadepth.models import registry
-from adadepth.models.registry import families, family, load
+from adadepth.models.registry import families, family
 from adadepth.report.section import SectionEntry
 from tests.plugins_support import package_on_path
 
 ROOT = Path(__file__).resolve().parents[3]
 BUILT_IN = ["adalayers", "albert", "albert_act", "early_exit", "looped", "multi_exit_albert", "par_xl", "ponder_albert",
             "ponder_rnn", "routed", "stock_classifier", "trm"]  # fmt: skip
-ANY_TYPE = "transformers:PreTrainedConfig"
 TOY = """
 from dataclasses import dataclass
 
@@ -42,7 +42,7 @@ class BoySettings(ModelConfig):
     name: str = family_name("boy")
 
 
-FAMILY = Family(settings=ToySettings, config="toy_family:ToyConfig", heads={"tagging": "toy_family:Toy"})
+FAMILY = Family(settings=ToySettings, config="math:floor", heads={"tagging": "math:floor"})
 WRONG_NAME = Family(settings=BoySettings, config="toy_family:ToyConfig", heads={})
 NO_SETTINGS = Family(settings=dict, config="toy_family:ToyConfig", heads={})
 NO_PLACE = Family(settings=ToySettings, config="toy_family.ToyConfig", heads={})
@@ -71,19 +71,16 @@ def test_the_folders_are_found() -> None:
 def test_every_name_of_code_in_a_descriptor_exists(name: str) -> None:
     each = family(name)
     assert each.settings().name == name
-    places = [
-        each.config,
-        *each.heads.values(),
-        *each.auto.values(),
-        *each.public.values(),
-        *each.checks,
-        *each.sections,
-    ]
-    places += [*each.sections, *each.budget.checks, *filter(None, each.starts_from.values())]
-    places += filter(None, (each.build, each.first_tokens, each.weights_from, each.config_from, each.tokenizer))
-    places += filter(None, [each.reference_depth])
-    assert all(callable(load(place)) or isinstance(load(place), SectionEntry) for place in places)
-    assert load(each.config).model_type == ("" if each.config == ANY_TYPE else name)
+    importers = [each.config, *each.heads.values(), *each.auto.values(), *each.public.values(), *each.layouts.values()]
+    importers += [*each.sections, *each.extensions, *filter(None, each.starts_from.values())]
+    importers += filter(None, (each.encoder, each.tokenizer, each.build, each.adopts, each.settle))
+    importers += filter(None, (each.weights_from, each.config_from, each.folders_from, each.reference_depth))
+    if each.search is not None:
+        search = each.search
+        importers += [search.costs, search.derive, search.baselines, search.macs, search.time]
+    assert all(callable(found) or isinstance(found, SectionEntry) for found in (importer() for importer in importers))
+    assert each.config().model_type == ("" if each.config() is PreTrainedConfig else name)
+    assert each.trains_in_slots == any(importer().trains_in_slots for importer in each.heads.values())
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
@@ -99,6 +96,7 @@ def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
 def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..., None]) -> None:
     install(toy="toy_family:FAMILY")
     assert list(families()) == [*BUILT_IN, "toy"]
+    assert family("toy").heads["tagging"]() is family("toy").config() is math.floor
     assert "model.wheels" in set(list_keys())
 
 

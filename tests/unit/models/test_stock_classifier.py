@@ -28,8 +28,8 @@ from adadepth import (
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, load_model
-from adadepth.models.stock_classifier.family import StockClassifierSettings
 from adadepth.models.stock_classifier.modeling import match_class_order
+from adadepth.models.stock_classifier.settings import StockClassifierSettings
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config
 from tests.unit.data.tokenizers_support import tokenizer

@@ -29,7 +29,7 @@ from adadepth import (
 )
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
-from adadepth.models.early_exit.family import EarlyExitSettings
+from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.shared.layered_network import split_model
 from adadepth.models.shared.network_configuration import set_dropout
 from tests.marks_support import mostly_slow, quick_one_in

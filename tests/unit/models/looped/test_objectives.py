@@ -13,8 +13,8 @@ from torch import Tensor
 
 from adadepth import LoopedConfig, LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.errors import DataError
-from adadepth.models.looped.family import LoopedSettings
 from adadepth.models.looped.objectives import draw_loops, gate_losses, text_uniforms
+from adadepth.models.looped.settings import LoopedSettings
 from adadepth.models.shared import causal
 from adadepth.runs.inheritance import load_run_settings
 from tests.marks_support import quick_one_in

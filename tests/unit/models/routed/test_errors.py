@@ -10,7 +10,7 @@ from transformers import DynamicCache
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.routed.configuration import RoutedConfig
-from adadepth.models.routed.family import RoutedSettings, check_routing
+from adadepth.models.routed.settings import RoutedSettings, check_routing
 from tests.unit.models.routed.routed_support import IDS, RECURSIONS, ROUTERS, SIZES, small
 
 MISTAKES: list[tuple[dict[str, Any], str]] = [

@@ -20,8 +20,8 @@ from transformers import (
 
 from adadepth.errors import ConfigError
 from adadepth.models.build import build_classifier, build_language_model
-from adadepth.models.routed.family import RoutedSettings
 from adadepth.models.routed.heads import RoutedForCausalLM, RoutedForTokenClassification
+from adadepth.models.routed.settings import RoutedSettings
 from tests.marks_support import quick_one_in
 from tests.unit.models.early_exit.early_exit_support import draw_weights
 from tests.unit.models.routed.routed_support import (

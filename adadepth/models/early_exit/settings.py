@@ -1,0 +1,134 @@
+"""Settings of early-exit models, and their validation."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from adadepth.config import ExperimentConfig, Mode, family_name
+from adadepth.config.declaration import SHARE, at_least, between, setting
+from adadepth.models.shared.network_settings import NetworkSettings, check_network
+
+ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
+ExitLossWeights = StrEnum(
+    "ExitLossWeights", ["last", "uniform", "linear", "sqrt", "inverse", "inverse_sqrt", "sum", "layerskip"]
+)
+ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
+ExitCachePolicy = StrEnum("ExitCachePolicy", ["all", "frozen", "deferred"])
+DropoutGrowth = StrEnum("DropoutGrowth", ["none", "exponential"])
+TrainedPart = StrEnum("TrainedPart", ["all", "exits"])
+
+
+@dataclass
+class EarlyExitSettings(NetworkSettings):
+    """An encoder or decoder of transformers with an exit after all or some of its layers."""
+
+    name: str = family_name("early_exit")
+    embedding_size: int | None = setting(
+        None, "E, width of the word embeddings of ALBERT and ELECTRA; None: hidden_size", at_least(1), shape=True
+    )
+    exit_layers: list[int] | None = setting(
+        None, "layers with an exit after them, counted from 1; None: all. The last layer always has one", shape=True
+    )
+    exit_heads: ExitHeads = setting(
+        ExitHeads.shared,
+        "what an early exit reads its state with: final norm and head of the last exit, a norm of its own, also a head "
+        "of its own, or also a feed-forward layer before both",
+        shape=True,
+        more="`shared`: LayerSkip (arXiv 2404.16710); `own`: DeeBERT; `norm`, `mlp`: EE-LLM (arXiv 2312.04916).",
+    )
+    exit_rule: str | None = setting(
+        None,
+        "which exit's prediction counts; None: that of the last one",
+        more="The rule where a call names none, as `adadepth.halting.exit_rules.parse_rule` reads it.",
+    )
+    exit_gate: bool = setting(
+        False,
+        "a unit that learns at every exit whether its prediction is right, for exit_rule=correct",
+        shape=True,
+        more="BERxiT (Xin et al. 2021) calls it learning to exit; the loss is in `adadepth.models.early_exit.losses`.",
+    )
+    cache_policy: ExitCachePolicy = setting(
+        ExitCachePolicy.all,
+        "what later tokens read of a token that skipped layers in decoding: it runs all layers, keeps the state of its "
+        "exit, or runs the others once a later token needs them",
+        more="The policies are those of `adadepth.models.early_exit.cache`.",
+    )
+    exit_weights: ExitLossWeights = setting(
+        ExitLossWeights.linear,
+        "of the losses of the exits: the last one only, equal, a function of the layer, or LayerSkip's sum of layers",
+        more="The equations are those of `adadepth.models.early_exit.losses`.",
+    )
+    exit_scale: float = setting(1.0, "e_scale, factor of the weights of all exits but the last", at_least(0))
+    exit_curriculum: ExitCurriculum = setting(
+        ExitCurriculum.none,
+        "which exits have a loss in an optimiser step: all, every R-th in turn, or more and more from the last on",
+    )
+    rotation: int = setting(4, "R of exit_curriculum=rotational", at_least(1))
+    layer_dropout: float = setting(
+        0.0, "p_max, probability that a text skips the last layer in training; less in earlier layers", SHARE
+    )
+    dropout_growth: DropoutGrowth = setting(
+        DropoutGrowth.none, "how layer_dropout grows over the optimiser steps; LayerSkip from scratch: exponential"
+    )
+    distillation: float = setting(
+        0.0, "weight of the divergence of early predictions from the last one, beside their losses", at_least(0)
+    )
+    distillation_temperature: float = setting(1.0, "temperature of distillation", between(1e-3, 1e3))
+    trains: TrainedPart = setting(
+        TrainedPart.all,
+        "what learns: all weights, or those of early exits, which begin as the last one's (EE-Tuning)",
+        more="`exits` is EE-Tuning (arXiv 2402.00518); it needs model.exit_heads other than shared.",
+    )
+
+
+def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
+    """Check that sizes are set or come from a pretrained network, and that the settings of training fit together.
+
+    A checkpoint has settings of its own, so in other modes than training only its loading compares them with overrides.
+    """
+    model = config.model
+    assert isinstance(model, EarlyExitSettings)
+    if config.mode is not Mode.train:
+        return
+    yield from check_network(config)
+    layers = model.num_hidden_layers
+    for layer in model.exit_layers or ():
+        if layer < 1 or (layers is not None and layer > layers):
+            yield f"model.exit_layers={model.exit_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
+            break
+    if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared and not model.exit_gate:
+        yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits without model.exit_gate"
+    early = range(1, layers or 0) if model.exit_layers is None else model.exit_layers
+    if model.exit_gate and layers is not None and {*early} <= {layers}:
+        yield f"model.exit_gate=true: needs at least 2 exits, but model.exit_layers={model.exit_layers} has 1"
+    if model.trains is TrainedPart.exits and model.layer_dropout:
+        yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
+    if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
+        yield "model.exit_weights=last: must be another one, because model.trains=exits"
+    if model.exit_weights is ExitLossWeights.layerskip and layers == 1:
+        yield "model.exit_weights=layerskip: must be another one, because model.num_hidden_layers=1 has the weight 0"
+    if model.exit_curriculum is not ExitCurriculum.none:
+        if model.exit_weights is ExitLossWeights.last:
+            yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
+        if model.trains is TrainedPart.exits:
+            yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
+    if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
+        yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
+
+
+def list_movable_exit_metrics(described: Any) -> tuple[str, ...] | None:
+    """Return the metrics of an evaluation that training can change, or None if it can change all of them.
+
+    On a frozen network, the predictions of the last exit never change. Those of early exits with the shared head do not
+    change either, so that only an exit rule that reads the gate moves exits.
+
+    Args:
+        described: Settings or configuration of the model.
+    """
+    if described.trains != TrainedPart.exits:
+        return None
+    rule = str(described.exit_rule).partition(":")[0]
+    if described.exit_heads == ExitHeads.shared:
+        return None if rule == "correct" else ("loss", "gate_loss")
+    return ("loss", "task_loss", "distillation_loss", "gate_loss") if described.exit_rule is None else None

@@ -1,0 +1,29 @@
+"""Settings of the multi-exit ALBERT family."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from adadepth.config import family_name
+from adadepth.config.declaration import setting
+from adadepth.models.shared.albert.settings import AlbertSettings
+
+ExitWeights = StrEnum("ExitWeights", ["linear", "uniform"])
+
+
+@dataclass
+class MultiExitAlbertSettings(AlbertSettings):
+    """Baseline: ALBERT with a classifier after every iteration, all trained jointly (PABEE, Zhou et al. 2020)."""
+
+    name: str = family_name("multi_exit_albert")
+    exit_weights: ExitWeights = setting(
+        ExitWeights.linear,
+        "weights of the losses of steps: proportional to the step number (PABEE), or equal",
+        more="`linear`: step j has weight j, divided by the sum of all weights; `uniform`: ElasticBERT's sum, as a "
+        "mean.",
+    )
+    exit_rule: str = setting(
+        "patience:3",
+        "exit rule that selects the step of the prediction; see docs/exit_rules.md",
+        hub="patience",
+        more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
+    )
