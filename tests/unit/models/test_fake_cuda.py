@@ -97,6 +97,13 @@ EXPLAINED: dict[str, str] = {
     "models/shared/albert/stepper.py _align: valid = valid.to(device, non_blocking=True)": (
         "packed execution: the mask of the tokens, once a pass and once a step with an exit, after a read"
     ),
+    "models/shared/albert/stepper.py keep: self._memory = self._memory[rows.to(self.device, non_blocking=True)]": (
+        "the sequences that go on, once a step with an exit, after a read"
+    ),
+    (
+        "models/shared/albert/stepper.py keep: self._state = take(self._state, packed.to(self._state.device, "
+        "non_blocking=True))"
+    ): ("packed execution: the tokens that go on, once a step with an exit, after a read"),
     "models/shared/generation.py <genexpr>: low, high = (int(edge) for edge in ids.aminmax())": (
         "the check of a prompt, once a call of `generate`"
     ),
