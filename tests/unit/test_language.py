@@ -138,7 +138,7 @@ def check_page(text: str, corpus: str) -> Iterator[tuple[str, int, str]]:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.lstrip().startswith("```"):
             in_code = not in_code
-        is_prose = not in_code and bool(line.strip()) and not line.startswith(("    ", "```", "#", "|"))
+        is_prose = not in_code and bool(line.strip()) and not line.startswith(("    ", "```", "#", "|", "!["))
         if not in_code:
             plain = re.sub(r"`[^`]*`", "code", re.sub(r"\]\([^)]*\)", "]", line))
             yield from ((f"phrases_in_{corpus}", number, match[0]) for match in PHRASES.finditer(plain))
