@@ -209,8 +209,14 @@ class _ReplayEvaluator:
         return row
 
     def _estimate_gains(self, exits: Tensor, permuted: Sequence[Tensor], macs: float) -> dict[str, Any]:
-        """Return the gains over permuted exits, and over the best fixed step of at most the compute of a rule."""
-        most = sum(cost <= macs for cost in self.fixed_macs)
+        """Return the gains over permuted exits, and over the best fixed step of at most the compute of a rule.
+
+        Between two steps, the fixed step is a mixture of both with the compute of the rule.
+        """
+        most: float = sum(cost <= macs for cost in self.fixed_macs)
+        if 0 < most < len(self.fixed_macs):
+            below, above = self.fixed_macs[int(most) - 1 : int(most) + 1]
+            most += (macs - below) / (above - below)
         gains = {
             "fixed": estimate_fixed_gain(self.scores, exits, self.records.sequences, most),
             "permuted": estimate_permuted_gain(self.scores, exits, permuted, self.records.sequences),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -175,13 +176,13 @@ _NOT_RETRAINED = "not retrained"
 
 def compare_with_baselines(files: RunFiles) -> Finding:
     """Compare an adaptive run with every baseline that was evaluated with it, for the verdict of the report."""
-    # A reading of an exit study replaces that of the matched baseline: it covers all examples.
-    readings = {pair.key: pair for pair in (*_compare_matched(files), *_compare_steps(files))}
+    # Studies of exits cover all examples, so they replace the matched baseline. Recorded exits replace replayed ones.
+    steps = list(_compare_steps(files))
+    readings = {pair.key: pair for pair in (*_compare_matched(files), *steps, *_compare_rules(files), *steps)}
     pairs = [
         *_compare_input_free(files),
         *_compare_rivals(files),
         *readings.values(),
-        *_compare_rules(files),
         *_compare_networks(files),
     ]
     pairs = [replace(pair, less_is_better=is_less_better(pair.measure, files.config)) for pair in pairs]
@@ -351,9 +352,30 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
     labels = [described.get("accuracy_n", described["n"]) for described in labelled]
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
         against, baseline = "always predicting the most frequent label", max(labels) / sum(labels)
-        yield _build_input_free_pair(
+        commonest = labelled[labels.index(max(labels))]
+        pair = _build_input_free_pair(
             files, "commonest_label", against, "accuracy", everyone["accuracy"], baseline, f"n {sum(labels):,}"
         )
+        yield replace(pair, error=_estimate_label_error(everyone, commonest, sum(labels)))
+
+
+def _estimate_label_error(everyone: Mapping[str, Any], commonest: Mapping[str, Any], n: int) -> float:
+    """Return the standard error of the gain in accuracy over always predicting the most frequent label.
+
+    The gain of a prediction is -1 if it is wrong and the label is the most frequent one, 1 if it is right and the label
+    is another one, and 0 otherwise. n predictions count as many as would give the accuracy the error that it has.
+
+    Args:
+        everyone: Statistics of all units.
+        commonest: Statistics of the units with the most frequent label.
+        n: Number of predictions.
+    """
+    accuracy, error = everyone["accuracy"], everyone.get("accuracy_error", 0.0)
+    share = commonest.get("accuracy_n", commonest["n"]) / n
+    lost = share * (1 - commonest["accuracy"])
+    won = accuracy - share * commonest["accuracy"]
+    independent = min(n, accuracy * (1 - accuracy) / error**2) if error else n
+    return math.sqrt(max(lost + won - (won - lost) ** 2, 0.0) / max(independent, 1.0))
 
 
 def _build_input_free_pair(
@@ -437,16 +459,23 @@ def _is_constant(set_exits: Mapping[str, Any]) -> bool:
 def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons of an exit rule with the best fixed step of at most its compute, and with shuffled exits.
 
-    The rule is the one with the median gain over fixed steps. Of an even number, it is the worse of the middle two.
+    The rule is the model's own exit rule. Without one, it is the rule with the median gain over fixed steps; of an even
+    number, the worse of the middle two.
     """
+    model_rule = (files.config.get("model") or {}).get("exit_rule")
+    own_rule = None if model_rule is None else _normalise_rule(model_rule)
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
-        if not rows:
+        if own := [row for row in rows if _normalise_rule(row["rule"]) == own_rule]:
+            yield from _compare_own_rule(name, own[0], study["rows"])
+            continue
+        if not rows or model_rule is not None:
             continue
         pairs = {
             row["rule"]: build_gain_pair(
                 f"fixed_exits/{name}",
-                f"the best fixed step up to the compute of {row['rule']}, {row['gains']['fixed']['baseline_depth']:g}",
+                f"{_format_brief_depth(row['gains']['fixed']['baseline_depth'])}, the best with at most the compute of "
+                f"{row['rule']}",
                 name,
                 row["gains"]["fixed"],
                 row.get("mean_updates"),
@@ -457,8 +486,9 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         corrected = correct_pairs(list(pairs.values()))
         ordered = sorted(rows, key=lambda row: pairs[row["rule"]].gain)
         median = ordered[(len(ordered) - 1) // 2]
-        better = sum(pair.result > 0 for pair in corrected)
-        remark = f"the median of {len(rows)} exit rules by gain; {better} of them are significantly better"
+        better, worse = (sum(pair.result == result for pair in corrected) for result in (1, -1))
+        chosen = "the only exit rule" if len(rows) == 1 else f"the median of {len(rows)} exit rules by gain"
+        remark = f"{chosen}; significantly better: {better}, significantly worse: {worse}"
         pair = pairs[median["rule"]]
         yield replace(pair, remark=f"{remark}; {pair.remark}")
         against = f"randomly shuffled exits of {median['rule']}"
@@ -467,9 +497,30 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         )
 
 
+def _compare_own_rule(name: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[QualityPair]:
+    """Yield comparisons of the model's own exit rule, under the keys of a matched baseline, which they replace."""
+    gains, depth = row["gains"], row.get("mean_updates")
+    baseline_depth, ratio = gains["fixed"]["baseline_depth"], _compare_with_fixed_macs(rows, row)
+    brief = _format_brief_depth(baseline_depth)
+    against = f"{brief}, the best with at most its compute"
+    yield build_gain_pair(
+        f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
+    )
+    yield build_gain_pair(f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
+
+
+def _normalise_rule(text: str) -> list[str | float]:
+    """Return name and parameters of an exit rule, so that `quantile:0.50` equals `quantile:0.5`."""
+    name, *parameters = text.split(":")
+    return [name, *(float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else value for value in parameters)]
+
+
 def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:
     """Return the compute of an exit rule over that of its fixed step, or None if that step is not in the table."""
-    label = f"fixed:{row['gains']['fixed']['baseline_depth']:g}"
+    depth = row["gains"]["fixed"]["baseline_depth"]
+    if not float(depth).is_integer():
+        return 1.0  # a mixture of two steps with the compute of the rule
+    label = f"fixed:{depth:g}"
     fixed = next((other.get("macs") for other in rows if other["rule"] == label), None)
     return row["macs"] / fixed if fixed and "macs" in row else None
 

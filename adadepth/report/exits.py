@@ -338,17 +338,22 @@ def format_advice(study: Mapping[str, Any]) -> str:
     setting = "full depth for all examples" if is_full else _format_setting(rule["rule"], study)
     is_text = study.get("problem") == "language_model"
     quality_kept = f"{advice['keep']:.0%} of full depth's {'likelihood of a token' if is_text else 'score'}"
-    sentences = [f"use {setting}, the cheapest rule that keeps {quality_kept}: {_format_spending(rule, study)}"]
-    sentences.append(f"score {rule['score']:.4f}, at full depth {advice['full']:.4f}")
+    sentences = [
+        f"use {setting}, the cheapest rule that keeps {quality_kept} on {advice['chosen_on']:,} examples: "
+        f"{_format_spending(rule, study)}",
+        f"on {advice['told_on']:,} others, score {rule['score']:.4f}, at full depth {advice['full']:.4f}",
+    ]
     if "difference" in advice:
         measured = "score" if is_text else "right"
         interval = f" ± {advice['interval']:.4f}" if "interval" in advice else ""
         sentences[-1] += f" ({measured}: {advice['difference']:+.4f}{interval})"
     if rule["rule"] != fixed["rule"]:
-        sentences.append(f"the fixed depth {fixed['rule']} keeps it, too, with {_format_spending(fixed, study)}")
-    provenance = f"selected on {advice['chosen_on']:,} examples and measured on {advice['told_on']:,} others"
-    replayed = [", replayed"] if any("online" in row for row in study["rows"]) else [""]
-    return "; ".join([*sentences, provenance + replayed[0]])
+        sentences.append(
+            f"the fixed depth {fixed['rule']} keeps it, too, with {_format_spending(fixed, study)}, score "
+            f"{fixed['score']:.4f}"
+        )
+    replayed = ["all scores are replayed"] if any("online" in row for row in study["rows"]) else []
+    return "; ".join([*sentences, *replayed])
 
 
 def _format_setting(rule: str, study: Mapping[str, Any]) -> str:

@@ -100,16 +100,16 @@ class QualityPair:
         """
         if self.error is None:
             return f"{self._format_gain()}, not tested"
-        interval, half_width = "", self.half_width or 0.0
+        interval, half_width, least = "", self.half_width or 0.0, self.relevant_difference
         if half_width:
-            low, high = abs(self.gain) - half_width, abs(self.gain) + half_width
-            interval = f" (95 % interval {low:.3f} to {high:.3f})"
+            interval = f" (95 % interval of the gain {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        least = self.relevant_difference
         if abs(self.gain) + half_width < least:
             return f"{self._format_gain()}{interval}, below the least relevant difference of {least:g}"
-        return f"{self._format_gain()}{interval}, not significant"
+        is_lost = self.corrected is not None and self.p < LEVEL <= self.corrected
+        after = " after the correction for all comparisons" if is_lost else ""
+        return f"{self._format_gain()}{interval}, not significant{after}"
 
     def _format_gain(self) -> str:
         size = f"{abs(self.gain):.3f}"

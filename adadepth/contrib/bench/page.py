@@ -471,7 +471,9 @@ def to_markdown(
         f"that reaches {share} of the best score of the task. Differences over seeds are tested by Welch's t. The "
         "p-value is corrected for the selection of the cheapest method from a larger group, and for the number of "
         "tasks (Holm). A group in which no method reaches this score is tested on its best score. A difference below "
-        f"{percent(RELEVANT_SHARE)} of the compute of full depth is not relevant.",
+        f"{percent(RELEVANT_SHARE)} of the compute of full depth is not relevant. The table of recommended methods is "
+        "corrected for all pairs of methods, so a method in its list of differences that are not significant may still "
+        "differ in the comparison of groups.",
         "",
         *(f"- **{question}** {literature} **Result**: {answer}" for question, literature, answer in comparisons),
         "",

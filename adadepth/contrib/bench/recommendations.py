@@ -259,9 +259,12 @@ def format_recommendations(results: Results) -> list[tuple[str, str]]:
 
 
 def format_ties(outcome: TaskOutcome) -> str:
-    """Format the methods whose compute does not differ significantly from the recommended one's."""
+    """Format the methods whose compute does not differ significantly from the recommended one's.
+
+    A method that misses the threshold has no compute to compare.
+    """
     ties = outcome.recommendation.ties if outcome.recommendation is not None else ()
-    return "; ".join(tie.label for tie in ties)
+    return "; ".join(tie.label for tie in ties if outcome.requirements[tie] is not None)
 
 
 def format_setting(requirement: Mapping[str, Any]) -> str:

@@ -53,6 +53,11 @@ class PlainAlbertForSequenceClassification(OneBlock, WithStockConfig, FromAnyAlb
         """Minimum number of updates of a sequence, equal to the maximum because nothing halts."""
         return self.max_updates
 
+    @property
+    def one_depth(self) -> int:
+        """Number of updates of every sequence."""
+        return self.max_updates
+
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled sequences in a batch, or the sum of their class weights."""
         return {"task": count_sequences(self.config, batch["labels"])}

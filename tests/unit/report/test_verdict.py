@@ -8,12 +8,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import assume, given
+from hypothesis import settings as limits
+from hypothesis import strategies as st
 from scipy import stats
 
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
-from adadepth.report.baseline_comparison import to_json
+from adadepth.report.baseline_comparison import _estimate_label_error, to_json
 from adadepth.report.pages import build_sections
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
@@ -133,7 +137,10 @@ def test_against_a_fixed_depth(run: Path, other: float, answer: str) -> None:
 
 @pytest.mark.parametrize(
     ("errors", "answer", "words"),
-    [({"eval/score": 0.02}, "yes", "better by 0.100 (95 % interval 0.058 to 0.142)"), ({}, "unknown", "not tested")],
+    [
+        ({"eval/score": 0.02}, "yes", "better by 0.100 (95 % interval of the gain +0.058 to +0.142)"),
+        ({}, "unknown", "not tested"),
+    ],
 )
 def test_a_run_without_mistakes_has_the_error_of_its_baseline(
     run: Path, errors: dict[str, float], answer: str, words: str
@@ -318,8 +325,45 @@ def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) ->
         "gain_over_fixed_exits/validation": pytest.approx(0.03),  # of the worse of the middle two
         "gain_over_random_exits/validation": pytest.approx(0.13),
     }
-    assert "the median of 4 exit rules by gain; 3 of them are significantly better" in found.sentences[1]
-    assert "the best fixed step up to the compute of quantile:0.5, 2" in found.sentences[1]
+    assert "the median of 4 exit rules by gain; significantly better: 3, significantly worse: 0" in found.sentences[1]
+    assert "fixed depth 2, the best with at most the compute of quantile:0.5" in found.sentences[1]
+
+
+def test_the_models_own_exit_rule_decides_and_no_other_rule(run: Path) -> None:
+    rows = [
+        {
+            "rule": rule, "mean_updates": 2.5, "macs": 3.0,
+            "gains": {
+                "fixed": make_gain("accuracy", 0.8 + gain, 0.8, 0.005, baseline_depth=2.5),
+                "permuted": make_gain("accuracy", 0.8 + gain, 0.7, 0.005),
+            },
+        }
+        for rule, gain in (("quantile:0.5", 0.05), ("margin:0.9", -0.2), ("kl:0.1", -0.3))
+    ]  # fmt: skip
+    files = read_run(run)
+    files.config["model"] = {"exit_rule": "quantile:0.50"}
+    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
+    assert found.answer == "yes"
+    assert found.figures == {
+        "gain_over_fixed_step/test": pytest.approx(0.05), "gain_over_random_depths/test": pytest.approx(0.15),
+    }  # fmt: skip
+    assert found.comparisons[0].compute_ratio == 1.0
+    # A rule that the model does not use says nothing about it.
+    files.config["model"] = {"exit_rule": "quantile:0.7"}
+    unknown = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
+    assert unknown.answer == "unknown"
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=30, max_size=60))
+@limits(max_examples=25)
+def test_the_error_over_the_commonest_label_is_that_of_pairs(pairs: list[tuple[bool, bool]]) -> None:
+    """Each prediction has a label, which is the commonest one or not, and is right or wrong."""
+    is_common, right = (np.array(column, dtype=float) for column in zip(*pairs, strict=True))
+    assume(is_common.any())
+    everyone = {"accuracy": right.mean()}
+    commonest = {"n": int(is_common.sum()), "accuracy": right[is_common == 1].mean()}
+    expected = (right - is_common).std() / math.sqrt(len(pairs))
+    assert _estimate_label_error(everyone, commonest, len(pairs)) == pytest.approx(expected, abs=1e-9)
 
 
 @pytest.mark.parametrize(
