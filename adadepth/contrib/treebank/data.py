@@ -22,9 +22,9 @@ from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator, split_item
 from adadepth.data.text.hub import load_hub_tables
-from adadepth.data.text.local_files import WORD_LOCATIONS, find_files, open_conll_table, to_path
+from adadepth.data.text.local_files import find_files, open_conll_table, to_path
 from adadepth.data.text.special_tokens import Layout
-from adadepth.data.text.table import DataTable, concatenate_tables
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, concatenate_tables
 from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, list_needed_tokens, load_tokenizer
 from adadepth.errors import DataError, nearest
 
@@ -91,7 +91,7 @@ def read_trees(table: DataTable) -> Trees:
 class _Word(NamedTuple):
     """Word of a treebank with its location for error messages."""
 
-    location: str
+    location: RowLocation
     form: Any
     upos: Any
     head: Any
@@ -104,19 +104,13 @@ def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
     The reader of CoNLL-U yields only words. Other tables may also have entries for contractions and for empty nodes,
     which have no head and are skipped.
     """
-    first = 0
-    for batch in table.batches():
-        columns = [batch[name] for name in COLUMNS]
-        for number, row in enumerate(zip(*columns, strict=True), start=first):
-            location = f"row {number} of {table.label}"
+    for batch in table.read_batches():
+        for location, *row in zip(*(batch[name] for name in (ROW_LOCATIONS, *COLUMNS)), strict=True):
             for name, values in zip(COLUMNS, row, strict=True):
                 if not isinstance(values, list) or len(values) != len(row[0]):
                     raise DataError(f"{location}: its column {name} is not a list with a value for each of its tokens")
-            is_conllu = WORD_LOCATIONS in batch
-            locations = batch[WORD_LOCATIONS][number - first] if is_conllu else [location] * len(row[0])
-            words = list(map(_Word, locations, *row))
-            yield [_require_columns(word) for word in words if is_conllu or word.head not in _NO_HEAD]
-        first += len(columns[0])
+            words = [_Word(location.locate_word(index), *cells) for index, cells in enumerate(zip(*row, strict=True))]
+            yield [_require_columns(word) for word in words if location.word_lines or word.head not in _NO_HEAD]
 
 
 def _require_columns(word: _Word) -> _Word:

@@ -24,9 +24,10 @@ from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest
 from adadepth.data.randomness import split_item
 from adadepth.data.streams.blocks import BlockCollator, BlockData, TextBlocks
-from adadepth.data.text.json_rows import JsonRow, read_json_rows
+from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import Files, find_files_by_use
 from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.text.table import RowLocation
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.runtime.hub_access import get_first_line
@@ -56,12 +57,12 @@ class Conversation(NamedTuple):
 
     Attributes:
         messages: Messages with their `role`, `content`, `weight`, and what else the chat template reads.
-        origin: Setting, file and row, for messages to the user.
+        location: Location of the conversation in its file.
         options: Arguments of the chat template: `tools`, and those of `chat_template_kwargs`.
     """
 
     messages: Messages
-    origin: str
+    location: RowLocation
     options: dict[str, Any]
 
 
@@ -153,25 +154,24 @@ def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Ite
     """Yield the conversations of files. The log names the keys without effect, such as the number of a row."""
     unread: dict[str, None] = {}
     for file in files.files:
-        for row in read_json_rows(files.key, file):
-            origin = f"{files.key}={file}: {row.unit} {row.number}"
-            if problem := _find_problem(row) or _find_unread(row, tokenizer, unread):
-                raise DataError(f"{origin} {problem}")
-            options = {"tools": row.cells.get("tools"), **(row.cells.get("chat_template_kwargs") or {})}
-            yield Conversation(row.cells["messages"], origin, options)
+        for location, cells in read_json_rows(files.key, file):
+            if problem := _find_problem(cells) or _find_unread(cells, tokenizer, unread):
+                raise DataError(f"{location} {problem}")
+            options = {"tools": cells.get("tools"), **(cells.get("chat_template_kwargs") or {})}
+            yield Conversation(cells["messages"], location, options)
     if unread:
         logger.info("%s: keys that are not read: %s", files.key, ", ".join(unread))
 
 
-def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:
+def _find_unread(cells: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:
     """Return which key of a conversation would be ignored although it changes what is read or learned, or None.
 
     Args:
-        row: Row without other problems.
+        cells: Row without other problems.
         tokenizer: Tokenizer with the chat template.
         unread: All other keys that the chat template does not read, which are added.
     """
-    tools, options = row.cells.get("tools"), row.cells.get("chat_template_kwargs") or {}
+    tools, options = cells.get("tools"), cells.get("chat_template_kwargs") or {}
     if not (tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))):
         return "has tools that are not a list of objects"
     if not isinstance(options, dict):
@@ -181,8 +181,8 @@ def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[
     for name in [*(["tools"] if tools else []), *options]:
         if (name in options and name in reserved) or not re.search(rf"\b{re.escape(name)}\b", template):
             return f"has {name}, which the chat template of the tokenizer does not read"
-    messages = {key for message in row.cells["messages"] for key, value in message.items() if value is not None}
-    keys = messages - {"role", "content", "weight"} | {key for key, value in row.cells.items() if value is not None}
+    messages = {key for message in cells["messages"] for key, value in message.items() if value is not None}
+    keys = messages - {"role", "content", "weight"} | {key for key, value in cells.items() if value is not None}
     for key in sorted(keys - {"messages", "tools", "chat_template_kwargs"}):
         if key in messages and re.search(rf"[.'\"]{re.escape(key)}\b", template):
             continue
@@ -192,9 +192,9 @@ def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[
     return None
 
 
-def _find_problem(row: JsonRow) -> str | None:
+def _find_problem(cells: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a conversation, or None."""
-    messages = row.cells.get("messages")
+    messages = cells.get("messages")
     if not isinstance(messages, list) or not messages:
         return "needs messages, a list of {role, content}"
     for message in messages:
@@ -212,11 +212,11 @@ def _encode_all(
     use: str, conversations: list[Conversation], tokenizer: PreTrainedTokenizerFast, path: str, dataset: ChatConfig
 ) -> Conversations:
     length, encoded = dataset.sequence_length, []
-    for messages, origin, options in conversations:
+    for messages, location, options in conversations:
         try:
             encoded.append(encode_conversation(messages, tokenizer, path, length, options))
         except DataError as error:
-            raise DataError(f"{origin}: {error}") from error
+            raise DataError(f"{location}: {error}") from error
     rows = [(ids, labels) for ids, labels, _ in encoded if (labels != IGNORE).any()]
     if not rows:
         raise DataError(f"dataset.path: no conversation of the {use} data has an answer within {length} tokens")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 from adadepth.data.text.sources import SourceFile
-from adadepth.data.text.table import DataTable, Rows
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -254,7 +254,7 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 class Row(NamedTuple):
     """Line of a CoNLL file: its location for messages, and its fields. The first field is the id."""
 
-    location: str
+    location: RowLocation
     fields: list[str]
 
 
@@ -281,7 +281,7 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
                 yield rows
             rows = []
         elif not line.startswith("#"):
-            rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
+            rows.append(Row(RowLocation(f"{key}={file}", "line", number), line.split("\t")))
             if (field_count := len(rows[-1].fields)) != _FIELDS:
                 raise DataError(
                     f"{rows[-1].location} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
@@ -324,7 +324,6 @@ COLUMN_TEXT = {
     ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
     ".conll": {"tokens": 0, "ner_tags": -1},
 }
-WORD_LOCATIONS = "places"  # additional column with the location of each word, for messages
 _DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 _COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
 _COLUMN_FORMAT = "2"  # raise it when the same bytes give other words
@@ -347,9 +346,13 @@ def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
                 for name, position in columns.items()
             }
-            yield {**rows, WORD_LOCATIONS: [[word.location for word in sentence] for sentence in batch]}
+            yield {**rows, ROW_LOCATIONS: [_locate_sentence(sentence) for sentence in batch]}
 
     return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
+
+
+def _locate_sentence(words: list[Row]) -> RowLocation:
+    return words[0].location._replace(word_lines=tuple(word.location.number for word in words))
 
 
 class _ColumnFormat(NamedTuple):
@@ -389,7 +392,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
     for number, line in enumerate(read_lines(key, file), start=1):
         if _is_comment(line, form):
             continue
-        word = Row(f"{key}={file}: line {number}", form.split(line))
+        word = Row(RowLocation(f"{key}={file}", "line", number), form.split(line))
         if word.fields and not _is_document_start(line):
             _check_word(word, form)
             sentence.append(word)

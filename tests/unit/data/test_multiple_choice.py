@@ -70,8 +70,8 @@ def test_one_context_column_and_other_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "settings", "expected"), [
-    ({"label": 4}, {}, "dataset.label_column=label: line 1 of .* has the label 4; allowed are 0, 1, 2, 3"),
-    ({"ending1": 3}, {}, "dataset.ending_columns=ending1: line 1 of .* holds int, not text"),
+    ({"label": 4}, {}, "dataset.label_column=label: .*, line 1 has the label 4; allowed are 0, 1, 2, 3"),
+    ({"ending1": 3}, {}, "dataset.ending_columns=ending1: .*, line 1 holds int, not text"),
     ({}, {"ending_columns": ["ending0", "endng1"]}, "dataset.ending_columns=endng1: .*did you mean 'ending1'?"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:

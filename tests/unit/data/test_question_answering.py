@@ -212,14 +212,14 @@ def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "settings", "expected"), [
     ({"answers": {"text": ["dog"], "answer_start": [3]}}, {},
-     "dataset.answers_column=answers: row 0 of .* has the answer 'dog', but at character 3 of .* there is \"'t \""),
+     "dataset.answers_column=answers: .*, row 0 has the answer 'dog', but at character 3 of .* there is \"'t \""),
     ({"answers": {"text": ["cat"], "answer_start": []}}, {}, "has 1 answers but 0 positions"),
     ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and the "
                                                            "position of its first character"),
     ({"answers": "cat"}, {}, r"holds str, not \{text: \[...\], answer_start: \[...\]\}"),
     ({"answers": {"text": [], "answer_start": []}}, {"unanswerable": False},
-     "dataset.unanswerable=false: row 0 of .* has no answer; if questions may have no answer, set it to true"),
-    ({"question": 7}, {}, "dataset.question_column=question: row 0 of .* holds int, not text"),
+     "dataset.unanswerable=false: .*, row 0 has no answer; if questions may have no answer, set it to true"),
+    ({"question": 7}, {}, "dataset.question_column=question: .*, row 0 holds int, not text"),
     ({}, {"context_column": "contxt"}, "dataset.context_column=contxt: .*did you mean 'context'?"),
     ({}, {"stride": 18}, "dataset.stride=18: windows of dataset.sequence_length=32 hold 17 context tokens"),
 ])  # fmt: skip

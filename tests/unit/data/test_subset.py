@@ -141,5 +141,5 @@ def test_a_message_names_the_row_of_the_table(tmp_path: Path) -> None:
     table = [{**row, "premise": 3 if number == 9 else "a"} for number, row in enumerate(rows_of_pairs(10))]
     write_splits(tmp_path / "table", "jsonl", train=table, validation=table, test=table)
     tokenizer("bert").save_pretrained(tmp_path / "bert")
-    with pytest.raises(DataError, match=r"line 10 of .* holds int, not text"):
+    with pytest.raises(DataError, match=r", line 10 holds int, not text"):
         load(tmp_path, "pairs", test_splits=[], max_train_examples=10, max_evaluation_examples=1)

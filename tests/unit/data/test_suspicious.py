@@ -79,7 +79,7 @@ def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
     """They are told as lists, and not as documents without text."""
     rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
     write_splits(tmp_path, rows, rows)
-    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: line 1 of \S+ holds list, not text$"):
+    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: \S+, line 1 holds list, not text$"):
         load(tmp_path)
 
 
