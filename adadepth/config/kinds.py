@@ -64,9 +64,8 @@ class Kind:
     Attributes:
         settings: Schema that `dataset=NAME` fills; its field `name` is the name of the data set.
         problem: Problem type, or a function of the settings that returns it, or None for data without labels.
-        loader: Function of the settings that returns the data of a run: `LabelledData` if they are labelled, else the
-            data of the task. It may also take `tokenizer` and `seed`, and for labelled data `cls_tokens`,
-            `double_cls_pairs` and `classes`.
+        loader: Function of the settings that returns the data of a run, `adadepth.data.RunData`. It may also take
+            `tokenizer` and `seed`, and for labelled data `cls_tokens`, `double_cls_pairs` and `classes`.
         columns: Name of the setting that lists the input columns of a model, or the name of the single column.
         tables: Reader of tables that are neither on the hub nor stored as one file per split. It is a function of the
             settings that returns an `adadepth.data.text.table.DataTable` for every split, by name. Tokens, labels, the

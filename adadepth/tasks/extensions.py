@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from transformers import PreTrainedModel, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import Optimizer
 from adadepth.config.kinds import call_by_path, get_kind
+from adadepth.data.run_data import RunData
 from adadepth.models.contract import HoldsBudget
 from adadepth.models.registry import budget_mode, family
 from adadepth.training.depth_budget import TrainingBudget
@@ -34,7 +35,7 @@ def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
 
 
 def build_extensions(
-    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
+    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: RunData
 ) -> tuple[Extension, ...]:
     """Build the extensions that the dataset type, the model family and the settings add to the training loop."""
     builders = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 from adadepth.config import ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.config.class_names import number_classes
 from adadepth.config.kinds import PREDICTED, call_by_path, get_kind, get_problem
-from adadepth.data import LabelledData, load_labelled_data, write_submission
+from adadepth.data import RunData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
@@ -95,7 +95,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     return session.train(finish, None if adjust is None else partial(adjust, config.budget))
 
 
-def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
+def _build_model(config: ExperimentConfig, data: RunData) -> Any:
     """Build a model with a head for the data, with the weights of `model.pretrained` if that is set."""
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
@@ -106,7 +106,7 @@ def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
     return model
 
 
-def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
+def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: RunData) -> dict[str, Any]:
     """Return the scores of a bag-of-words baseline on the evaluation sets, if the data are a local table."""
     if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
         return {}
@@ -160,9 +160,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     return build_finetuning_session(config, args, data, model).evaluate(path, finish)
 
 
-def build_finetuning_session(
-    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any
-) -> Session:
+def build_finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: RunData, model: Any) -> Session:
     """Build the session that evaluates labelled data with the metrics of the task and depth statistics."""
     problem = PREDICTED[data.problem]
     scorer_of_data = get_kind(config.dataset).scorer or problem.scorer
@@ -192,7 +190,7 @@ def build_finetuning_session(
     return Session(config, args, data, model, data.evaluation, start)
 
 
-def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
+def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> RunData:
     data = load_labelled_data(config.dataset, tokenizer, config.seed, **options)
     check_metrics(data.metrics, data.problem, len(data.labels) or None)
     if data.problem == "tagging":
@@ -201,14 +199,14 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
     return data
 
 
-def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
+def _set_class_weights(config: ExperimentConfig, data: RunData, model: Any) -> None:
     """Set the class weights of the loss from the data or the settings, replacing those of an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
 
 
-def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
+def _check_checkpoint(config: ExperimentConfig, data: RunData, model: PreTrainedModel) -> None:
     """Raise an error if the vocabulary, positions or classes of a checkpoint do not fit the data.
 
     Raises:
@@ -239,7 +237,7 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
         )
 
 
-def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
+def _write_tests(config: ExperimentConfig, data: RunData, session: Session) -> None:
     """Predict every test set, and write the predictions.
 
     Write a submission for the GLUE server, or a file with one line per example.

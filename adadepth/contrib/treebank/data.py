@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.batches import Examples, PretrainingCollator
+from adadepth.data.batches import Examples, PaddingCollator, PretrainingCollator
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.collators import SequenceCollator
 from adadepth.data.labelled.splits import open_file_splits
@@ -21,6 +20,7 @@ from adadepth.data.labelled.types import spread_rows
 from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator, split_item
+from adadepth.data.run_data import RunData, summarise_data
 from adadepth.data.text.hub import load_hub_tables
 from adadepth.data.text.local_files import find_files, open_conll_table, to_path
 from adadepth.data.text.special_tokens import Layout
@@ -254,33 +254,20 @@ class TreebankSet:
     masked: TreebankExamples | None
 
 
-@dataclass(frozen=True)
-class TreebankData:
-    """The evaluated splits of a treebank and their tokenizer.
+@dataclass(frozen=True, kw_only=True)
+class TreebankData(RunData):
+    """The evaluated splits of a treebank, by name, as words and as examples, with and without masks."""
 
-    Attributes:
-        sets: Splits by name.
-        tokenizer: Tokenizer of the model.
-        summary: Source and sizes of the data, for logs and reports.
-        sequence_length: Maximum number of tokens of a sequence.
-        pad_to_length: Whether every batch is padded to that length.
-    """
+    sets: Mapping[str, TreebankSet]
 
-    sets: dict[str, TreebankSet]
-    tokenizer: PreTrainedTokenizerFast
-    summary: dict[str, Any]
-    sequence_length: int
-    pad_to_length: bool
 
-    @property
-    def train(self) -> TreebankExamples:
-        """Examples of the first split, because a trainer requires a training set."""
-        return next(iter(self.sets.values())).plain
+class TreebankCollator(PaddingCollator):
+    """Collator of treebank sentences, with or without masked tokens."""
 
-    def collate(self, examples: Examples) -> dict[str, Tensor]:
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return a padded batch, from the collator for plain or for masked examples."""
         kind = PretrainingCollator if "labels" in examples[0] else SequenceCollator
-        return kind(self.tokenizer.pad_token_id, self.sequence_length, self.pad_to_length)(examples)
+        return kind(self.pad_id, self.sequence_length, self.pad_to_length)(examples)
 
 
 def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> TreebankData:
@@ -311,16 +298,22 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
         plain = TreebankExamples(pieces, trees.sentences[rows], layout)
         masked = TreebankExamples(pieces, trees.sentences[rows], layout, token_masks) if masks else None
         sets[name] = TreebankSet(trees, count_per_million(trees.forms, counts), plain, masked)
-    summary = {
-        "name": dataset.name,
-        "source": "hub" if dataset.path is None else "local",
+    facts = {
         "sequence_length": dataset.sequence_length,
         "counted_words": sum(counts.values()),
         "counted_in": list(tables),
         "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
-        "evaluation": {name: _summarise_set(split, layout) for name, split in sets.items()},
     }
-    return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
+    set_counts = {"evaluation": {name: _summarise_set(split, layout) for name, split in sets.items()}}
+    evaluation = {name: split.plain for name, split in sets.items()}
+    return TreebankData(
+        train=next(iter(evaluation.values())),  # because a trainer requires a training set
+        evaluation=evaluation,
+        tokenizer=words,
+        collate=TreebankCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
+        summary=summarise_data(dataset, set_counts, source="hub" if dataset.path is None else "local", facts=facts),
+        sets=sets,
+    )
 
 
 def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:

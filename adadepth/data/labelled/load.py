@@ -10,7 +10,7 @@ import numpy as np
 
 from adadepth.config.class_names import number_classes, shorten
 from adadepth.config.kinds import PREDICTED, load_run_data
-from adadepth.data.labelled.types import LabelledData
+from adadepth.data.run_data import RunData
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.runtime.files import write_atomic
 
@@ -27,7 +27,7 @@ def load_labelled_data(
     cls_tokens: int = 1,
     double_cls_pairs: DoubleCls = "first",
     classes: Sequence[str] | None = None,
-) -> LabelledData:
+) -> RunData:
     """Load labelled data for fine-tuning: read and tokenise them, or load them from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
@@ -46,7 +46,7 @@ def load_labelled_data(
     Raises:
         DataError: If the data or the tokenizer lack something, or if the model lacks a class. The message is one line.
     """
-    data: LabelledData = load_run_data(
+    data: RunData = load_run_data(
         dataset,
         tokenizer=tokenizer,
         seed=seed,

@@ -16,8 +16,9 @@ from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.classes import ClassReader, build_class_readers
 from adadepth.data.labelled.collators import StoredExamples, collect_example_columns
 from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, build_table_data, describe_labels
+from adadepth.data.labelled.types import build_table_data, describe_labels
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, read_first_texts, require_text
@@ -75,7 +76,7 @@ class ChoiceCollator(PaddingCollator):
         return {**grouped, **collect_example_columns(examples)}
 
 
-def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> RunData:
     """Read and tokenise texts with several endings each, or load them from the cache.
 
     Raises:
@@ -115,7 +116,7 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
     describe = partial(_describe, names=names)
     words = with_data_layout(words, layout)
     return build_table_data(
-        dataset, words, tokenizer.path, tables, splits, describe, ChoiceCollator, "multiple_choice", names
+        dataset, words, tokenizer, tables, splits, describe, ChoiceCollator, "multiple_choice", names
     )
 
 

@@ -20,8 +20,9 @@ from adadepth.data.batches import (
 )
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, build_table_data
+from adadepth.data.labelled.types import build_table_data
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.table import DataTable, read_first_texts
@@ -136,7 +137,7 @@ class QuestionCollator(PaddingCollator):
         return {**pad_columns(examples, width, columns), **collect_numbers(examples, _NUMBERS)}
 
 
-def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> RunData:
     """Read and tokenise questions with their contexts, or load them from the cache.
 
     Raises:
@@ -169,7 +170,7 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
     )
     splits = split_examples(dataset, tables, stores, make)
     words = with_data_layout(words, layout)
-    read = (dataset, words, tokenizer.path, tables, splits)
+    read = (dataset, words, tokenizer, tables, splits)
     return build_table_data(*read, _describe, QuestionCollator, "question_answering")
 
 

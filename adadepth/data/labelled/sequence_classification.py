@@ -26,8 +26,9 @@ from adadepth.data.labelled.splits import (
     open_tests,
     split_examples,
 )
-from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
+from adadepth.data.labelled.types import Numbering, build_table_data, describe_labels
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.special_tokens import DoubleCls, Layout
 from adadepth.data.text.table import DataTable, read_first_texts, require_columns
@@ -69,7 +70,7 @@ def load_sentences(
     cls_tokens: int,
     double_cls_pairs: DoubleCls,
     classes: Sequence[str] | None = None,
-) -> LabelledData:
+) -> RunData:
     """Return the labelled data of a table of texts, or of the bigram-shift task.
 
     Args:
@@ -116,7 +117,7 @@ def load_sentences(
     describe = partial(_describe, names=numbering.classes)
     words = with_data_layout(words, layout)
     data = build_table_data(
-        dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, problem, numbering.classes
+        dataset, words, tokenizer, tables, splits, describe, SequenceCollator, problem, numbering.classes
     )
     summary = {**data.summary, "text_columns": columns.texts, "label_column": columns.label}
     return replace(data, summary=summary, has_difficulty=dataset.difficulty_column is not None)

@@ -18,6 +18,7 @@ from adadepth.data.cache import CACHE_FORMAT, digest
 from adadepth.data.labelled.senteval import split_agreement_table
 from adadepth.data.labelled.types import spread_rows
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.data.run_data import HELD_OUT
 from adadepth.data.stores.mmap_arrays import ensure_arrays, format_store_name
 from adadepth.data.text.delimited import DELIMITERS, open_delimited_table
 from adadepth.data.text.hub import load_hub_tables
@@ -37,9 +38,6 @@ from adadepth.errors import DataError, nearest
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TableConfig, TokenizerConfig
     from adadepth.config.data import AgreementConfig
-
-
-HELD_OUT = "held_out"  # name of the split of held-out training rows
 
 
 _Store = TypeVar("_Store", bound=Sized)

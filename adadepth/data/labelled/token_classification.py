@@ -20,8 +20,9 @@ from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.classes import build_class_readers, class_names
 from adadepth.data.labelled.collators import SequenceCollator, StoredExamples
 from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
+from adadepth.data.labelled.types import Numbering, build_table_data, describe_labels
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.table import DataTable
@@ -89,7 +90,7 @@ def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
 
 def load_tagging(
     dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
-) -> LabelledData:
+) -> RunData:
     """Read and tokenise sentences with a tag for each word, or load them from the cache.
 
     Args:
@@ -129,7 +130,7 @@ def load_tagging(
     splits = split_examples(dataset, tables, stores, make)
     describe = partial(_describe, names=tags)
     words = with_data_layout(words, layout, splits_words=True)
-    return build_table_data(dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, "tagging", tags)
+    return build_table_data(dataset, words, tokenizer, tables, splits, describe, SequenceCollator, "tagging", tags)
 
 
 def load_tokenizer_for_words(

@@ -1,27 +1,23 @@
-"""Types that hold the data of a fine-tuning run, for every kind of data set."""
+"""Parts of labelled data sets: tagged examples, the numbering of classes, class weights and summaries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from torch import Tensor
-from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config.class_names import number_classes
 from adadepth.config.kinds import Problem
 from adadepth.data.batches import PaddingCollator
 from adadepth.data.cache import digest
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import TableConfig
-
-ExampleSet = Dataset[dict[str, Any]]
-Picture = Literal["cells", "chains"]
+    from adadepth.config import TableConfig, TokenizerConfig
 
 
 class TaggedExamples(Protocol):
@@ -35,54 +31,6 @@ class TaggedExamples(Protocol):
 
     def row_number(self, index: int) -> int:
         """Return the row of an example in the source data."""
-
-
-@dataclass(frozen=True)
-class LabelledData:
-    """Training, evaluation and test examples with their tokenizer, collator and description.
-
-    Attributes:
-        train: Training examples: ``train[(epoch, index)]`` is a pure function of (seed, epoch, index).
-        evaluation: Mapping from evaluation splits to their examples, ``[index]``, which are independent of the seed.
-            The first split selects the best checkpoint.
-        test: Mapping from test splits to their examples, which have no labels.
-        tokenizer: Tokenizer to save with the model, or None if the input is a vector.
-        collate: Collator of a batch. It returns ``input_ids``, ``attention_mask``, ``token_type_ids`` (B, S) int64 and
-            ``special_tokens_mask`` (B, S) uint8, or ``inputs`` (B, S) float32. It also returns ``index`` (B,) int64,
-            ``labels`` (B,) int64 or float32 except for a test set, and ``difficulty`` (B,) int64 if the set has it. In
-            tagging, ``labels`` are (B, S) int64, with the tag at the first token of each word and -100 elsewhere.
-            ``difficulty`` is then (B, S), too, and -1 at tokens without a difficulty. ``position_ids`` (B, S) int64 are
-            included if positions do not just count up. In puzzles, ``labels`` are those of the cells, (B, S), and -100
-            at cells without an answer. For question answering and multiple choice see `QuestionCollator` and
-            `ChoiceCollator`.
-        summary: Description of the data, for logs and reports.
-        problem: Kind of prediction.
-        labels: Names of classes, tags or choices, in order. Empty for regression and for question answering.
-        metrics: Names of the task's metrics.
-        has_difficulty: Whether examples, or their tokens, have a difficulty.
-        has_special_tokens: Whether texts are wrapped in [CLS] and [SEP].
-        picture: Kind of drawing of an example, or None for no drawing. ``cells`` draws a grid with the rows in
-            ``position_ids`` and the columns in ``token_type_ids``. ``chains`` draws chains of pointers.
-        model_fields: Fields of the model configuration that are determined by the data.
-        least_fields: Lower bounds for fields of the model configuration. A trained model may have larger values.
-        class_weights: Weight in the loss of an example of each class, or None if all weights are 1.
-    """
-
-    train: ExampleSet
-    evaluation: dict[str, ExampleSet]
-    test: dict[str, ExampleSet]
-    tokenizer: PreTrainedTokenizerFast | None
-    collate: Callable[[Sequence[dict[str, Any]]], dict[str, Tensor]]
-    summary: dict[str, Any]
-    problem: Problem
-    labels: tuple[str, ...]
-    metrics: tuple[str, ...]
-    has_difficulty: bool = False
-    has_special_tokens: bool = True
-    picture: Picture | None = None
-    model_fields: Mapping[str, Any] = field(default_factory=dict)
-    class_weights: tuple[float, ...] | None = None
-    least_fields: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -166,20 +114,20 @@ def spread_rows(rows: int, limit: int | None) -> np.ndarray:
 def build_table_data(
     dataset: TableConfig,
     words: PreTrainedTokenizerFast,
-    tokenizer_path: str | None,
+    tokenizer: TokenizerConfig,
     tables: Mapping[str, Any],
     splits: tuple[Any, Mapping[str, Any], Mapping[str, Any]],
     describe: Callable[[Any], dict[str, Any]],
     collator: type[PaddingCollator],
     problem: Problem,
     labels: tuple[str, ...] = (),
-) -> LabelledData:
+) -> RunData:
     """Return the data of a run on tables, built from the examples of its splits.
 
     Args:
         dataset: Settings of the tables.
         words: Tokenizer to save with the model.
-        tokenizer_path: Source of the tokenizer, or None if it was trained on the texts.
+        tokenizer: Settings of the tokenizer.
         tables: Mapping from splits to their tables.
         splits: Training, evaluation and test examples.
         describe: Function from the examples of a split to their summary.
@@ -188,21 +136,31 @@ def build_table_data(
         labels: Names of the classes, in the order of their numbers.
     """
     train, evaluation, test = splits
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": str(dataset.source),
-        "sequence_length": dataset.sequence_length,
+    counts = {
         "train": describe(train),
         "evaluation": {split: describe(examples) for split, examples in evaluation.items()},
         "test": {split: describe(examples) for split, examples in test.items()},
-        "tokenizer": {"path": tokenizer_path, "vocab_size": len(words)},
-        "sources": digest_tables(tables),
     }
-    collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
     weighting = getattr(dataset, "class_weights", None)
-    sets, kind = (train, dict(evaluation), dict(test)), (problem, labels, tuple(dataset.metrics))
-    weights = None if weighting is None else compute_class_weights(weighting, summary["train"]["labels"])
-    return LabelledData(*sets, words, collate, summary, *kind, class_weights=weights)
+    collate: Any = collator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
+    return RunData(
+        train=train,
+        evaluation=evaluation,
+        test=test,
+        tokenizer=words,
+        collate=collate,
+        summary=summarise_data(
+            dataset,
+            counts,
+            facts={"sequence_length": dataset.sequence_length},
+            tokenizer=describe_tokenizer(tokenizer, words),
+            identity={"sources": digest_tables(tables)},
+        ),
+        problem=problem,
+        labels=labels,
+        metrics=tuple(dataset.metrics),
+        class_weights=None if weighting is None else compute_class_weights(weighting, counts["train"]["labels"]),
+    )
 
 
 def compute_class_weights(weighting: Any, counts: Mapping[str, int]) -> tuple[float, ...]:

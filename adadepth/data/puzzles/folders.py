@@ -26,7 +26,6 @@ import numpy as np
 from adadepth.config.data import Symmetries
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.splits import RowSource, list_table_splits, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.puzzles.dataset import PuzzleExamples, Symmetry, build_puzzle_data, count_cells
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
@@ -36,6 +35,7 @@ from adadepth.data.puzzles.sudoku import (
     compute_sudoku_keys,
     compute_token_keys,
 )
+from adadepth.data.run_data import RunData
 from adadepth.data.text.local_files import to_path
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, require_columns
 from adadepth.errors import ConfigError, DataError, nearest
@@ -178,7 +178,7 @@ _DIGITS = 18  # of a number that fits into 64 bits
 Splits = tuple[Mapping[str, RowSource], Mapping[str, PuzzleExamples]]
 
 
-def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
+def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> RunData:
     """Load the puzzles of every split of a table or a puzzle folder.
 
     A training puzzle that equals an evaluation puzzle under a symmetry is removed.

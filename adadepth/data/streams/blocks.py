@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, collect_numbers, pad_columns
 from adadepth.data.cache import digest, get_cache_root
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import HELD_OUT, RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
 from adadepth.data.stores.mmap_arrays import ensure_arrays
 from adadepth.data.streams.line_text import LineText, open_texts
@@ -95,28 +96,7 @@ class BlockCollator(PaddingCollator):
         return {**pad_columns(examples, self.width(examples), columns), **collect_numbers(examples, ("index",))}
 
 
-@dataclass(frozen=True)
-class BlockData:
-    """Data of a run that trains on blocks.
-
-    Attributes:
-        train: Training blocks, ``train[(epoch, index)]``.
-        evaluation: Evaluation blocks, ``evaluation[index]``.
-        test: Blocks of a test text that does not select checkpoints, if there is one.
-        tokenizer: Tokenizer to save with the model.
-        collate: Collator of padded batches.
-        summary: Description of the data, for logs and reports.
-    """
-
-    train: TextBlocks
-    evaluation: TextBlocks
-    test: TextBlocks | None
-    tokenizer: PreTrainedTokenizerFast
-    collate: BlockCollator
-    summary: dict[str, Any]
-
-
-def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> BlockData:
+def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunData:
     """Read and tokenise a text and arrange it in blocks, or load it from the cache.
 
     Blocks and streams of the same text share one cache of tokens. Several processes may call this function at once.
@@ -128,21 +108,46 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     with parallel_encoding():
         words = load_text_tokenizer(texts["train"], tokenizer, root)
         blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": str(dataset.source),
-        "sequence_length": dataset.sequence_length,
-        "append_eos": dataset.append_eos,
-        "sources": {name: text.key() for name, text in texts.items()},
-        **{name: _describe(split_blocks) for name, split_blocks in blocks.items()},
-        "tokenizer": {
-            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),
+    summary = summarise_data(
+        dataset,
+        {name: _describe(split_blocks) for name, split_blocks in blocks.items()},
+        facts={
+            "sequence_length": dataset.sequence_length,
+            "append_eos": dataset.append_eos,
+            "sources": {name: text.key() for name, text in texts.items()},
         },
-    }  # fmt: skip
-    end, pad = words.eos_token_id, words.pad_token_id
+        tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
+    )
     longest = max(dataset.sequence_length, dataset.evaluation_length or 0)
-    collate = BlockCollator(end if pad is None else pad, longest, dataset.pad_to_length)
-    return BlockData(blocks["train"], blocks["evaluation"], blocks.get("test"), words, collate, summary)
+    return build_block_data(blocks, words, longest, summary, pad_to_length=dataset.pad_to_length)
+
+
+def build_block_data(
+    blocks: Mapping[str, TextBlocks],
+    tokenizer: PreTrainedTokenizerFast,
+    longest: int,
+    summary: dict[str, Any],
+    *,
+    pad_to_length: bool,
+) -> RunData:
+    """Return the data of a run on blocks or conversations.
+
+    Args:
+        blocks: Examples of ``train`` and ``evaluation`` and, if there is one, of ``test``.
+        tokenizer: Tokenizer to save with the model.
+        longest: Largest width of a batch.
+        summary: Description of the data.
+        pad_to_length: Whether every batch has this width.
+    """
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return RunData(
+        train=blocks["train"],
+        evaluation={HELD_OUT: blocks["evaluation"]},
+        test={name: examples for name, examples in blocks.items() if name == "test"},
+        tokenizer=tokenizer,
+        collate=BlockCollator(end if pad is None else pad, longest, pad_to_length),
+        summary=summary,
+    )
 
 
 def _build_blocks(

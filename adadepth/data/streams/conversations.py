@@ -23,7 +23,8 @@ from transformers.utils.chat_template_utils import render_jinja_template
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest
 from adadepth.data.randomness import split_item
-from adadepth.data.streams.blocks import BlockCollator, BlockData, TextBlocks
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
+from adadepth.data.streams.blocks import TextBlocks, build_block_data
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import Files, find_files_by_use
 from adadepth.data.text.sources import digest_sources, open_sources
@@ -106,7 +107,7 @@ class Conversations(TextBlocks):
         }  # fmt: skip
 
 
-def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> BlockData:
+def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunData:
     """Read conversations from JSON files, and tokenise them with the chat template of the tokenizer.
 
     Raises:
@@ -129,25 +130,26 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}
     digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": "local",
-        "sequence_length": dataset.sequence_length,
-        "sources": {use: digest(sources) for use, sources in digests.items()},
-        "cache_key": digest(words.chat_template, [*digests.values()]),
-        **{
-            use: {
-                "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
-                "tokens_used": examples.tokens, "words": examples.words, "characters": examples.characters,
-                "tokens_per_word": examples.tokens / max(examples.words, 1),
-            }
-            for use, examples in sets.items()
-        },
-        "tokenizer": {"path": tokenizer.path, "kind": None, "vocab_size": len(words)},
+    counts = {
+        use: {
+            "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
+            "tokens_used": examples.tokens, "words": examples.words, "characters": examples.characters,
+            "tokens_per_word": examples.tokens / max(examples.words, 1),
+        }
+        for use, examples in sets.items()
     }  # fmt: skip
-    pad = words.eos_token_id if words.pad_token_id is None else words.pad_token_id
-    collate = BlockCollator(pad, dataset.sequence_length, False)
-    return BlockData(sets["train"], sets["evaluation"], sets.get("test"), words, collate, summary)
+    summary = summarise_data(
+        dataset,
+        counts,
+        source="local",
+        facts={
+            "sequence_length": dataset.sequence_length,
+            "sources": {use: digest(sources) for use, sources in digests.items()},
+            "cache_key": digest(words.chat_template, [*digests.values()]),
+        },
+        tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
+    )
+    return build_block_data(sets, words, dataset.sequence_length, summary, pad_to_length=False)
 
 
 def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:

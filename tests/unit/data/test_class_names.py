@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
@@ -50,11 +50,11 @@ def write_declared(folder: Path, numbers: list[Any], feature: Any) -> Path:
     return folder
 
 
-def load(config: Any) -> LabelledData:
+def load(config: Any) -> RunData:
     return load_labelled_data(config, SMALL, 0)
 
 
-def read_names(data: LabelledData, split: str = "train") -> list[Any]:
+def read_names(data: RunData, split: str = "train") -> list[Any]:
     """Return the class of every example by name; of several labels, the set of their names."""
     examples = data.train if split == "train" else data.evaluation[split]
     labels = [examples[(0, index) if split == "train" else index]["label"] for index in range(len(examples))]  # type: ignore[arg-type,index]

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth.config import ChoiceConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import UserError
 
 from .labelled_support import write_table
@@ -22,7 +22,7 @@ ROWS = [
 ]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> LabelledData:
+def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         write_table(folder / "table" / f"{split}.{suffix}", rows)
     tokenizer("bert").save_pretrained(folder / "bert")

@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.config import LabelledConfig, TokenizerConfig
 from adadepth.config.data import AgreementConfig, SentEvalConfig
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.errors import DataError
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
@@ -51,11 +51,11 @@ def changed(dataset: Any, folder: Path, changes: dict[str, Any]) -> Any:
     return dataset
 
 
-def read(dataset: LabelledConfig) -> LabelledData:
+def read(dataset: LabelledConfig) -> RunData:
     return load(dataset, TokenizerConfig(vocab_size=40))
 
 
-def texts(data: LabelledData, examples: Any) -> list[tuple[str, str]]:
+def texts(data: RunData, examples: Any) -> list[tuple[str, str]]:
     assert data.tokenizer is not None
     found = [examples[index] for index in range(len(examples))]
     return [

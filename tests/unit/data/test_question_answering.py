@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import QuestionConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
 from adadepth.data.stores.questions import find_answer_tokens
 from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
@@ -41,7 +41,7 @@ def row(number: int, question: str, answer: str | None, context: str = CONTEXT_T
 ROWS = [row(number, *entry) for number, entry in enumerate(QUESTIONS)]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> LabelledData:
+def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         if not (folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}").exists():
             write_table(folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}", rows)

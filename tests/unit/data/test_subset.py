@@ -19,7 +19,7 @@ from adadepth.config import (
     TokenizerConfig,
 )
 from adadepth.config.data import SequenceProblem
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.stores import questions, rows
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[type[TableConfig], dict[str, Any]]] = {
 ENCODERS = {"pairs": rows, "values": rows, "choices": rows, "questions": questions, "tags": rows}
 
 
-def load(folder: Path, kind: str, **changes: Any) -> LabelledData:
+def load(folder: Path, kind: str, **changes: Any) -> RunData:
     schema, settings = KINDS[kind]
     if not (folder / "table").exists():
         write_splits(folder / "table", train=TABLES[schema], validation=TABLES[schema][:10], test=TABLES[schema][:7])
@@ -76,7 +76,7 @@ def load(folder: Path, kind: str, **changes: Any) -> LabelledData:
     return load_labelled_data(dataset, TokenizerConfig(path=str(folder / "bert")), 0)
 
 
-def contents(data: LabelledData) -> list[list[dict[str, Any]]]:
+def contents(data: RunData) -> list[list[dict[str, Any]]]:
     sets: list[Any] = [data.train, *data.evaluation.values(), *data.test.values()]
     return [[examples[index] for index in range(len(examples))] for examples in sets]
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
 from tests.marks_support import quick_one_in
@@ -31,7 +31,7 @@ def rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list
     return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
 
 
-def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> LabelledData:
+def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> RunData:
     if not (folder / kind).exists():
         tokenizer(kind).save_pretrained(folder / kind)
     settings: dict[str, Any] = {
