@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from adadepth.data.labelled.sequence_classification import LabelledExamples
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.labelled.token_classification import TaggingExamples
-from adadepth.data.labelled.types import spread_rows
 from adadepth.data.run_data import RunData
 from adadepth.metrics.task_metrics import quality, score_tagging
 

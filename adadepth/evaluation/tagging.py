@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from adadepth.data import RunData
-from adadepth.data.labelled.types import TaggedExamples
+from adadepth.data.labelled.collators import TaggedExamples
 from adadepth.evaluation.predictions import build_word_columns, build_word_row
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer

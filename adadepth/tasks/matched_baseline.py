@@ -28,7 +28,7 @@ from transformers import PrinterCallback, ProgressCallback
 from adadepth.budget.fit import fit_level
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.config.kinds import PREDICTED
-from adadepth.data.labelled.types import spread_rows
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.streams.blocks import TextBlocks
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records

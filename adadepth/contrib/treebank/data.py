@@ -15,8 +15,7 @@ from torch.utils.data import Dataset
 from adadepth.data.batches import Examples, PaddingCollator, PretrainingCollator
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.splits import open_file_splits
-from adadepth.data.labelled.types import spread_rows
+from adadepth.data.labelled.splits import open_file_splits, spread_rows
 from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator, split_item

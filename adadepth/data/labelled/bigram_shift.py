@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.config import CorpusConfig
 from adadepth.data.cache import get_cache_root
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.types import spread_rows
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.pretraining.load import load_corpus_tokenizer
 from adadepth.data.randomness import EVALUATION_SEED, Purpose, random_generator, split_item
 from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
