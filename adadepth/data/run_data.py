@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 ExampleSet = Dataset[dict[str, Any]]
 Picture = Literal["cells", "chains"]
-HELD_OUT = "held_out"  # name of the set of held-out rows or text
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from adadepth.data.run_data import RunData
-from adadepth.data.streams.blocks import TextBlocks
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.evaluation.language_model import likelihood
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.metrics.example_sentences import SentenceSampler
@@ -32,7 +32,7 @@ class BlockScorer(Scorer):
         device: Device of the batches.
     """
 
-    def __init__(self, model: DepthModel, examples: TextBlocks, data: RunData, device: torch.device) -> None:
+    def __init__(self, model: DepthModel, examples: CausalExamples, data: RunData, device: torch.device) -> None:
         assert data.tokenizer is not None, "there are tokens"
         self.word_tokenizer = tokenizer = data.tokenizer
         self._blocks, self._by_step = examples, bool(model.exit_signals)

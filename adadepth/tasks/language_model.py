@@ -14,7 +14,8 @@ from adadepth.config import ExperimentConfig, Mode, SearchConfig, TokenizerConfi
 from adadepth.config.declaration import select_notable_settings
 from adadepth.config.experiment import GateConfig, SearchMethod
 from adadepth.config.kinds import call_by_path, get_kind, load_run_data
-from adadepth.data.run_data import HELD_OUT, RunData
+from adadepth.data.held_out import HELD_OUT
+from adadepth.data.run_data import RunData
 from adadepth.data.streams.contiguous import TwoPhase
 from adadepth.data.streams.load import count_token_ids
 from adadepth.evaluation.evaluation import Evaluation

@@ -29,7 +29,7 @@ from adadepth.budget.fit import fit_level
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.config.kinds import PREDICTED
 from adadepth.data.labelled.splits import spread_rows
-from adadepth.data.streams.blocks import TextBlocks
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
@@ -192,7 +192,7 @@ def _record_text(trainer: Any, model: Any, texts: Any, count: int) -> StepRecord
     options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
     first: Any = Subset(texts, range(count))
     logits = model.max_updates * model.config.vocab_size
-    if predicts_next := isinstance(texts, TextBlocks):
+    if predicts_next := isinstance(texts, CausalExamples):
         positions = sample_positions(texts, logits)
         positions = positions[positions < count * POSITIONS]
     else:

@@ -52,7 +52,7 @@ def read_or_refuse(file: Path) -> dict[str, list[Any]] | None:
         return read(open_table(file))
     except DataError as error:
         message = str(error)
-    assert re.match(rf"dataset\.path={re.escape(str(file))}: .*(line|row|byte|column) ", message)
+    assert re.match(rf"dataset\.path={re.escape(str(file))}[:,] .*(line|row|byte|column) ", message)
     assert len(message.splitlines()) == 1
     return None
 

@@ -12,7 +12,7 @@ from adadepth.contrib.probing.hidden_states import READOUTS, EncodedSet, encode_
 from adadepth.contrib.probing.linear_probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
 from adadepth.contrib.probing.report import build_probe_table, flatten_accuracies, format_probes, write_probes
 from adadepth.data import RunData, load_labelled_data
-from adadepth.data.run_data import HELD_OUT
+from adadepth.data.held_out import HELD_OUT
 from adadepth.metrics.task_metrics import quality
 from adadepth.models.build import load_encoder
 from adadepth.report.table import to_records

@@ -17,7 +17,7 @@ from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.classes import build_class_readers
 from adadepth.data.labelled.collators import StoredExamples, collect_example_columns
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table_loader import RowStores, describe_labels, load_table
+from adadepth.data.labelled.table_loader import RowStores, describe_labels, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
 from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
@@ -111,14 +111,13 @@ def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: 
             for split, reader in readers.items()
         },
     )
-    train, read = build_choice_table(tables[dataset.train_split], dataset), dict.fromkeys(parts, "ending_columns")
+    train = build_choice_table(tables[dataset.train_split], dataset)
+    read = partial(read_first_texts, train, dict.fromkeys(parts, "ending_columns"), tokenizer.train_documents)
     return load_table(
         dataset,
         tokenizer,
-        cls_tokens,
         tables,
-        text_columns=texts,
-        read_texts=partial(read_first_texts, train, read, tokenizer.train_documents),
+        load_tokenizer=partial(load_table_tokenizer, tokenizer, root, train, texts, read, cls_tokens),
         row_stores=row_stores,
         build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens),
         build_examples=ChoiceExamples,

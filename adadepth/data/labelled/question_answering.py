@@ -20,9 +20,9 @@ from adadepth.data.batches import (
     get_sequence_columns,
     pad_columns,
 )
-from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.splits import open_splits
-from adadepth.data.labelled.table_loader import RowStores, load_table
+from adadepth.data.labelled.table_loader import RowStores, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
 from adadepth.data.run_data import RunData
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
@@ -165,13 +165,13 @@ def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_toke
         blanks={dataset.question_column: "", dataset.context_column: "-", dataset.answers_column: answers},
         class_readers={},
     )
+    root, train = get_cache_root(dataset.cache_dir), tables[dataset.train_split]
+    read = partial(read_first_texts, train, texts, tokenizer.train_documents)
     return load_table(
         dataset,
         tokenizer,
-        cls_tokens,
         tables,
-        text_columns=list(texts),
-        read_texts=partial(read_first_texts, tables[dataset.train_split], texts, tokenizer.train_documents),
+        load_tokenizer=partial(load_table_tokenizer, tokenizer, root, train, list(texts), read, cls_tokens),
         row_stores=row_stores,
         build_layout=partial(_build_layout, dataset, cls_tokens),
         build_examples=partial(

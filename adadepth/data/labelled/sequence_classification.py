@@ -118,14 +118,12 @@ def load_sentences(
         blanks=dict.fromkeys(columns.texts, ""),
         class_readers=class_readers if has_classes else {},
     )
-    texts = dict.fromkeys(columns.texts, "text_columns")
+    train = tables[dataset.train_split]
     return load_table(
         dataset,
         tokenizer,
-        cls_tokens,
         tables,
-        text_columns=columns.texts,
-        read_texts=partial(read_first_texts, tables[dataset.train_split], texts, tokenizer.train_documents),
+        load_tokenizer=partial(load_tokenizer_for_texts, tokenizer, root, train, columns.texts, cls_tokens),
         row_stores=row_stores,
         build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens, double_cls_pairs),
         build_examples=partial(LabelledExamples, problem=problem),

@@ -11,9 +11,8 @@ import numpy as np
 
 from adadepth.config.kinds import get_kind
 from adadepth.config.plugins import load
+from adadepth.data.held_out import HELD_OUT, select_held_out
 from adadepth.data.labelled.senteval import split_agreement_table
-from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
-from adadepth.data.run_data import HELD_OUT
 from adadepth.data.text.delimited import DELIMITERS, open_delimited_table
 from adadepth.data.text.hub import load_hub_tables
 from adadepth.data.text.local_files import (
@@ -104,24 +103,6 @@ def group_rows_by_split(
         return {split: np.arange(rows)}
     aside = select_held_out(rows, dataset.held_out, classes)
     return {split: np.flatnonzero(~aside), HELD_OUT: np.flatnonzero(aside)}
-
-
-def select_held_out(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
-    """Return which rows are held out, (rows,) bool. The result is the same for every seed.
-
-    Args:
-        rows: Number of rows.
-        share: Share of the rows of every class, as nearly as whole rows allow.
-        classes: Class of each row, (rows,), or None if rows have no classes.
-    """
-    order = random_generator(EVALUATION_SEED, Purpose.HELD_OUT, FIXED_EPOCH, 0).permutation(rows)
-    if classes is not None:
-        order = order[np.argsort(classes[order], kind="stable")]  # class by class
-    # Every 1/share-th row of that order: of n rows of a class, n · share, rounded up or down.
-    marks = np.floor(np.arange(1, rows + 1) * share + 0.5)
-    aside = np.zeros(rows, dtype=bool)
-    aside[order[np.diff(marks, prepend=0.0) > 0]] = True
-    return aside
 
 
 def spread_rows(rows: int, limit: int | None) -> np.ndarray:

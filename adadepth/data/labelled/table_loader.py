@@ -15,8 +15,9 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.config.kinds import Problem
 from adadepth.data.batches import PaddingCollator
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.labelled.splits import group_rows_by_split, split_examples, spread_rows
-from adadepth.data.run_data import HELD_OUT, RunData, describe_tokenizer, summarise_data
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.mmap_arrays import ensure_arrays, format_store_name
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.table import DataTable, Rows, count_rows
@@ -55,11 +56,9 @@ class RowStores(Generic[_Store]):
 def load_table(
     dataset: TableConfig,
     tokenizer: TokenizerConfig,
-    cls_tokens: int,
     tables: Mapping[str, DataTable],
     *,
-    text_columns: str | list[str],
-    read_texts: Callable[[], Iterable[str]],
+    load_tokenizer: Callable[[], PreTrainedTokenizerFast],
     row_stores: RowStores[_Store],
     build_layout: Callable[[PreTrainedTokenizerFast], Layout],
     build_examples: Callable[..., _Examples],
@@ -77,11 +76,9 @@ def load_table(
 
     Args:
         dataset: Settings of the table.
-        tokenizer: Settings of an existing tokenizer or of one to be trained.
-        cls_tokens: Number of leading [CLS] tokens.
+        tokenizer: Settings of the tokenizer.
         tables: Mapping from splits to their tables.
-        text_columns: Columns of texts, on which a tokenizer is trained.
-        read_texts: Function that yields their first ``tokenizer.train_documents`` texts of the training rows.
+        load_tokenizer: Function that returns the tokenizer; see `load_table_tokenizer`.
         row_stores: Stores of the tokenised rows.
         build_layout: Function from the tokenizer to the layout of a sequence.
         build_examples: Function from a store, row numbers and ``layout`` to examples.
@@ -100,8 +97,7 @@ def load_table(
     """
     root = get_cache_root(dataset.cache_dir)
     with parallel_encoding():
-        train_table = tables[dataset.train_split]
-        words = load_table_tokenizer(tokenizer, root, train_table, text_columns, read_texts, cls_tokens)
+        words = load_tokenizer()
         stores = {
             split: row_stores.open(_ensure_rows(root, dataset, split, table, row_stores, words))
             for split, table in tables.items()

@@ -104,7 +104,7 @@ def load_tagging(
     """
     root, columns = get_cache_root(dataset.cache_dir), (dataset.token_column, dataset.tag_column)
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
-    searched = list(tables.values())
+    train, searched = tables[dataset.train_split], list(tables.values())
     readers, tags = read_classes(dataset.labels, "tag_column", dataset.tag_column, tables, searched, root, classes)
     later = list_continuation_labels(tags) if dataset.labelled_pieces == "all" else np.full(len(tags), IGNORE)
 
@@ -125,10 +125,8 @@ def load_tagging(
     return load_table(
         dataset,
         tokenizer,
-        cls_tokens,
         tables,
-        text_columns=dataset.token_column,
-        read_texts=partial(_read_sentences, tables[dataset.train_split], dataset.token_column, tokenizer),
+        load_tokenizer=partial(load_tokenizer_for_words, tokenizer, root, train, dataset.token_column, cls_tokens),
         row_stores=row_stores,
         build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end(),
         build_examples=partial(TaggingExamples, later=later),
@@ -140,16 +138,15 @@ def load_tagging(
     )
 
 
-def _read_sentences(table: DataTable, column: str, tokenizer: TokenizerConfig) -> Iterator[str]:
-    rows = (words for batch in table.batches() for words in batch[column])
-    return (" ".join(map(str, words)) for words in islice(rows, tokenizer.train_documents))
-
-
 def load_tokenizer_for_words(
     tokenizer: TokenizerConfig, root: Path, train: DataTable, column: str, cls_tokens: int
 ) -> PreTrainedTokenizerFast:
     """Return the tokenizer for the column of word lists of a table; see `load_table_tokenizer`."""
-    sentences = partial(_read_sentences, train, column, tokenizer)
+
+    def sentences() -> Iterator[str]:
+        rows = (words for batch in train.batches() for words in batch[column])
+        return (" ".join(map(str, words)) for words in islice(rows, tokenizer.train_documents))
+
     return load_table_tokenizer(tokenizer, root, train, column, sentences, cls_tokens)
 
 

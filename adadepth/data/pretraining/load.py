@@ -12,11 +12,12 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
 from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.pretraining.examples import PretrainingExamples, ensure_spans
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, take_documents
 from adadepth.data.randomness import EVALUATION_SEED
-from adadepth.data.run_data import HELD_OUT, RunData, describe_tokenizer, summarise_data
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import TokenStore, build_document_encoding
 from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.text.corpora import Split

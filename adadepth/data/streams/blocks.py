@@ -20,12 +20,14 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, collect_numbers, pad_columns
 from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.randomness import split_item
-from adadepth.data.run_data import HELD_OUT, RunData, describe_tokenizer, summarise_data
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
 from adadepth.data.stores.mmap_arrays import ensure_arrays
-from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.line_text import open_texts
 from adadepth.data.streams.load import load_text_tokenizer, open_line_store
+from adadepth.data.text.text_source import TextSource
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
@@ -34,7 +36,20 @@ if TYPE_CHECKING:
     from adadepth.config.data import CausalConfig
 
 
-class TextBlocks(Dataset[dict[str, Any]]):
+class CausalExamples(Dataset[dict[str, Any]]):
+    """Base class of independent examples for a causal language model, with the counts of the text that they predict.
+
+    Args:
+        counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the text.
+        documents: Number of documents.
+    """
+
+    def __init__(self, counts: Mapping[str, int], documents: int) -> None:
+        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.documents = documents
+
+
+class TextBlocks(CausalExamples):
     """Examples that are blocks of a tokenised text.
 
     An item has ``input_ids``, ``labels`` (-100 at start tokens and at the first position) and ``documents``, the number
@@ -46,15 +61,14 @@ class TextBlocks(Dataset[dict[str, Any]]):
         offsets: Offsets of documents, followed by the end of the text, (documents + 1,) int64. No document is empty.
         length: Number of positions of a block, S, at least 2.
         start: Id of the start token before each document.
-        counts: Number of ``tokens``, ``words`` and ``characters`` of the text.
+        counts: See `CausalExamples`.
     """
 
     def __init__(
         self, store: LineStore, offsets: np.ndarray, length: int, start: int, counts: Mapping[str, int]
     ) -> None:
+        super().__init__(counts, documents=len(offsets) - 1)
         self.store, self.offsets, self.length, self.start = store, offsets, length, start
-        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.documents = len(offsets) - 1
         self._starts = offsets[:-1] + np.arange(self.documents)  # positions of the starts
         self.position_count = int(offsets[-1]) + self.documents
 
@@ -123,7 +137,7 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunDa
 
 
 def build_block_data(
-    blocks: Mapping[str, TextBlocks],
+    blocks: Mapping[str, CausalExamples],
     tokenizer: PreTrainedTokenizerFast,
     longest: int,
     summary: dict[str, Any],
@@ -151,7 +165,7 @@ def build_block_data(
 
 
 def _build_blocks(
-    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
     store = open_line_store(root, name, text, tokenizer, dataset)
     separator, is_train = str(dataset.document_separator), name == "train"

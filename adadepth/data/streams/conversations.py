@@ -22,12 +22,13 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest
+from adadepth.data.held_out import count_held_out
 from adadepth.data.randomness import split_item
 from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
-from adadepth.data.streams.blocks import TextBlocks, build_block_data
+from adadepth.data.streams.blocks import CausalExamples, build_block_data
 from adadepth.data.text.json_rows import read_json_rows
-from adadepth.data.text.local_files import Files, find_files_by_use
-from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.text.local_files import find_files_by_use
+from adadepth.data.text.sources import SourceFile, digest_sources
 from adadepth.data.text.table import RowLocation
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
@@ -67,7 +68,7 @@ class Conversation(NamedTuple):
     options: dict[str, Any]
 
 
-class Conversations(TextBlocks):
+class Conversations(CausalExamples):
     """Examples of one or several conversations, each a document of its own.
 
     An item has ``input_ids``, ``labels`` (-100 outside of answers) and ``documents``, the number of each token's
@@ -75,7 +76,7 @@ class Conversations(TextBlocks):
 
     Args:
         conversations: Token ids and labels of every conversation, each (T,) int64.
-        counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the answers.
+        counts: See `CausalExamples`. Words and characters are those of the answers.
         examples: Numbers of the conversations of every example; None: one conversation per example.
     """
 
@@ -85,10 +86,9 @@ class Conversations(TextBlocks):
         counts: Mapping[str, int],
         examples: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        super().__init__(counts, documents=len(conversations))
         self._conversations = conversations
         self._examples = [[number] for number in range(len(conversations))] if examples is None else examples
-        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.documents = len(conversations)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -118,18 +118,19 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunDa
     words = load_tokenizer(path, ("eos_token",))
     if not words.chat_template:
         raise DataError(f"tokenizer.path={path}: it has no chat template; add a file chat_template.jinja to its folder")
-    files: Mapping[str, Files] = find_files_by_use(dataset)  # type: ignore[arg-type]
+    files: Mapping[str, list[SourceFile]] = find_files_by_use(dataset)  # type: ignore[arg-type]
     rows = {use: list(_read_conversations(group, words)) for use, group in files.items()}
     if "evaluation" not in rows:
-        if (count := len(rows["train"])) < 2:
-            raise DataError(
-                f"dataset.path={dataset.path}: {count} conversation found, but a held-out text needs at least 2; "
-                "give dataset.evaluation_path=..."
-            )
-        held_out = min(max(1, round(dataset.evaluation_fraction * count)), count - 1)
+        held_out = count_held_out(
+            len(rows["train"]),
+            dataset.evaluation_fraction,
+            subject=f"dataset.path={dataset.path}",
+            unit="conversation",
+            advice="dataset.evaluation_path=...",
+        )
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}
-    digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
+    digests = {use: digest_sources(group) for use, group in files.items()}
     counts = {
         use: {
             "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
@@ -152,17 +153,17 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunDa
     return build_block_data(sets, words, dataset.sequence_length, summary, pad_to_length=False)
 
 
-def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
+def _read_conversations(files: list[SourceFile], tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
     """Yield the conversations of files. The log names the keys without effect, such as the number of a row."""
     unread: dict[str, None] = {}
-    for file in files.files:
-        for location, cells in read_json_rows(files.key, file):
+    for file in files:
+        for location, cells in read_json_rows(file.key, file.path):
             if problem := _find_problem(cells) or _find_unread(cells, tokenizer, unread):
                 raise DataError(f"{location} {problem}")
             options = {"tools": cells.get("tools"), **(cells.get("chat_template_kwargs") or {})}
             yield Conversation(cells["messages"], location, options)
     if unread:
-        logger.info("%s: keys that are not read: %s", files.key, ", ".join(unread))
+        logger.info("%s: keys that are not read: %s", files[0].key, ", ".join(unread))
 
 
 def _find_unread(cells: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:

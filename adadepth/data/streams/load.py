@@ -10,12 +10,14 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import digest, get_cache_root
-from adadepth.data.run_data import HELD_OUT, RunData, describe_tokenizer, summarise_data
+from adadepth.data.held_out import HELD_OUT
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineStore, build_line_encoding
 from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase
-from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.line_text import open_texts
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
+from adadepth.data.text.text_source import TextSource
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
@@ -87,18 +89,18 @@ def count_token_ids(data: RunData) -> np.ndarray:
     return counts
 
 
-def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+def _digest_text(text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
     reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
     return digest(text.key(), reads, dataset.append_eos)
 
 
-def load_text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+def load_text_tokenizer(text: TextSource, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer, or one trained on the training text."""
     return load_stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
 def open_line_store(
-    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
     """Return the tokens of a text; tokenise it first if the cache lacks them."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)

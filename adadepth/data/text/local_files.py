@@ -13,7 +13,7 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from adadepth.data.text.sources import SourceFile
+from adadepth.data.text.sources import SourceFile, open_sources
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
 
@@ -92,14 +92,7 @@ def _is_data(file: Path) -> bool:
     return file.name.endswith(_SUFFIXES)
 
 
-class Files(NamedTuple):
-    """Files that a path setting names, and the name of the setting for error messages."""
-
-    key: str
-    files: list[Path]
-
-
-def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
+def find_files_by_use(dataset: TextConfig) -> dict[str, list[SourceFile]]:
     """Return the local files of a text by use: ``train`` and, if there are any, ``evaluation`` and ``test``.
 
     Evaluation and test files are given by ``evaluation_path`` and ``test_path``. They may also be in one folder in
@@ -110,12 +103,12 @@ def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
     """
     files_by_split = _group_by_split(dataset.path, find_files("dataset.path", dataset.path))
     uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
-    sources = {use: Files("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
+    sources = {use: open_sources("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
     for use in uses[1:]:
         if path := getattr(dataset, f"{use}_path"):
-            sources[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
+            sources[use] = open_sources(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
     if len(files_by_split) > 1:
-        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in sources.items())
+        texts = (f"{use}: {', '.join(file.path.name for file in files)}" for use, files in sources.items())
         logger.info("dataset.path=%s: file formats follow from the file names, %s", dataset.path, "; ".join(texts))
     return sources
 
