@@ -41,11 +41,11 @@ def count_held_out(rows: int, share: float, *, subject: str, unit: str, advice: 
         share: Share of the rows to hold out.
         subject: Setting and value that name the text, for the message.
         unit: Name of the rows, for the message.
-        advice: Settings that define a held-out text, for the message.
+        advice: Advice on the settings that define a held-out text, for the message.
 
     Raises:
         DataError: If there are fewer than two rows.
     """
     if rows < 2:
-        raise DataError(f"{subject}: {rows} {unit} found, but a held-out text needs at least 2; give {advice}")
+        raise DataError(f"{subject}: {rows} {unit} found, but a held-out text needs at least 2; {advice}")
     return min(max(1, round(share * rows)), rows - 1)

@@ -126,7 +126,7 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunDa
             dataset.evaluation_fraction,
             subject=f"dataset.path={dataset.path}",
             unit="conversation",
-            advice="dataset.evaluation_path=...",
+            advice="give dataset.evaluation_path=...",
         )
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}

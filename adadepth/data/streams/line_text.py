@@ -79,7 +79,7 @@ def _hold_out(whole: TextSource, dataset: StreamConfig) -> dict[str, TextSource]
             fraction,
             subject=f"dataset.name={dataset.name}",
             unit="line(s) or row(s)",
-            advice=f"dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=...",
+            advice=f"give dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=...",
         )
 
     def part(name: str, cut: Callable[[], Iterator[str]]) -> TextSource:

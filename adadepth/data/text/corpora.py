@@ -238,6 +238,6 @@ class Split:
             fraction,
             subject=f"dataset.name={self.dataset.name}",
             unit="different document(s)",
-            advice="dataset.evaluation_path=... or another dataset.document_separator",
+            advice="give dataset.evaluation_path=... or another dataset.document_separator",
         )
         return int(hashes[count])
