@@ -26,10 +26,11 @@ from adadepth.config import LabelledConfig, Source, TableConfig, TaggingConfig, 
 from adadepth.config.modes import modes
 from adadepth.config.overrides import format_override
 from adadepth.data.cache import get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.labelled.classes import format_label, is_numeric
 from adadepth.data.labelled.columns import choose_columns, choose_tag_column
 from adadepth.data.labelled.sequence_classification import load_tokenizer_for_texts
-from adadepth.data.labelled.splits import HELD_OUT, open_splits
+from adadepth.data.labelled.splits import open_splits
 from adadepth.data.labelled.token_classification import load_tokenizer_for_words
 from adadepth.data.text.table import DataTable, Rows
 from adadepth.data.text.tokenizer import encode_sentences, parallel_encoding

@@ -73,10 +73,9 @@ class Kind:
     Attributes:
         settings: Schema that `dataset=NAME` fills; its field `name` is the name of the data set.
         problem: Problem type, or a function of the settings that returns it, or None for data without labels.
-        loader: Importer of the function of the settings that returns the data of a run: `LabelledData` if they are
-            labelled, else the data of the task. The function may also take `tokenizer` and `seed`, and for labelled
-            data `cls_tokens`, `double_cls_pairs` and `classes`. None: that of the built-in type that the settings
-            extend.
+        loader: Importer of the function of the settings that returns the data of a run, `adadepth.data.RunData`. The
+            function may also take `tokenizer` and `seed`, and for labelled data `cls_tokens`, `double_cls_pairs` and
+            `classes`. None: that of the built-in type that the settings extend.
         columns: Name of the setting that lists the input columns of a model, or the name of the single column.
         tables: Importer of a reader of tables that are neither on the hub nor stored as one file per split. The reader
             is a function of the settings that returns an `adadepth.data.text.table.DataTable` for every split, by name.

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from filelock import FileLock
 
@@ -91,6 +91,9 @@ def get_cache_root(cache_dir: str | None) -> Path:
 
 class CheckedSource(Protocol):
     """Source of cached data, such as a file, that can detect whether it has changed."""
+
+    def digest(self) -> Any:
+        """Return JSON values that identify the content of the source."""
 
     def check(self) -> None:
         """Raise a one-line `DataError` if the source has changed since its digest was computed."""

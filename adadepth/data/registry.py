@@ -46,10 +46,10 @@ from adadepth.data.labelled.multiple_choice import load_choices
 from adadepth.data.labelled.question_answering import load_questions
 from adadepth.data.labelled.sequence_classification import load_sentences
 from adadepth.data.labelled.token_classification import load_tagging
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.pretraining.load import load_pretraining_data
 from adadepth.data.puzzles.folders import load_puzzle_table
 from adadepth.data.puzzles.generated import MAZE_PATH_GRID, SUDOKU_GRID, load_maze_path, load_sudoku
+from adadepth.data.run_data import RunData
 from adadepth.data.streams.blocks import load_text_blocks
 from adadepth.data.streams.conversations import load_conversations
 from adadepth.data.streams.load import load_language_data
@@ -110,7 +110,7 @@ def load_labelled_data(
     cls_tokens: int = 1,
     double_cls_pairs: DoubleCls = "first",
     classes: Sequence[str] | None = None,
-) -> LabelledData:
+) -> RunData:
     """Load labelled data for fine-tuning: read and tokenise them, or load them from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
@@ -129,7 +129,7 @@ def load_labelled_data(
     Raises:
         DataError: If the data or the tokenizer lack something, or if the model lacks a class. The message is one line.
     """
-    data: LabelledData = load_run_data(
+    data: RunData = load_run_data(
         dataset,
         tokenizer=tokenizer,
         seed=seed,

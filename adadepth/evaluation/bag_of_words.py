@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from adadepth.data.labelled.sequence_classification import LabelledExamples
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.labelled.token_classification import TaggingExamples
-from adadepth.data.labelled.types import LabelledData, spread_rows
+from adadepth.data.run_data import RunData
 from adadepth.metrics.task_metrics import quality, score_tagging
 
 _MOST_ROWS = 20_000  # training rows of a baseline, evenly spread
@@ -22,7 +23,7 @@ _PAIRS = 2**18  # shared columns of pairs of neighbouring pieces
 Scores = dict[str, dict[str, float]]
 
 
-def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
+def score_bag_of_words(data: RunData) -> tuple[str, Scores] | None:
     """Train a bag-of-words baseline, and return its description and its metrics on every evaluation set.
 
     The result is None if there is no baseline for the data.
@@ -42,7 +43,7 @@ def score_bag_of_words(data: LabelledData) -> tuple[str, Scores] | None:
     return None
 
 
-def _score_sentences(train: LabelledExamples, data: LabelledData) -> Scores:
+def _score_sentences(train: LabelledExamples, data: RunData) -> Scores:
     from sklearn.feature_extraction.text import TfidfTransformer
 
     rows = train.rows[spread_rows(len(train.rows), _MOST_ROWS)]
@@ -79,7 +80,7 @@ def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
     return labels if examples.problem == "regression" else labels.astype(np.int64)
 
 
-def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledData) -> Any:
+def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: RunData) -> Any:
     """Return the counts of tokens and of pairs of adjacent tokens in each text, a sparse (rows, columns) matrix.
 
     The two texts of a pair have separate columns. Pairs of adjacent tokens are hashed to columns.
@@ -100,7 +101,7 @@ def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: LabelledDa
     return matrix
 
 
-def _score_tags(train: TaggingExamples, data: LabelledData) -> Scores:
+def _score_tags(train: TaggingExamples, data: RunData) -> Scores:
     counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for index in spread_rows(len(train), _MOST_ROWS).tolist():
         for word, tag in zip(_words(train, index), train.gold(index), strict=True):

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.data.streams.blocks import BlockData, TextBlocks
+from adadepth.data.run_data import RunData
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.evaluation.language_model import likelihood
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.metrics.example_sentences import SentenceSampler
@@ -31,8 +32,9 @@ class BlockScorer(Scorer):
         device: Device of the batches.
     """
 
-    def __init__(self, model: DepthModel, examples: TextBlocks, data: BlockData, device: torch.device) -> None:
-        self.word_tokenizer = data.tokenizer
+    def __init__(self, model: DepthModel, examples: CausalExamples, data: RunData, device: torch.device) -> None:
+        assert data.tokenizer is not None, "there are tokens"
+        self.word_tokenizer = tokenizer = data.tokenizer
         self._blocks, self._by_step = examples, bool(model.exit_signals)
         self._steps = model.max_updates
         model_family = families().get(model.config.model_type)
@@ -40,7 +42,7 @@ class BlockScorer(Scorer):
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
         self._step_sums = torch.zeros(self._steps, dtype=torch.float64, device=device)
         self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # predicted tokens by exit step
-        self._sentences = SentenceSampler(decode=lambda number: str(data.tokenizer.convert_ids_to_tokens(number)))
+        self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return arguments with which the forward pass runs all steps, and computes losses in chunks to save memory."""

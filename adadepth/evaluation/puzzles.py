@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.puzzles.dataset import PuzzleExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import SequenceScorer
@@ -32,7 +32,7 @@ class PuzzleScorer(SequenceScorer):
     def __init__(
         self,
         model: DepthModel,
-        data: LabelledData,
+        data: RunData,
         groups: SequenceClasses,
         examples: PuzzleExamples,
     ) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adadepth.config import QuestionConfig
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, QuestionExamples
 from adadepth.evaluation.scorer import EvaluationReport, Units
 from adadepth.evaluation.sequences import LabelledScorer
@@ -58,7 +58,7 @@ class QuestionScorer(LabelledScorer):
 
     classes = SPAN_CLASSES
 
-    def __init__(self, data: LabelledData, examples: QuestionExamples, dataset: QuestionConfig) -> None:
+    def __init__(self, data: RunData, examples: QuestionExamples, dataset: QuestionConfig) -> None:
         super().__init__(data)
         self.examples = examples
         self.dataset = dataset

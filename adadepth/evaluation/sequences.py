@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adadepth.config.kinds import PREDICTED
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.evaluation.predictions import build_example_rows, merge_processes
 from adadepth.evaluation.pretraining import classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
@@ -31,7 +31,7 @@ _TOKEN_CLASSES = ("plain", "cls", "sep")  # further classes if tokens halt
 class LabelledScorer(Scorer):
     """Base class of scorers for labelled examples, which collect example sentences for the report."""
 
-    def __init__(self, data: LabelledData) -> None:
+    def __init__(self, data: RunData) -> None:
         self.data = data
         self.word_tokenizer = data.tokenizer if data.has_special_tokens else None  # generated tasks lack words
         decode_label = data.labels.__getitem__ if data.problem == "tagging" else None
@@ -61,7 +61,7 @@ class LabelledScorer(Scorer):
 class RecordingScorer(LabelledScorer):
     """Base class of scorers that record all predictions, for metrics over the whole data set."""
 
-    def __init__(self, data: LabelledData) -> None:
+    def __init__(self, data: RunData) -> None:
         super().__init__(data)
         self._recorder = StepRecorder()
         self._records: StepRecords | None = None
@@ -92,7 +92,7 @@ class SequenceScorer(RecordingScorer):
         groups: Classes of the set; see `sequence_classes`.
     """
 
-    def __init__(self, model: DepthModel, data: LabelledData, groups: SequenceClasses) -> None:
+    def __init__(self, model: DepthModel, data: RunData, groups: SequenceClasses) -> None:
         super().__init__(data)
         self.groups = groups
         self.difficulties = groups.difficulties
@@ -172,7 +172,7 @@ class SequenceScorer(RecordingScorer):
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
 
 
-def sequence_classes(dataset: Any, data: LabelledData) -> SequenceClasses:
+def sequence_classes(dataset: Any, data: RunData) -> SequenceClasses:
     """Build the classes for depth statistics of a data set: labels, quartiles of length, and difficulty."""
     examples = [dataset[index] for index in range(len(dataset))]
     lengths = torch.tensor([len(example.get("input_ids", ())) for example in examples])

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from adadepth.data import LabelledData
-from adadepth.data.labelled.types import TaggedExamples
+from adadepth.data import RunData
+from adadepth.data.labelled.collators import TaggedExamples
 from adadepth.evaluation.predictions import build_word_columns, build_word_row
 from adadepth.evaluation.scorer import Units
 from adadepth.evaluation.sequences import SequenceScorer
@@ -38,7 +38,7 @@ class TaggingScorer(SequenceScorer):
     def __init__(
         self,
         model: DepthModel,
-        data: LabelledData,
+        data: RunData,
         groups: SequenceClasses,
         examples: TaggedExamples,
         *,

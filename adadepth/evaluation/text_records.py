@@ -16,14 +16,14 @@ from torch import Tensor
 
 from adadepth.data.batches import get_lengths
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
-from adadepth.data.streams.blocks import TextBlocks
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.evaluation.predictions import merge_processes
 from adadepth.metrics.step_records import POSITIONS, StepRecorder, StepRecords
 
 NUMBERS = 2**26  # recorded logits of a set: 256 MiB in float32
 
 
-def sample_positions(blocks: TextBlocks, logits_per_position: int) -> Tensor:
+def sample_positions(blocks: CausalExamples, logits_per_position: int) -> Tensor:
     """Draw a random, sorted sample of text positions at which to record predictions, int64.
 
     A position is encoded as the number of its block times `POSITIONS` plus the position in the block.

@@ -62,7 +62,7 @@ def build_classifier(
         settings: Group `model`.
         vocab_size: Size of the tokenizer, or None for a model that reads vectors.
         fields: Fields of the configuration that the data determine: `id2label`, `problem_type`, or `input_size`.
-        problem: Kind of task; see `LabelledData.problem`.
+        problem: Kind of task; see `RunData.problem`.
     """
     model_class = classifier_class(settings, problem)
     if build := family(settings.name).build:

@@ -16,6 +16,7 @@ from adadepth.data.text.delimited import DELIMITERS, detect_csv_delimiter
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import find_files, read_lines
 from adadepth.data.text.passages import Text
+from adadepth.data.text.table import ROW_LOCATIONS, RowLocation
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.models.shared.losses import takes_one_class
 from adadepth.prediction.outputs import Prediction
@@ -105,7 +106,8 @@ def resolve_input_columns(source: Path, configured: Sequence[str] | None, traine
         return list(configured)
     if source.suffix == _LINES:
         return list(trained) or [USUAL_TEXTS[0]]
-    if not (first := next(_iterate_rows(source, []), {})):
+    _, first = next(_iterate_rows(source, []), (None, {}))
+    if not first:
         return [USUAL_TEXTS[0]]
     if trained and set(trained) <= set(first):
         return list(trained)
@@ -127,7 +129,7 @@ def check_input(pipeline: Pipeline, source: Path, columns: Sequence[str]) -> Non
         raise ConfigError(f"dataset.text_columns={list(columns)}: must name one column, or two for pairs")
     if (first := next(_iterate_rows(source, columns), None)) is None:
         raise DataError(f"input={source}: the file has no rows")
-    _read_text(pipeline, source, columns, 0, first)
+    _read_text(pipeline, columns, *first)
 
 
 def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path: Path) -> TablePredictionTotals:
@@ -147,19 +149,15 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
     with open_atomic(path) as file:
         write = _build_writer(path, file, _choose_delimiter(source))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            texts = [
-                _read_text(pipeline, source, columns, number, row) for number, row in enumerate(batch, start=total.rows)
-            ]
+            texts = [_read_text(pipeline, columns, location, row) for location, row in batch]
             predictions, needed, full = pipeline.priced(texts)
             examples = zip(batch, texts, predictions, strict=True)
-            for number, (row, text, prediction) in enumerate(examples, start=total.rows):
+            for (location, row), text, prediction in examples:
                 added = _build_columns(pipeline, text, prediction)
                 added = added if path.suffix == _JSON_LINES else _flatten(added)
                 if taken := next((name for name in added if name in row), None):
-                    raise DataError(
-                        f"input={source}: row {number} has a column {taken}, which the output also has; rename it"
-                    )
-                write(number, {**row, **added})
+                    raise DataError(f"{location} has a column {taken}, which the output also has; rename it")
+                write(location, {**row, **added})
             depths = [depth for prediction in predictions for depth in prediction.depths()]
             total = TablePredictionTotals(
                 total.rows + len(batch),
@@ -174,8 +172,8 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
 # ---- input rows
 
 
-def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
-    """Yield the rows of a table or text file as mappings from column names to values.
+def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[tuple[RowLocation, _Row]]:
+    """Yield the location of every row of a table or text file, and the row as a mapping from column names to values.
 
     Raises:
         DataError: If the file cannot be read, or if it lacks a column.
@@ -186,53 +184,52 @@ def _iterate_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
         raise DataError(f"input={source}: {get_first_line(error)}") from error
 
 
-def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+def _open_rows(source: Path, columns: Sequence[str]) -> Iterator[tuple[RowLocation, _Row]]:
     if source.suffix == _LINES:
         return _read_text_rows(source, columns)
     if source.suffix == _JSON_LINES:
-        return (row.cells for row in read_json_rows("input", source))
+        return read_json_rows("input", source)
     table = open_table(source, "input")
     for name in columns:
-        _check_column(source, name, table.columns)
+        _check_column(f"input={source}: the file", name, table.columns)
     return (
-        dict(zip(table.columns, values, strict=True))
-        for batch in table.batches()
-        for values in zip(*(batch[name] for name in table.columns), strict=True)
+        (location, dict(zip(table.columns, values, strict=True)))
+        for batch in table.read_batches()
+        for location, *values in zip(*(batch[name] for name in (ROW_LOCATIONS, *table.columns)), strict=True)
     )
 
 
-def _read_text_rows(source: Path, columns: Sequence[str]) -> Iterator[_Row]:
+def _read_text_rows(source: Path, columns: Sequence[str]) -> Iterator[tuple[RowLocation, _Row]]:
     """Yield one row for every line of a text file, which holds one text, or two with a tab between them."""
-    for number, line in enumerate(read_lines("input", source)):
+    for number, line in enumerate(read_lines("input", source), start=1):
+        location = RowLocation(f"input={source}", "line", number)
         texts = line.split(_PAIR) if len(columns) == 2 else [line]
         if len(texts) != len(columns):
-            raise DataError(f"input={source}: row {number} has {len(texts)} tab-separated texts, must have 2")
-        yield dict(zip(columns, texts, strict=True))
+            raise DataError(f"{location} has {len(texts)} tab-separated texts, must have 2")
+        yield location, dict(zip(columns, texts, strict=True))
 
 
-def _check_column(source: Path, name: str, columns: Sequence[str], where: str = "the file") -> None:
+def _check_column(owner: object, name: str, columns: Sequence[str]) -> None:
     if name not in columns:
         hint, listed = nearest(name, columns), ", ".join(columns)
-        raise DataError(f"input={source}: {where} lacks the column {name}{hint}; it has {listed}")
+        raise DataError(f"{owner} lacks the column {name}{hint}; it has {listed}")
 
 
-def _read_text(pipeline: Pipeline, source: Path, columns: Sequence[str], number: int, row: _Row) -> Text:
+def _read_text(pipeline: Pipeline, columns: Sequence[str], location: RowLocation, row: _Row) -> Text:
     """Return the text or text pair in a table row. A missing value is read as an empty text, as in training."""
     parts = []
     for name in columns:
-        _check_column(source, name, list(row), f"row {number}")
+        _check_column(location, name, list(row))
         value = "" if row[name] is None else row[name]
         if pipeline.answers.tags_words:
             value = _WORD.findall(value) if isinstance(value, str) else value
             if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
-                raise DataError(f"input={source}: row {number}, column {name}: must be a list of words, or a text")
+                raise DataError(f"{location}, column {name}: must be a list of words, or a text")
             return value
         if not isinstance(value, str):
-            raise DataError(
-                f"input={source}: row {number}, column {name}: contains {type(value).__name__}, must be text"
-            )
+            raise DataError(f"{location}, column {name}: contains {type(value).__name__}, must be text")
         if pipeline.answers.solves_puzzles and (flaw := pipeline.find_puzzle_flaw(value)) is not None:
-            raise DataError(f"input={source}: row {number}, column {name}: {value!r:.60}: {flaw}")
+            raise DataError(f"{location}, column {name}: {value!r:.60}: {flaw}")
         parts.append(value)
     return parts[0] if len(parts) == 1 else (parts[0], parts[1])
 
@@ -290,19 +287,19 @@ def _choose_delimiter(source: Path) -> str:
     return detect_csv_delimiter(source, "input") if source.suffix == _CSV else DELIMITERS[_CSV]
 
 
-def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[int, _Row], None]:
-    """Return a function that writes one numbered row to the output file; a CSV file is split by `delimiter`."""
+def _build_writer(path: Path, file: TextIO, delimiter: str) -> Callable[[RowLocation, _Row], None]:
+    """Return a function that writes one row of the input to the output file; a CSV file is split by `delimiter`."""
     if path.suffix == _JSON_LINES:
         return lambda _, row: print(json.dumps(row, ensure_ascii=False), file=file)
     names: list[str] = []
 
-    def write(number: int, row: _Row) -> None:
+    def write(location: RowLocation, row: _Row) -> None:
         if not names:
             names.extend(row)
             file.write(_format_line([_format_cell(name, path) for name in names], path, delimiter))
         if extra := next((name for name in row if name not in names), None):
             raise DataError(
-                f"output={path}: row {number} has {extra}, which the first row lacks; an output that ends in "
+                f"output={path}: {location} has {extra}, which the first row lacks; an output that ends in "
                 f"{_JSON_LINES} supports such rows"
             )
         file.write(_format_line([_format_cell(row.get(name), path) for name in names], path, delimiter))

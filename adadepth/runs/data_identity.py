@@ -14,6 +14,7 @@ from transformers import AutoTokenizer, PreTrainedConfig, PreTrainedTokenizerFas
 from adadepth.config import DatasetConfig
 from adadepth.config.kinds import get_kind, get_problem, list_input_columns
 from adadepth.data.cache import digest
+from adadepth.data.run_data import RunData
 from adadepth.data.text.tokenizer import TOKENIZER_FILE
 from adadepth.errors import CheckpointError
 
@@ -50,12 +51,12 @@ class DataIdentity:
     columns: Sequence[str] = ()
 
     @classmethod
-    def from_data(cls, dataset: DatasetConfig, data: Any) -> DataIdentity:
+    def from_data(cls, dataset: DatasetConfig, data: RunData) -> DataIdentity:
         """Return the identity of data that have been loaded.
 
         Args:
             dataset: Settings of the data.
-            data: Loaded data with `summary` and `tokenizer`.
+            data: Loaded data.
         """
         return cls(
             dataset=dataset.name,

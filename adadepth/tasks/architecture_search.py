@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, TrainingArguments
 from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.config import BudgetConfig, ExperimentConfig, SearchConfig, Task
 from adadepth.config.experiment import Costs, RetrainFrom, Stage
-from adadepth.data.streams.load import LanguageData
+from adadepth.data import RunData
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.contract import LearnsGates
 from adadepth.models.registry import Family, Searching, family
@@ -111,7 +111,7 @@ class SearchRun:
     directory: Path
 
     @cached_property
-    def data(self) -> LanguageData:
+    def data(self) -> RunData:
         """Data for training networks of a fixed architecture, with all of the training text."""
         return load_data(self.config, self.args, choose_training_tokenizer(self.config, self.args), searches=False)
 
@@ -208,7 +208,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
         }
         if Stage.compare in stages:
             data = search.data  # all processes load it together
-            quality_set = "held_out" if data.test is None else "test"
+            quality_set = "test" if data.test else "held_out"
             if is_main_process():
                 _compare(search, architectures, scores, quality_set)
     return metrics
@@ -217,7 +217,7 @@ def _run_later_stages(search: SearchRun, run: Run) -> dict[str, float]:
 # ---- search
 
 
-def _search(search: SearchRun, data: LanguageData, model: PreTrainedModel) -> None:
+def _search(search: SearchRun, data: RunData, model: PreTrainedModel) -> None:
     """Train the supernet, including the gates that choose an operation for every block."""
     config, directory = search.config, search.directory
     _announce("search: training the supernet")

@@ -18,7 +18,7 @@ from torch.utils.data import Subset
 from adadepth.budget.fit import Fit, fit_level
 from adadepth.budget.target import TOLERANCE, is_held
 from adadepth.config import BudgetConfig, BudgetUnit
-from adadepth.data.labelled.types import spread_rows
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.errors import ConfigError
 from adadepth.metrics.halves import select_first_half
 from adadepth.models.contract import DepthKnob

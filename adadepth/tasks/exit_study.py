@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.batches import order_for_evaluation
 from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
@@ -64,7 +64,7 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
     return rules
 
 
-def compare_exit_rules(rules: Sequence[ExitRule], data: LabelledData, session: Session) -> None:
+def compare_exit_rules(rules: Sequence[ExitRule], data: RunData, session: Session) -> None:
     """Compare exit rules of a trained model on every evaluation set of labelled data.
 
     Write exit_rules.json and pareto.csv, and print tables and the recommended rule.
@@ -146,7 +146,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         say(f"saved the model with the exit rule {advice['rule']['rule']} in {folder}")
 
 
-def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
+def select_unit_metrics(data: RunData) -> dict[str, Any]:
     """Return the problem type, and those metrics that can be computed per token or sequence.
 
     These are the metrics of the task, or accuracy for labelled tokens.
@@ -157,7 +157,7 @@ def select_unit_metrics(data: LabelledData) -> dict[str, Any]:
 
 
 def _study_set(
-    rules: Sequence[ExitRule], data: LabelledData, dataset: Any, records: StepRecords, session: Session
+    rules: Sequence[ExitRule], data: RunData, dataset: Any, records: StepRecords, session: Session
 ) -> dict[str, Any]:
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)

@@ -12,6 +12,7 @@ from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import Optimizer
 from adadepth.config.kinds import get_kind
 from adadepth.config.plugins import call_accepting
+from adadepth.data.run_data import RunData
 from adadepth.models.contract import HoldsBudget
 from adadepth.models.registry import budget_mode, family
 from adadepth.training.cached_states import cached_states
@@ -38,7 +39,7 @@ def prepare_model(config: ExperimentConfig, model: PreTrainedModel) -> None:
 
 
 def build_extensions(
-    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: Any
+    config: ExperimentConfig, args: TrainingArguments, model: PreTrainedModel, data: RunData
 ) -> tuple[Extension, ...]:
     """Build the extensions that the dataset type, the model family and the settings add to the training loop."""
     importers = (*get_kind(config.dataset).extensions, *family(config.model.name).extensions)
@@ -53,7 +54,7 @@ def build_extensions(
 
 
 def _build_model_extensions(
-    config: ExperimentConfig, args: TrainingArguments, model: Any, data: Any
+    config: ExperimentConfig, args: TrainingArguments, model: Any, data: RunData
 ) -> Iterator[Extension | None]:
     """Yield the extensions that follow from how the data are read and what the model can do."""
     if get_kind(config.dataset).reading == "streams":

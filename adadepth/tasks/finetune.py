@@ -14,7 +14,7 @@ from transformers import PreTrainedModel, TrainingArguments, set_seed
 from adadepth.config import ExperimentConfig, Mode, Source, TokenizerConfig
 from adadepth.config.class_names import number_classes
 from adadepth.config.kinds import PREDICTED, get_problem
-from adadepth.data import LabelledData, load_labelled_data, write_submission
+from adadepth.data import RunData, load_labelled_data, write_submission
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.evaluation.bag_of_words import score_bag_of_words
 from adadepth.evaluation.evaluation import Evaluation
@@ -97,7 +97,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     return session.train(finish, None if adjust is None else partial(adjust, config.budget))
 
 
-def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
+def _build_model(config: ExperimentConfig, data: RunData) -> Any:
     """Build a model with a head for the data, with the weights of `model.pretrained` if that is set."""
     set_seed(config.seed)
     vocab_size = None if data.tokenizer is None else len(data.tokenizer)
@@ -108,7 +108,7 @@ def _build_model(config: ExperimentConfig, data: LabelledData) -> Any:
     return model
 
 
-def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: LabelledData) -> dict[str, Any]:
+def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: RunData) -> dict[str, Any]:
     """Return the scores of a bag-of-words baseline on the evaluation sets, if the data are a local table."""
     if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
         return {}
@@ -162,9 +162,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     return build_finetuning_session(config, args, data, model).evaluate(path, finish)
 
 
-def build_finetuning_session(
-    config: ExperimentConfig, args: TrainingArguments, data: LabelledData, model: Any
-) -> Session:
+def build_finetuning_session(config: ExperimentConfig, args: TrainingArguments, data: RunData, model: Any) -> Session:
     """Build the session that evaluates labelled data with the metrics of the task and depth statistics."""
     problem = PREDICTED[data.problem]
     has_classes = model.depth_unit != "task"  # one depth for all is the same in every class
@@ -193,7 +191,7 @@ def build_finetuning_session(
     return Session(config, args, data, model, data.evaluation, start)
 
 
-def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> LabelledData:
+def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: dict[str, Any]) -> RunData:
     data = load_labelled_data(config.dataset, tokenizer, config.seed, **options)
     check_metrics(data.metrics, data.problem, len(data.labels) or None)
     if data.problem == "tagging":
@@ -202,14 +200,14 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
     return data
 
 
-def _set_class_weights(config: ExperimentConfig, data: LabelledData, model: Any) -> None:
+def _set_class_weights(config: ExperimentConfig, data: RunData, model: Any) -> None:
     """Set the class weights of the loss from the data or the settings, replacing those of an earlier run."""
     weights = data.class_weights or getattr(config.model, "classes_weights", None)
     if weights or getattr(model.config, "classes_weights", None):
         model.config.classes_weights = list(weights) if weights else None
 
 
-def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTrainedModel) -> None:
+def _check_checkpoint(config: ExperimentConfig, data: RunData, model: PreTrainedModel) -> None:
     """Raise an error if the vocabulary, positions or classes of a checkpoint do not fit the data.
 
     Raises:
@@ -240,7 +238,7 @@ def _check_checkpoint(config: ExperimentConfig, data: LabelledData, model: PreTr
         )
 
 
-def _write_tests(config: ExperimentConfig, data: LabelledData, session: Session) -> None:
+def _write_tests(config: ExperimentConfig, data: RunData, session: Session) -> None:
     """Predict every test set, and write the predictions.
 
     Write a submission for the GLUE server, or a file with one line per example.

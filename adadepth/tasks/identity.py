@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from transformers import TrainingArguments
 from transformers.utils import CONFIG_NAME
 
 from adadepth.config import ExperimentConfig, Mode, TokenizerConfig
 from adadepth.config.class_names import are_numbered, shorten
+from adadepth.data.run_data import RunData
 from adadepth.errors import CheckpointError
 from adadepth.models.folder import read_config
 from adadepth.models.registry import family
@@ -26,6 +27,8 @@ from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.hub_access import resolve_path
 from adadepth.tasks.stored_models import find_resumable_checkpoint
 
+_Data = TypeVar("_Data", bound=RunData)
+
 
 def get_class_names(config: Any) -> list[str] | None:
     """Return the class names of a model in order, or None if its classes have no names."""
@@ -34,12 +37,12 @@ def get_class_names(config: Any) -> list[str] | None:
     return None if not ordered or are_numbered(ordered) else ordered
 
 
-def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any:
+def check_evaluated_data(config: ExperimentConfig, data: _Data, model: Any) -> _Data:
     """Compare the data of an evaluation with the data on which the model was trained.
 
     Args:
         config: Experiment, which names the checkpoint.
-        data: Loaded data with `summary` and `tokenizer`.
+        data: Loaded data.
         model: Loaded model.
 
     Returns:
@@ -59,7 +62,7 @@ def check_evaluated_data(config: ExperimentConfig, data: Any, model: Any) -> Any
     return _apply_differences(config, data, f"checkpoint={path}", refused, differing)
 
 
-def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path) -> Any:
+def check_resumed_data(config: ExperimentConfig, data: _Data, model: Any, checkpoint: Path) -> _Data:
     """Compare the data of a resumed run with the data that its checkpoint was trained on.
 
     Raises:
@@ -80,7 +83,7 @@ def check_resumed_data(config: ExperimentConfig, data: Any, model: Any, checkpoi
     return _apply_differences(config, data, f"resume={config.resume or checkpoint}", refused, [])
 
 
-def store_identity(config: ExperimentConfig, data: Any, model: Any, checkpoint: Path | None) -> Any:
+def store_identity(config: ExperimentConfig, data: _Data, model: Any, checkpoint: Path | None) -> _Data:
     """Store a description of the training data in the model, after comparing it with a resumed checkpoint's.
 
     Returns:
@@ -101,7 +104,7 @@ def _log_unknown_data(config: ExperimentConfig) -> None:
     )
 
 
-def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
+def check_rival_data(config: ExperimentConfig, data: RunData, model: Any) -> None:
     """Raise an error if an equal-compute baseline would train on other data than the run in `rival_of`.
 
     Raises:
@@ -118,7 +121,7 @@ def check_rival_data(config: ExperimentConfig, data: Any, model: Any) -> None:
     _apply_differences(config, data, f"rival_of={config.rival_of}", refused, [])
 
 
-def check_initial_tokenizer(config: ExperimentConfig, data: Any) -> Any:
+def check_initial_tokenizer(config: ExperimentConfig, data: _Data) -> _Data:
     """Compare the tokenizer of the data with that of the pretrained weights or the base model.
 
     Raises:
@@ -225,8 +228,8 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
 
 
 def _apply_differences(
-    config: ExperimentConfig, data: Any, source: str, refused: list[str], differing: list[str]
-) -> Any:
+    config: ExperimentConfig, data: _Data, source: str, refused: list[str], differing: list[str]
+) -> _Data:
     """Raise an error for differences that are not allowed, log the others, and add them to the data summary."""
     if refused and not config.allow_changed_data:
         raise CheckpointError(f"{source}: {'; '.join(refused)}; to allow this, add {OVERRIDE}")

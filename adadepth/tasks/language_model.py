@@ -14,9 +14,11 @@ from adadepth.config import ExperimentConfig, Mode, SearchConfig, TokenizerConfi
 from adadepth.config.declaration import select_notable_settings
 from adadepth.config.experiment import GateConfig, SearchMethod
 from adadepth.config.kinds import get_kind
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.registry import load_run_data
+from adadepth.data.run_data import RunData
 from adadepth.data.streams.contiguous import TwoPhase
-from adadepth.data.streams.load import LanguageData
+from adadepth.data.streams.load import count_token_ids
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.language_model import LanguageScorer, SampledPaths
 from adadepth.evaluation.scorers import build_scorer
@@ -73,7 +75,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 
 def load_data(
     config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
-) -> LanguageData:
+) -> RunData:
     """Load the text of a run as streams or packed blocks of tokens.
 
     A two-phase search reserves a part of the training text for the gates.
@@ -98,7 +100,7 @@ def load_data(
         processes=args.world_size,
         two_phase=_plan_two_phases(config.search, config.trainer.max_steps) if in_turns else None,
     )
-    data: LanguageData = run_main_process_first(args, load)
+    data: RunData = run_main_process_first(args, load)
     return data
 
 
@@ -111,12 +113,12 @@ def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:
     return TwoPhase(math.ceil(first), round(1 / search.architecture_share), search.architecture_share)
 
 
-def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: LanguageData) -> ExperimentConfig:
+def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data: RunData) -> ExperimentConfig:
     """Fill in model settings that depend on the training text, print them, and return the configuration."""
     settle = family(config.model.name).settle
     if settle is None:
         return config
-    model = settle()(config.model, data.word_counts)
+    model = settle()(config.model, partial(count_token_ids, data))
     changes = [
         f"model.{name}={value}"
         for name, value in select_notable_settings(model).items()
@@ -127,13 +129,14 @@ def settle_model_config(config: ExperimentConfig, args: TrainingArguments, data:
     return dataclasses.replace(config, model=model)
 
 
-def build_configured_model(config: ExperimentConfig, data: LanguageData) -> PreTrainedModel:
+def build_configured_model(config: ExperimentConfig, data: RunData) -> PreTrainedModel:
     """Build the language model that the settings describe, with the tokenizer's vocabulary."""
     search = config.search
     set_seed(config.seed)
     gates: dict[str, Any] = {field.name: getattr(search, field.name) for field in dataclasses.fields(GateConfig)}
     gates |= {"gate_path": search.path, "gate_seed": config.seed}
     searches = family(config.model.name).searches(config.model)
+    assert data.tokenizer is not None, "there are tokens"
     model = build_language_model(config.model, len(data.tokenizer), gates if searches else None)
     set_text_ends(model, data.tokenizer.eos_token_id)
     return model
@@ -148,9 +151,7 @@ def set_text_ends(model: PreTrainedModel, end: int) -> None:
         config.eos_token_id = config.bos_token_id = end
 
 
-def build_language_session(
-    config: ExperimentConfig, args: TrainingArguments, data: LanguageData, model: Any
-) -> Session:
+def build_language_session(config: ExperimentConfig, args: TrainingArguments, data: RunData, model: Any) -> Session:
     """Build the session that evaluates a language model on the held-out text and the test text.
 
     For a supernet, the held-out text is evaluated once with each type of gates.
@@ -161,13 +162,13 @@ def build_language_session(
     if kind.reading == "blocks" or kind.scorer is not None:
         return _build_block_session(config, args, data, model)
     search, has_gates = config.search, isinstance(model, LearnsGates)
-    sets: dict[str, Any] = {"soft" if has_gates else "network": data.evaluation}
+    held_out = data.evaluation[HELD_OUT]
+    sets: dict[str, Any] = {"soft" if has_gates else "network": held_out}
     if has_gates:
-        sets |= {"argmax": data.evaluation, "sampled": SampledPaths(data.evaluation, search.sampled_paths)}
+        sets |= {"argmax": held_out, "sampled": SampledPaths(held_out, search.sampled_paths)}
     if has_gates and search.seed_evaluation:
-        sets["noisy"] = data.evaluation
-    if data.test is not None:
-        sets["test"] = data.test
+        sets["noisy"] = held_out
+    sets |= data.test
     quality: dict[str, dict[str, float]] = {}
     first, context = next(iter(sets)), config.context
 
@@ -175,7 +176,7 @@ def build_language_session(
         gates = "soft" if name == "test" else name
         scorer = LanguageScorer(
             model,
-            data.test if name == "test" and data.test is not None else data.evaluation,
+            data.test.get(name, held_out),
             model.context(context.memory_length, context.clamp_length, context.same_length),
             select_float64_device(args.device),
             name=name,
@@ -188,9 +189,9 @@ def build_language_session(
     return Session(config, args, data, model, sets, start)
 
 
-def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: Any, model: Any) -> Session:
+def _build_block_session(config: ExperimentConfig, args: TrainingArguments, data: RunData, model: Any) -> Session:
     """Build the session that evaluates text in packed blocks; the held-out text selects the best checkpoint."""
-    sets = {"held_out": data.evaluation} | ({} if data.test is None else {"test": data.test})
+    sets = {**data.evaluation, **data.test}
 
     def start(name: str) -> Evaluation:
         device = select_float64_device(args.device)

@@ -13,6 +13,7 @@ import torch
 from transformers import Trainer, TrainerState, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.data.run_data import RunData
 from adadepth.models.memory_check import free_memory
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.commands import format_resume_command
@@ -28,7 +29,7 @@ _GIB = 2**30
 _FEWEST_EQUAL = 3  # equal values of a metric that are no chance
 
 
-def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: Any) -> str:
+def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: RunData) -> str:
     """Format the start message of a run: model, data, device, length of training, and directory."""
     record, summary, is_training = run.record, data.summary, config.mode is Mode.train
     counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))

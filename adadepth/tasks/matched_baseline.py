@@ -28,9 +28,8 @@ from transformers import PrinterCallback, ProgressCallback
 from adadepth.budget.fit import fit_level
 from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.config.kinds import PREDICTED
-from adadepth.data import LabelledData
-from adadepth.data.labelled.types import spread_rows
-from adadepth.data.streams.blocks import TextBlocks
+from adadepth.data.labelled.splits import spread_rows
+from adadepth.data.streams.blocks import CausalExamples
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
@@ -132,7 +131,7 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
             compared = _replay_halting(trainer, model, name, examples)
     elif not model.exit_signals:
         return None
-    elif not isinstance(session.data, LabelledData):
+    elif session.data.problem == "language_model":
         examples = Subset(dataset, range(_count_examples(session, dataset, passes=1)))
         compared = _replay_exits(
             model, _record_text(trainer, model, dataset, len(examples)), "language_model", ["loss"]
@@ -175,7 +174,7 @@ def _count_examples(session: Session, dataset: Any, passes: int) -> int:
 
 def _replay_labelled(trainer: DepthTrainer, model: Any, examples: Any) -> dict[str, Any]:
     """Record predictions for labelled examples after every step, and compare exit steps on these records."""
-    data: LabelledData = trainer.data  # type: ignore[assignment]
+    data = trainer.data
     if not PREDICTED[data.problem].studies_exits:
         raise BaselineUnavailable(
             f"predictions for data that {PREDICTED[data.problem].what} are not available after every step"
@@ -193,7 +192,7 @@ def _record_text(trainer: Any, model: Any, texts: Any, count: int) -> StepRecord
     options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
     first: Any = Subset(texts, range(count))
     logits = model.max_updates * model.config.vocab_size
-    if predicts_next := isinstance(texts, TextBlocks):
+    if predicts_next := isinstance(texts, CausalExamples):
         positions = sample_positions(texts, logits)
         positions = positions[positions < count * POSITIONS]
     else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from adadepth.config.kinds import PREDICTED
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.models.registry import family
 
 _PROBLEM_TYPES = {"classification": "single_label_classification", "multi_label": "multi_label_classification"}
@@ -25,7 +25,7 @@ def cls_options(name: str, model: Any) -> dict[str, Any]:
     return {} if first_tokens is None else first_tokens(model)
 
 
-def head_fields(data: LabelledData) -> dict[str, Any]:
+def head_fields(data: RunData) -> dict[str, Any]:
     """Return model configuration fields that the data determine, such as classes and input size."""
     return {**data.model_fields, **data.least_fields, **class_fields(data.problem, data.labels)}
 

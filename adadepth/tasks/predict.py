@@ -10,6 +10,7 @@ import torch
 from adadepth.config import ExperimentConfig
 from adadepth.config.kinds import list_input_columns
 from adadepth.data.text.local_files import read_lines
+from adadepth.data.text.table import RowLocation
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.models.build import load_model
@@ -156,7 +157,8 @@ def _read_lines(file: Path) -> list[str | tuple[str, str]]:
             continue
         parts = line.split(_PAIR)
         if len(parts) > 2:
-            raise DataError(f"text={_FILE}{file}: line {number} has {len(parts)} texts with tabs between them, not 2")
+            location = RowLocation(f"text={_FILE}{file}", "line", number)
+            raise DataError(f"{location} has {len(parts)} texts with tabs between them, not 2")
         texts.append((parts[0], parts[1]) if len(parts) == 2 else line)
     if not texts:
         raise DataError(f"text={_FILE}{file}: holds no text")

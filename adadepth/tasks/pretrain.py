@@ -9,7 +9,7 @@ from typing import Any
 from transformers import TrainingArguments, set_seed
 
 from adadepth.config import ExperimentConfig, TokenizerConfig
-from adadepth.data import PretrainingData, unigram_baseline
+from adadepth.data import RunData, unigram_baseline
 from adadepth.data.registry import load_run_data
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.pretraining import PretrainingScorer
@@ -39,6 +39,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     args = training_arguments(config)
     data = _load_data(config, args, choose_training_tokenizer(config, args))
     set_seed(config.seed)
+    assert data.tokenizer is not None, "there are tokens"
     model = build_pretraining_model(config.model, len(data.tokenizer))
     check_positions(config, model)
     check_depth(config, model)
@@ -68,23 +69,21 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     return build_pretraining_session(config, args, data, model).evaluate(path, finish)
 
 
-def build_pretraining_session(
-    config: ExperimentConfig, args: TrainingArguments, data: PretrainingData, model: Any
-) -> Session:
+def build_pretraining_session(config: ExperimentConfig, args: TrainingArguments, data: RunData, model: Any) -> Session:
     """Build the session that evaluates a pretraining model on held-out text, with depth statistics."""
 
     def start(name: str) -> Evaluation:
+        assert data.tokenizer is not None, "there are tokens"
         scorer = PretrainingScorer(
             data.tokenizer, select_float64_device(args.device), model.max_updates if model.exit_signals else 0
         )
         wants_statistics = config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics, wants_states=True)
 
-    sets = {"held_out": data.evaluation}
-    return Session(config, args, data, model, sets, start, baselines=_score_baselines(args, data))
+    return Session(config, args, data, model, data.evaluation, start, baselines=_score_baselines(args, data))
 
 
-def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str, Any]:
+def _score_baselines(args: TrainingArguments, data: RunData) -> dict[str, Any]:
     """Return the score of a baseline that always predicts the most frequent token.
 
     It is not available for streamed training data, for which word frequencies are unknown.
@@ -93,8 +92,8 @@ def _score_baselines(args: TrainingArguments, data: PretrainingData) -> dict[str
     return {"unigram": unigram_baseline(data)} if is_known else {}
 
 
-def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> PretrainingData:
-    data: PretrainingData = run_main_process_first(
+def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> RunData:
+    data: RunData = run_main_process_first(
         args, lambda: load_run_data(config.dataset, tokenizer=tokenizer, seed=config.seed)
     )
     return data

@@ -13,6 +13,7 @@ from typing import Any, Self
 from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
+from adadepth.data.run_data import RunData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, get_owner, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
@@ -63,7 +64,7 @@ class Session:
     Attributes:
         config: Experiment.
         args: Training arguments.
-        data: Data with `train`, `collate`, `tokenizer` and a `summary`.
+        data: Data set of the run.
         model: Model to train or evaluate.
         evaluation_sets: Evaluation examples by the name of their set; the first set selects checkpoints.
         start_evaluation: Function that takes the name of a set and starts its evaluation.
@@ -77,7 +78,7 @@ class Session:
 
     config: ExperimentConfig
     args: TrainingArguments
-    data: Any
+    data: RunData
     model: PreTrainedModel
     evaluation_sets: Mapping[str, Any]
     start_evaluation: Callable[[str], Evaluation]

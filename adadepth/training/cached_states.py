@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import TrainingArguments
 
 from adadepth.config import ExperimentConfig, Mode
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.cache import get_cache_root
 from adadepth.data.features.states import FeatureReader, RowNumbers, ensure_features
 from adadepth.data.features.store import FeatureStore
@@ -20,9 +20,7 @@ from adadepth.training.arguments import choose_precision
 from adadepth.training.extension import Extension
 
 
-def cached_states(
-    config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData
-) -> Extension | None:
+def cached_states(config: ExperimentConfig, args: TrainingArguments, model: Any, data: RunData) -> Extension | None:
     """Build the cache of a frozen base model's hidden states; return None without a frozen base or with caching off."""
     if config.mode is not Mode.train or not config.features.cache or not isinstance(model, ReadsCachedStates):
         return None
@@ -36,7 +34,7 @@ class CachedStates(Extension):
     needs.
     """
 
-    def __init__(self, config: ExperimentConfig, args: TrainingArguments, model: Any, data: LabelledData) -> None:
+    def __init__(self, config: ExperimentConfig, args: TrainingArguments, model: Any, data: RunData) -> None:
         self._config, self._args, self._model, self._data = config, args, model, data
         self._stores: list[FeatureStore] = []
         self._reader = FeatureReader(self._stores)

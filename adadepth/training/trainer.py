@@ -13,8 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from itertools import islice
-from operator import itemgetter
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from accelerate.utils import send_to_device
@@ -25,6 +24,7 @@ from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import TrainerConfig
 from adadepth.data.batches import EpochSampler, order_for_evaluation
+from adadepth.data.run_data import RunData
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
@@ -50,14 +50,6 @@ from adadepth.training.sharding import enable_sharding, reshard_model
 NO_PADDING = "no_padding"  # key of a batch whose attention mask hides nothing
 
 
-class TrainingData(Protocol):
-    """Training examples, tokenizer and collator, as the trainer reads them."""
-
-    train: Any
-    tokenizer: Any
-    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
-
-
 class DepthTrainer(CheckpointingTrainer):
     """Trainer of any adaptive-depth model; see `adadepth.models.contract`.
 
@@ -81,7 +73,7 @@ class DepthTrainer(CheckpointingTrainer):
         self,
         model: PreTrainedModel,
         args: TrainingArguments,
-        data: TrainingData,
+        data: RunData,
         evaluation_sets: Mapping[str, Any],
         start_evaluation: Callable[[str], Evaluation],
         settings: TrainerConfig,
@@ -104,7 +96,7 @@ class DepthTrainer(CheckpointingTrainer):
             callbacks=callbacks or [],
             train_dataset=data.train,
             eval_dataset=next(iter(evaluation_sets.values())),
-            data_collator=itemgetter(0) if self._has_whole_batches else data.collate,
+            data_collator=data.collate,
             processing_class=fit_tokenizer(model, data.tokenizer),
         )
         # Releases without `loss_is_scaled_for_ga` read this flag, and counts that are not None.

@@ -76,7 +76,9 @@ def test_lines_of_a_text(folder: Path, content: str, mark: bool) -> None:
     assert list(read_lines("key", file)) == expected
     assert "".join(read_lines("key", file, with_ends=True)).encode() == file.read_bytes().removeprefix(BOM)
     if file.stat().st_size:
-        assert [row["sentence"] for row in _iterate_rows(file, ["sentence"])] == expected
+        rows = list(_iterate_rows(file, ["sentence"]))
+        assert [row["sentence"] for _, row in rows] == expected
+        assert [str(location) for location, _ in rows[:2]] == [f"input={file}, line {n}" for n in (1, 2)][: len(rows)]
     texts = [line for line in expected if line.strip(" \t")]
     assume(texts and all(line.count("\t") < 2 for line in texts))
     found = read_texts(f"@{file}")
@@ -160,7 +162,7 @@ def test_other_columns_are_read_by_the_rule_or_refused_by_their_line(
     try:
         found = column(file, "tokens")
     except DataError:
-        with pytest.raises(DataError, match=rf"^dataset.path={file}: line \d+ (has|is) "):
+        with pytest.raises(DataError, match=rf"^dataset.path={file}, line \d+ (has|is) "):
             column(file, "tokens")
         return
     tabs = bool(words) and "\t" in words[0]
@@ -183,7 +185,7 @@ def test_columns_that_are_not_alike_are_refused(lines: list[str], says: str, tmp
     file, _ = written(tmp_path, "odd.conll", lines, "\n", False)
     with pytest.raises(DataError) as caught:
         column(file, "tokens")
-    assert str(caught.value) == f"dataset.path={file}: {says}"
+    assert str(caught.value) == f"dataset.path={file}, {says}"
 
 
 # ---- CoNLL-U
@@ -222,7 +224,7 @@ def test_what_is_no_treebank_is_refused_by_its_line(folder: Path, content: str) 
     if not lines:
         assert column(file, "tokens") == []
     else:
-        with pytest.raises(DataError, match=rf"^dataset.path={file}: line \d+ has "):
+        with pytest.raises(DataError, match=rf"^dataset.path={file}, line \d+ has "):
             column(file, "tokens")
 
 

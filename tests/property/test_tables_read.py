@@ -17,7 +17,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from adadepth.data.labelled.classes import build_class_readers, class_names, parse_list, with_lists
+from adadepth.data.labelled.classes import build_class_readers, choose_class_names, parse_list, with_lists
 from adadepth.data.labelled.splits import open_table
 from adadepth.data.text.table import DataTable, build_table
 from adadepth.errors import DataError
@@ -52,7 +52,7 @@ def read_or_refuse(file: Path) -> dict[str, list[Any]] | None:
         return read(open_table(file))
     except DataError as error:
         message = str(error)
-    assert re.match(rf"dataset\.path={re.escape(str(file))}: .*(line|row|byte|column) ", message)
+    assert re.match(rf"dataset\.path={re.escape(str(file))}[:,] .*(line|row|byte|column) ", message)
     assert len(message.splitlines()) == 1
     return None
 
@@ -222,7 +222,7 @@ def test_declared_classes(folder: Path, names: list[str], data: st.DataObject, f
     write_columns(table, folder / file)
     opened = open_table(folder / file)
     labels = data.draw(st.one_of(st.none(), st.permutations(names)))
-    ordered = class_names(labels, "label_column", "label", [opened], folder)
+    ordered = choose_class_names(labels, "label_column", "label", [opened], folder)
     assert list(ordered) == (labels or names)
     reader = build_class_readers(ordered, "label_column", "label", {"train": opened}, folder, has_order=True)["train"]
     stored = [number for cell in read(opened)["label"] for number in (cell if has_lists else [cell])]
@@ -251,9 +251,9 @@ def test_a_label_is_its_text(folder: Path, labels: list[Any]) -> None:
         with pytest.raises(
             DataError, match=r"at least two different classes are needed|holds values such as 2\.50, not classes"
         ):
-            class_names(None, "label_column", "label", [table], folder)
+            choose_class_names(None, "label_column", "label", [table], folder)
         return
-    names = class_names(None, "label_column", "label", [table], folder)
+    names = choose_class_names(None, "label_column", "label", [table], folder)
     assert sorted(names) == sorted(set(texts))
     reader = build_class_readers(names, "label_column", "label", {"train": table}, folder, has_order=False)["train"]
     assert [names[reader(label)] for label in labels] == texts
@@ -265,7 +265,7 @@ def test_a_label_among_configured_names(folder: Path, labels: list[Any], names: 
     by_text = {plain_text(name): name for name in names}
     texts = [plain_text(label) for label in labels]
     table = build_table("dataset.path=here", [{"text": "some", "label": label} for label in labels])
-    ordered = class_names(names, "label_column", "label", [table], folder)
+    ordered = choose_class_names(names, "label_column", "label", [table], folder)
     reader = build_class_readers(ordered, "label_column", "label", {"train": table}, folder, has_order=True)["train"]
     is_named = any(text in by_text for text in texts)
     are_whole = all(re.fullmatch("-?[0-9]+", text) for text in texts)

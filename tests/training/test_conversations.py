@@ -66,7 +66,7 @@ def answers_of(row) -> str:
 def test_answers_and_their_ends_are_predicted_and_nothing_else(folder):
     data = read(folder)
     words = AutoTokenizer.from_pretrained(folder / "words")
-    assert (len(data.train), len(data.evaluation)) == (19, 1)
+    assert (len(data.train), len(data.evaluation["held_out"])) == (19, 1)
     for row, example in zip(ROWS, data.train, strict=False):
         assert words.decode(example["input_ids"]) == words.apply_chat_template(row["messages"], tokenize=False)
         predicted = example["labels"][example["labels"] >= 0]

@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
@@ -138,7 +138,7 @@ def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_r
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
 
 
-def _score_by_hand(model: EarlyExitForTokenClassification, data: LabelledData, rule: str) -> tuple[float, float]:
+def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: str) -> tuple[float, float]:
     """Accuracy and mean depth over the tokens of the half on which budgets are scored, one sequence after the other."""
     right, depths = [], []
     for row in np.random.default_rng(0).permutation(16)[8:]:

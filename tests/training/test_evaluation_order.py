@@ -16,7 +16,7 @@ SIZE = "trainer.per_device_eval_batch_size=4"
 
 def test_batches_of_one_process_and_of_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = tiny_trainer(tmp_path, SIZE)
-    lengths = trainer.data.evaluation.lengths()
+    lengths = trainer.data.evaluation["held_out"].lengths()
     assert len(set(lengths.tolist())) > 4
     for processes in (1, 3):
         monkeypatch.setattr(TrainingArguments, "world_size", processes)

@@ -125,7 +125,7 @@ def test_perplexities_are_those_of_a_plain_loop(tmp_path):
     data, model = trainer.data, trainer.model.eval()
     held_out = text[-round(0.2 * len(text)) :]
     tokens = [2, *(token for line in held_out for token in [*data.tokenizer(line.strip())["input_ids"], 2])]
-    assert len(tokens) - 1 == data.evaluation.tokens
+    assert len(tokens) - 1 == data.evaluation["held_out"].tokens
     total, memory = 0.0, None
     with torch.no_grad():
         for start in range(0, len(tokens) - 1, 8):
@@ -173,7 +173,7 @@ def test_every_batch_of_a_noisy_evaluation_has_noise_of_its_own(tmp_path):
 
     with trainer.model.register_forward_pre_hook(note, with_kwargs=True):
         trainer.evaluate()
-    assert len(drawn) == len(trainer.data.evaluation)
+    assert len(drawn) == len(trainer.data.evaluation["held_out"])
     assert len({tuple(noise.flatten().tolist()) for noise in [noise_of_update, *drawn]}) == len(drawn) + 1
     assert trainer.model.temperature == temperature
     trainer.model.set_step(3, 10)

@@ -340,7 +340,7 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
     (written,) = table("puzzle", tmp_path / "table", "mine.jsonl", json.dumps({"question": puzzle}))
     assert (written["prediction"], written["updates"]) == (answer, row["updates"])
     lines = "".join(json.dumps({"question": each}) + "\n" for each in (puzzle, "12"))
-    with pytest.raises(DataError, match=r"mine.jsonl: row 1, column question: '12': must be a puzzle of 16 cells"):
+    with pytest.raises(DataError, match=r"mine.jsonl, line 2, column question: '12': must be a puzzle of 16 cells"):
         table("puzzle", tmp_path / "bad", "mine.jsonl", lines)
     for text, message in (("12", "but has 2"), ("5" * 16, "unknown symbol '5' in a cell; allowed are '.1234'")):
         with pytest.raises(DataError, match=message):
@@ -349,15 +349,15 @@ def test_a_puzzle_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture) -> 
 
 MISTAKES = [
     ("mine.csv", "text\na\n", [], "lacks the column sentence; it has text"),
-    ("mine.csv", "sentence,x\na,1\nb\n", [], "mine.csv: line 3 has 1 fields, its header 2"),
-    ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "row 1, column sentence: contains int, must be text"),
-    ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "row 1 lacks the column sentence"),
+    ("mine.csv", "sentence,x\na,1\nb\n", [], "mine.csv, line 3 has 1 fields, its header 2"),
+    ("mine.jsonl", '{"sentence": "a"}\n{"sentence": 3}\n', [], "line 2, column sentence: contains int, must be text"),
+    ("mine.jsonl", '{"sentence": "a"}\n{"x": "b"}\n', [], "line 2 lacks the column sentence"),
     ("mine.jsonl", "[1]\n", [], "row 0 is not an object"),
     ("mine.jsonl", '{"sentence": "a", "x": "\\ud83d"}\n', [], "line 1 contains an unpaired surrogate"),
     ("mine.jsonl", "{\n", [], "line 1: Expecting property name"),
-    ("mine.csv", "sentence,updates\na,1\n", [], "row 0 has a column updates, which the output also has"),
+    ("mine.csv", "sentence,updates\na,1\n", [], "line 2 has a column updates, which the output also has"),
     ("mine.csv", "sentence\n", [], "the file has no rows"),
-    ("mine.txt", "a\n", ["dataset.text_columns=[x,y]"], "row 0 has 1 tab-separated texts, must have 2"),
+    ("mine.txt", "a\n", ["dataset.text_columns=[x,y]"], "line 1 has 1 tab-separated texts, must have 2"),
     ("mine.csv", "sentence\na\n", ["dataset.text_columns=[]"], "must name one column, or two for pairs"),
     ("mine.csv", "sentence\na\n", ["output=FOLDER/mine.csv"], "is the input file, which is never overwritten"),
     ("mine.csv", "sentence\na\n", ["output=FOLDER/said.doc"], "must end in one of .csv, .tsv, .jsonl"),
@@ -373,7 +373,7 @@ def test_mistakes_in_tables(name: str, content: str, overrides: list[str], messa
         table("act", tmp_path, name, content, *overrides)
     assert "\n" not in str(caught.value)
     assert not [*tmp_path.glob("out/*/*/*predictions*"), *tmp_path.glob("said*"), *tmp_path.glob(".*.tmp")]
-    assert "row 1" in message or "row 0 has a column" in message or not (tmp_path / "out").exists()
+    assert "line 2" in message or "line 2 has a column" in message or not (tmp_path / "out").exists()
 
 
 # ---- what is asked
@@ -385,7 +385,7 @@ def test_lines_of_a_file(tmp_path: Path) -> None:
     (tmp_path / "marked.txt").write_bytes("\ufeffgood film\r\nthe film was good\u2028and bad\x85\x0c\n\xa0\n".encode())
     assert read_texts(f"@{tmp_path}/marked.txt") == ["good film", "the film was good\u2028and bad\x85\x0c", "\xa0"]
     (tmp_path / "three.txt").write_text("a cat\n\none\ttwo\tthree\n")
-    with pytest.raises(DataError, match=r"three.txt: line 3 has 3 texts with tabs between them, not 2$"):
+    with pytest.raises(DataError, match=r"three.txt, line 3 has 3 texts with tabs between them, not 2$"):
         read_texts(f"@{tmp_path}/three.txt")
     assert read_texts("one") == ["one"]
     assert read_texts(["one", ["a", "b"]]) == ["one", ("a", "b")]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
-from transformers import GenerationMixin, PreTrainedTokenizerFast
+from transformers import GenerationMixin
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import Precision
@@ -20,6 +20,7 @@ from adadepth.contrib.harness.compute import DepthMeter
 from adadepth.contrib.harness.report import build_score_table, flatten_scores, format_scores, write_scores
 from adadepth.contrib.harness.scores import read_scores
 from adadepth.data.registry import load_run_data
+from adadepth.data.run_data import RunData
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import CheckpointError, ConfigError, DataError, format_error, nearest
 from adadepth.halting.exit_rules import ExitRule
@@ -51,19 +52,16 @@ _MIXED = {Precision.bf16: "bfloat16", Precision.fp16: "float16"}
 _STORED = {torch.float32: Precision.fp32, torch.bfloat16: Precision.bf16, torch.float16: Precision.fp16}
 
 
-@dataclass(frozen=True)
-class HarnessData:
+@dataclass(frozen=True, kw_only=True)
+class HarnessData(RunData):
     """Data of an evaluation: tasks and groups by name, the harness' index of them, the tokenizer, and a summary."""
 
     manager: Any
     tasks: dict[str, Any]
-    tokenizer: PreTrainedTokenizerFast
-    summary: dict[str, Any]
-    train: tuple[()] = ()
 
-    def collate(self, examples: Any) -> NoReturn:
-        """Refuse to build a batch, because the harness builds its own."""
-        raise AssertionError("the harness builds its batches itself")
+
+def _refuse_batch(examples: Any) -> NoReturn:
+    raise AssertionError("the harness builds its batches itself")
 
 
 def load_harness_data(dataset: HarnessConfig, tokenizer: str) -> HarnessData:
@@ -86,7 +84,9 @@ def load_harness_data(dataset: HarnessConfig, tokenizer: str) -> HarnessData:
         "tokenizer": {"path": tokenizer, "vocab_size": len(loaded)},
         "evaluation": {"tasks": {"documents": documents}},
     }
-    return HarnessData(manager, tasks, loaded, summary)
+    return HarnessData(
+        train=(), evaluation={}, tokenizer=loaded, collate=_refuse_batch, summary=summary, manager=manager, tasks=tasks
+    )
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:
@@ -225,6 +225,7 @@ def _score_tasks(session: Session, rules: Sequence[ExitRule | None], options: Ma
         options: Arguments of the harness' wrapper of models.
     """
     dataset: Any = session.config.dataset
+    assert isinstance(session.data, HarnessData)
     tasks, model = session.data.tasks, session.trainer.unwrapped_model.to(session.args.device)
     rows: list[dict[str, Any]] = []
     cut: dict[str, Any] = {}
@@ -261,6 +262,7 @@ def _score_task(session: Session, task: Any, meter: DepthMeter, options: Mapping
 
     from adadepth.contrib.harness.measured_lm import MeasuredLM
 
+    assert isinstance(session.data, HarnessData)
     dataset: Any = session.config.dataset
     with silence_harness():
         lm = MeasuredLM(meter, session.data.tokenizer, **options)

@@ -11,8 +11,8 @@ from adadepth.config import ExperimentConfig
 from adadepth.contrib.probing.hidden_states import READOUTS, EncodedSet, encode_set
 from adadepth.contrib.probing.linear_probes import Labelled, Probe, accuracy, by_difficulty, fit_probe, gain, majority
 from adadepth.contrib.probing.report import build_probe_table, flatten_accuracies, format_probes, write_probes
-from adadepth.data import LabelledData, load_labelled_data
-from adadepth.data.labelled.splits import HELD_OUT
+from adadepth.data import RunData, load_labelled_data
+from adadepth.data.held_out import HELD_OUT
 from adadepth.metrics.task_metrics import quality
 from adadepth.models.build import load_encoder
 from adadepth.report.table import to_records
@@ -76,7 +76,7 @@ def _refuse_evaluation(name: str) -> NoReturn:
     raise AssertionError("an encoder has no task that could be evaluated")
 
 
-def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
+def _encode(data: RunData, session: Session) -> dict[str, EncodedSet]:
     """Return the hidden states of every data set.
 
     The training set comes first, followed by the set that selects the regularisation strength.
@@ -88,7 +88,7 @@ def _encode(data: LabelledData, session: Session) -> dict[str, EncodedSet]:
     }
 
 
-def describe_probes(data: LabelledData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
+def describe_probes(data: RunData, encoded: dict[str, EncodedSet]) -> dict[str, Any]:
     """Fit linear probes, and return the content of probes.json."""
     (_, train), (validation_name, validation), *reported = encoded.items()
 
@@ -130,7 +130,7 @@ def _select(encoded: EncodedSet, site: _Site) -> Labelled:
 
 
 def _build_rows(
-    data: LabelledData, probes: dict[_Site, Probe], train: EncodedSet, examples: EncodedSet
+    data: RunData, probes: dict[_Site, Probe], train: EncodedSet, examples: EncodedSet
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     before: np.ndarray | None = None

@@ -21,7 +21,7 @@ from adadepth.config.overrides import format_override
 from adadepth.contrib.serve.checkpoint import DepthQuality, QualityEvaluator, ServedCheckpoint, SyntheticData
 from adadepth.contrib.serve.knobs import build_budget_knob, list_knobs
 from adadepth.contrib.serve.settings import get_serve_settings
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.registry import find_editable_grid
 from adadepth.errors import ConfigError, missing_package
 from adadepth.prediction import Pipeline
@@ -175,7 +175,7 @@ def _get_config_name(config: ExperimentConfig) -> str:
 # ---- data
 
 
-def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> LabelledData | None:
+def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> RunData | None:
     """Load the labelled data of a run for the web demo, or return None if they would need a download."""
     dataset: Any = config.dataset
     is_at_hand = hasattr(dataset, "train_examples") or str(getattr(dataset, "source", "")) == "embedded"
@@ -187,23 +187,23 @@ def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> Label
         dataset = dataclasses.replace(dataset, max_evaluation_examples=most, train_examples=few)
     options = cls_options(config.model.name, pipeline.model.config)
     options |= {"classes": get_class_names(pipeline.model.config)}
-    data: LabelledData = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
+    data: RunData = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
     if data.labels:
         pipeline.model.take_classes(data.labels)
     return data
 
 
-def _build_synthetic_data(config: ExperimentConfig, data: LabelledData) -> SyntheticData:
+def _build_synthetic_data(config: ExperimentConfig, data: RunData) -> SyntheticData:
     return SyntheticData(config.dataset, data.evaluation, data.collate, find_editable_grid(config.dataset))
 
 
-def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -> QualityEvaluator | None:
+def _build_evaluator(config: ExperimentConfig, data: RunData, model: Any) -> QualityEvaluator | None:
     """Build an evaluator of the model on a few examples of the first evaluation set."""
     if not config.trainer.halting_statistics:
         return None
     name, examples = next(iter(data.evaluation.items()))
     session = build_finetuning_session(config, training_arguments(config), data, model)
-    fewest, most = (min(count, len(examples)) for count in _EVALUATION_EXAMPLES)  # type: ignore[arg-type]
+    fewest, most = (min(count, len(examples)) for count in _EVALUATION_EXAMPLES)
     start = perf_counter()
     _evaluate(session, name, examples, fewest, data)
     count = min(max(fewest, int(fewest * _EVALUATION_SECONDS / (perf_counter() - start))), most)
@@ -212,7 +212,7 @@ def _build_evaluator(config: ExperimentConfig, data: LabelledData, model: Any) -
     return QualityEvaluator("score", description, partial(_evaluate, session, name, copies, count, data))
 
 
-def _evaluate(session: Session, name: str, examples: Any, count: int, data: LabelledData) -> DepthQuality:
+def _evaluate(session: Session, name: str, examples: Any, count: int, data: RunData) -> DepthQuality:
     """Evaluate the model at its current depth: metric, compute and mean number of updates."""
     model: Any = session.model
     evaluation = session.start_evaluation(name)

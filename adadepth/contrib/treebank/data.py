@@ -11,20 +11,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
-from transformers import PreTrainedTokenizerFast
 
-from adadepth.data.batches import Examples, PretrainingCollator
+from adadepth.data.batches import Examples, PaddingCollator, PretrainingCollator
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.splits import open_file_splits
-from adadepth.data.labelled.types import spread_rows
+from adadepth.data.labelled.splits import open_file_splits, spread_rows
 from adadepth.data.pretraining.examples import NO_PAIR
 from adadepth.data.pretraining.masking import Vocabulary, mask_tokens
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator, split_item
+from adadepth.data.run_data import RunData, summarise_data
 from adadepth.data.text.hub import load_hub_tables
-from adadepth.data.text.local_files import WORD_LOCATIONS, find_files, open_conll_table, to_path
+from adadepth.data.text.local_files import find_files, open_conll_table, to_path
 from adadepth.data.text.special_tokens import Layout
-from adadepth.data.text.table import DataTable, concatenate_tables
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, concatenate_tables
 from adadepth.data.text.tokenizer import PRETRAINING_TOKENS, encode_words, list_needed_tokens, load_tokenizer
 from adadepth.errors import DataError, nearest
 
@@ -91,7 +90,7 @@ def read_trees(table: DataTable) -> Trees:
 class _Word(NamedTuple):
     """Word of a treebank with its location for error messages."""
 
-    location: str
+    location: RowLocation
     form: Any
     upos: Any
     head: Any
@@ -104,19 +103,13 @@ def _iterate_sentences(table: DataTable) -> Iterator[list[_Word]]:
     The reader of CoNLL-U yields only words. Other tables may also have entries for contractions and for empty nodes,
     which have no head and are skipped.
     """
-    first = 0
-    for batch in table.batches():
-        columns = [batch[name] for name in COLUMNS]
-        for number, row in enumerate(zip(*columns, strict=True), start=first):
-            location = f"row {number} of {table.label}"
+    for batch in table.read_batches():
+        for location, *row in zip(*(batch[name] for name in (ROW_LOCATIONS, *COLUMNS)), strict=True):
             for name, values in zip(COLUMNS, row, strict=True):
                 if not isinstance(values, list) or len(values) != len(row[0]):
                     raise DataError(f"{location}: its column {name} is not a list with a value for each of its tokens")
-            is_conllu = WORD_LOCATIONS in batch
-            locations = batch[WORD_LOCATIONS][number - first] if is_conllu else [location] * len(row[0])
-            words = list(map(_Word, locations, *row))
-            yield [_require_columns(word) for word in words if is_conllu or word.head not in _NO_HEAD]
-        first += len(columns[0])
+            words = [_Word(location.locate_word(index), *cells) for index, cells in enumerate(zip(*row, strict=True))]
+            yield [_require_columns(word) for word in words if location.word_lines or word.head not in _NO_HEAD]
 
 
 def _require_columns(word: _Word) -> _Word:
@@ -260,33 +253,20 @@ class TreebankSet:
     masked: TreebankExamples | None
 
 
-@dataclass(frozen=True)
-class TreebankData:
-    """The evaluated splits of a treebank and their tokenizer.
+@dataclass(frozen=True, kw_only=True)
+class TreebankData(RunData):
+    """The evaluated splits of a treebank, by name, as words and as examples, with and without masks."""
 
-    Attributes:
-        sets: Splits by name.
-        tokenizer: Tokenizer of the model.
-        summary: Source and sizes of the data, for logs and reports.
-        sequence_length: Maximum number of tokens of a sequence.
-        pad_to_length: Whether every batch is padded to that length.
-    """
+    sets: Mapping[str, TreebankSet]
 
-    sets: dict[str, TreebankSet]
-    tokenizer: PreTrainedTokenizerFast
-    summary: dict[str, Any]
-    sequence_length: int
-    pad_to_length: bool
 
-    @property
-    def train(self) -> TreebankExamples:
-        """Examples of the first split, because a trainer requires a training set."""
-        return next(iter(self.sets.values())).plain
+class TreebankCollator(PaddingCollator):
+    """Collator of treebank sentences, with or without masked tokens."""
 
-    def collate(self, examples: Examples) -> dict[str, Tensor]:
+    def __call__(self, examples: Examples) -> dict[str, Tensor]:
         """Return a padded batch, from the collator for plain or for masked examples."""
         kind = PretrainingCollator if "labels" in examples[0] else SequenceCollator
-        return kind(self.tokenizer.pad_token_id, self.sequence_length, self.pad_to_length)(examples)
+        return kind(self.pad_id, self.sequence_length, self.pad_to_length)(examples)
 
 
 def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> TreebankData:
@@ -317,16 +297,22 @@ def load_treebank(dataset: TreebankConfig, tokenizer: str, *, masks: bool) -> Tr
         plain = TreebankExamples(pieces, trees.sentences[rows], layout)
         masked = TreebankExamples(pieces, trees.sentences[rows], layout, token_masks) if masks else None
         sets[name] = TreebankSet(trees, count_per_million(trees.forms, counts), plain, masked)
-    summary = {
-        "name": dataset.name,
-        "source": "hub" if dataset.path is None else "local",
+    facts = {
         "sequence_length": dataset.sequence_length,
         "counted_words": sum(counts.values()),
         "counted_in": list(tables),
         "tokenizer": {"path": tokenizer, "vocab_size": len(words)},
-        "evaluation": {name: _summarise_set(split, layout) for name, split in sets.items()},
     }
-    return TreebankData(sets, words, summary, dataset.sequence_length, dataset.pad_to_length)
+    set_counts = {"evaluation": {name: _summarise_set(split, layout) for name, split in sets.items()}}
+    evaluation = {name: split.plain for name, split in sets.items()}
+    return TreebankData(
+        train=next(iter(evaluation.values())),  # because a trainer requires a training set
+        evaluation=evaluation,
+        tokenizer=words,
+        collate=TreebankCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
+        summary=summarise_data(dataset, set_counts, source="hub" if dataset.path is None else "local", facts=facts),
+        sets=sets,
+    )
 
 
 def _open_tables(dataset: TreebankConfig) -> dict[str, DataTable]:

@@ -104,6 +104,7 @@ def _build_scorers(data: TreebankData, device: Any) -> dict[str, TreebankScorer 
 
     Scorers with masks come first, because they have the published classes of tokens.
     """
+    assert data.tokenizer is not None, "there are tokens"
     scorers: dict[str, TreebankScorer | MaskedTreebankScorer] = {
         f"{name}_{_MASKED}": MaskedTreebankScorer(data.tokenizer, split.masked, device)
         for name, split in data.sets.items()

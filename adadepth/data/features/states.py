@@ -31,8 +31,8 @@ from adadepth.data.features.store import (
     count_finished_tokens,
     create_store,
 )
-from adadepth.data.labelled.types import ExampleSet
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import ExampleSet
 from adadepth.data.stores.mmap_arrays import STORE_FORMAT
 from adadepth.errors import DataError
 from adadepth.runtime.console import progress

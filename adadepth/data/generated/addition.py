@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from adadepth.config.data import AdditionConfig
-    from adadepth.data.labelled.types import LabelledData
+    from adadepth.data.run_data import RunData
 
 LABELS = tuple(str(digit) for digit in range(10))
 SYMBOLS = tuple(f"{first}+{second}" for first in range(10) for second in range(10))
@@ -92,7 +92,7 @@ def add_columns(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return digits, distance
 
 
-def load_addition(dataset: AdditionConfig, seed: int) -> LabelledData:
+def load_addition(dataset: AdditionConfig, seed: int) -> RunData:
     """Generate addition data. The evaluation set ``inside`` has the trained number of digits, ``beyond_N`` N digits.
 
     The evaluation sets depend on neither the seed nor the number of training examples.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -13,8 +12,8 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.types import LabelledData, Picture
 from adadepth.data.randomness import random_generator, split_item
+from adadepth.data.run_data import Picture, RunData, count_set_examples, summarise_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS, wrap_texts, wrap_tokenizer
 from adadepth.errors import ConfigError
@@ -142,27 +141,24 @@ def build_tagging_data(
     *,
     picture: Picture | None = None,
     least_fields: Mapping[str, int] | None = None,
-) -> LabelledData:
+) -> RunData:
     """Build the data of a tagging run from generated sequences. Its data summary includes ``facts``."""
     words = build_symbol_tokenizer(symbols, is_wrapped=False)
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    summary, metrics = summarise_examples(dataset, train, evaluation, facts), ("token_accuracy",)
-    data = LabelledData(train, dict(evaluation), {}, words, collate, summary, "tagging", labels, metrics)
-    data = replace(data, picture=picture, least_fields=least_fields or {})
-    return replace(data, has_difficulty=True, has_special_tokens=False)
-
-
-def summarise_examples(
-    dataset: GeneratedConfig, train: DrawnExamples, evaluation: Mapping[str, DrawnExamples], facts: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return a summary of generated data for logs and reports."""
-    return {
-        "name": dataset.name,
-        "source": "drawn",
-        **facts,
-        "train": {"examples": len(train)},
-        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }
+    return RunData(
+        train=train,
+        evaluation=evaluation,
+        tokenizer=words,
+        collate=collate,
+        summary=summarise_data(dataset, count_set_examples(train, evaluation), facts=facts),
+        problem="tagging",
+        labels=labels,
+        metrics=("token_accuracy",),
+        has_difficulty=True,
+        has_special_tokens=False,
+        picture=picture,
+        least_fields=least_fields or {},
+    )
 
 
 def get_evaluation_size(dataset: GeneratedConfig) -> int:

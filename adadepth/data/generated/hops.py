@@ -24,13 +24,12 @@ from adadepth.data.generated.base import (
     check_room,
     encode_symbols,
     get_evaluation_size,
-    summarise_examples,
     to_range,
 )
 from adadepth.data.generated.pointer_chains import draw_pointer_chains
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.types import LabelledData, Picture
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.data.run_data import Picture, RunData, count_set_examples, summarise_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.errors import DataError
@@ -170,7 +169,7 @@ def reorder_causally(
     return targets, hops, colours
 
 
-def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
+def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> RunData:
     """Generate pointer-chasing data. Evaluation set ``inside`` has the trained range of hops, ``beyond`` another one.
 
     The evaluation sets depend on neither the seed nor the number of training examples.
@@ -202,9 +201,16 @@ def load_hops(dataset: HopsConfig, seed: int, cls_tokens: int = 1) -> LabelledDa
     marked = {name: MarkedHops(dataset, to_range(ends), *how, layout=layout) for name, ends, *how in sets}
     train = marked.pop("train")
     collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    summary = summarise_examples(dataset, train, marked, facts)
-    return LabelledData(
-        train, dict(marked), {}, words, collate, summary, "classification", labels, ("accuracy",), has_difficulty=True
+    return RunData(
+        train=train,
+        evaluation=marked,
+        tokenizer=words,
+        collate=collate,
+        summary=summarise_data(dataset, count_set_examples(train, marked), facts=facts),
+        problem="classification",
+        labels=labels,
+        metrics=("accuracy",),
+        has_difficulty=True,
     )
 
 

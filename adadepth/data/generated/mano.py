@@ -23,7 +23,7 @@ from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
     from adadepth.config.data import ManoConfig
-    from adadepth.data.labelled.types import LabelledData
+    from adadepth.data.run_data import RunData
 
 OPERATORS = ("+", "-", "*")
 _BOS, END = "<bos>", "="
@@ -94,7 +94,7 @@ def list_symbols(dataset: ManoConfig) -> tuple[str, ...]:
     return (*operands, *OPERATORS, _BOS, END, *lengths)
 
 
-def load_mano(dataset: ManoConfig, seed: int) -> LabelledData:
+def load_mano(dataset: ManoConfig, seed: int) -> RunData:
     """Generate the Mano data. Set ``inside`` has the trained numbers of operations, set ``longest`` only the highest.
 
     The evaluation sets depend on neither the seed nor the number of training examples. They have labels at values only.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from adadepth.config.data import MazeConfig
-    from adadepth.data.labelled.types import LabelledData
+    from adadepth.data.run_data import RunData
 
 LABELS = ("unreachable", "reachable")
 SYMBOLS = ("#", ".", "S")  # wall, free, start
@@ -102,7 +102,7 @@ def _mark_neighbours(cells: np.ndarray) -> np.ndarray:
     return beside
 
 
-def load_maze(dataset: MazeConfig, seed: int) -> LabelledData:
+def load_maze(dataset: MazeConfig, seed: int) -> RunData:
     """Generate the maze data. The evaluation set ``inside`` has the trained size, ``beyond_N`` has size N.
 
     The evaluation sets depend on neither the seed nor the number of training examples.

@@ -20,8 +20,8 @@ from adadepth.data.generated.base import (
     to_range,
 )
 from adadepth.data.labelled.collators import SequenceCollator, collate_vectors
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.randomness import EVALUATION_SEED, Purpose
+from adadepth.data.run_data import RunData, summarise_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import SPECIAL_TOKENS, with_data_layout
 
@@ -85,7 +85,7 @@ def draw_values(rows: int, size: int, ones: tuple[int, int], generator: np.rando
     return values
 
 
-def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> LabelledData:
+def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> RunData:
     """Generate the parity data, either as vectors or as tokens after leading [CLS] tokens.
 
     The evaluation sets depend on neither the seed nor the number of training examples. Each has
@@ -109,20 +109,25 @@ def load_parity(dataset: ParityConfig, seed: int, cls_tokens: int = 1) -> Labell
         for name, ones in ranges.items()
         if ones is not None
     }
-    summary = {
-        "name": dataset.name,
-        "source": f"drawn, {dataset.representation}",
-        "size": dataset.size,
-        "counted": str(dataset.counted),
+    counts = {
         "train": {"examples": len(train), "ones": list(train.ones)},
         "evaluation": {
             name: {"examples": len(examples), "ones": list(examples.ones)} for name, examples in evaluation.items()
         },
     }
+    source, facts = f"drawn, {dataset.representation}", {"size": dataset.size, "counted": str(dataset.counted)}
     collate: Any = collate_vectors
     if words is not None:
         collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    return LabelledData(
-        train, dict(evaluation), {}, words, collate, summary, "classification", LABELS, ("accuracy",), True,
+    return RunData(
+        train=train,
+        evaluation=evaluation,
+        tokenizer=words,
+        collate=collate,
+        summary=summarise_data(dataset, counts, source=source, facts=facts),
+        problem="classification",
+        labels=LABELS,
+        metrics=("accuracy",),
+        has_difficulty=True,
         model_fields={"input_size": dataset.size} if words is None else {},
-    )  # fmt: skip
+    )

@@ -29,7 +29,7 @@ from adadepth.data.randomness import EVALUATION_SEED, Purpose
 
 if TYPE_CHECKING:
     from adadepth.config.data import TraceConfig
-    from adadepth.data.labelled.types import LabelledData
+    from adadepth.data.run_data import RunData
 
 _MARKS = ("=", "print")
 _LETTERS = tuple("abcdefghijklmnopqrstuvwxyz")
@@ -87,7 +87,7 @@ class TraceExamples(DrawnTags):
         return build_symbol_example(symbols, labels, difficulties)
 
 
-def load_trace(dataset: TraceConfig, seed: int) -> LabelledData:
+def load_trace(dataset: TraceConfig, seed: int) -> RunData:
     """Generate the variable-assignment data. Set ``inside`` has the trained range of links, set ``beyond`` another one.
 
     The evaluation sets depend on neither the seed nor the number of training examples.

@@ -18,9 +18,10 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.config import CorpusConfig
 from adadepth.data.cache import get_cache_root
 from adadepth.data.labelled.collators import SequenceCollator
-from adadepth.data.labelled.types import LabelledData, spread_rows
+from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.pretraining.load import load_corpus_tokenizer
 from adadepth.data.randomness import EVALUATION_SEED, Purpose, random_generator, split_item
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.text.corpora import Split
 from adadepth.data.text.passages import split_sentences
 from adadepth.data.text.special_tokens import Layout
@@ -109,9 +110,7 @@ def select_sentences(documents: Iterable[str]) -> list[str]:
     return list(sentences)
 
 
-def load_bigram_shift(
-    dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1
-) -> LabelledData:
+def load_bigram_shift(dataset: LabelledConfig, tokenizer: TokenizerConfig, seed: int, cls_tokens: int = 1) -> RunData:
     """Return the data of bigram shift. Evaluation sentences come from held-out documents.
 
     Raises:
@@ -133,20 +132,26 @@ def load_bigram_shift(
     evaluation = BigramShiftExamples(fitting[1], layout, EVALUATION_SEED, dataset.max_evaluation_examples)
     if not len(train) or not len(evaluation):
         raise DataError(f"dataset.sequence_length={dataset.sequence_length}: all sentences are longer")
-    summary = {
-        "name": dataset.name,
-        "source": str(dataset.source),
-        "sequence_length": dataset.sequence_length,
+    counts = {
         "train": {"sentences": len(train.rows), "examples": len(train)},
         "evaluation": {"validation": {"sentences": len(evaluation.rows), "examples": len(evaluation)}},
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-        "sources": split.digest_sources(),
     }
-    collate = SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length)
-    words = with_data_layout(words, layout, splits_words=True)
-    sets: dict[str, Any] = {"validation": evaluation}
-    return LabelledData(
-        train, sets, {}, words, collate, summary, "classification", LABELS, tuple(dataset.metrics), has_difficulty=True
+    return RunData(
+        train=train,
+        evaluation={"validation": evaluation},
+        tokenizer=with_data_layout(words, layout, splits_words=True),
+        collate=SequenceCollator(words.pad_token_id, dataset.sequence_length, dataset.pad_to_length),
+        summary=summarise_data(
+            dataset,
+            counts,
+            facts={"sequence_length": dataset.sequence_length},
+            tokenizer=describe_tokenizer(tokenizer, words),
+            identity={"sources": split.digest_sources()},
+        ),
+        problem="classification",
+        labels=LABELS,
+        metrics=tuple(dataset.metrics),
+        has_difficulty=True,
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from adadepth.config.class_names import number_classes
 from adadepth.data.cache import CACHE_FORMAT, digest, ensure_folder
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
@@ -39,17 +40,28 @@ class ClassReader:
     """Reader that converts the labels of a column to class numbers.
 
     Attributes:
-        names: Names of the classes, in order.
+        names: Names of the classes of the data, in order.
+        classes: Names of the classes in the order of their numbers, which may be that of a model.
         numbers: Mapping from the text of a label (see `format_label`) to its class number.
         allowed: List of the allowed labels, for messages.
         strangers: Mapping from the text of a label to its name in the data, for labels that the configuration does not
             name.
+        key: JSON values that identify this conversion, for the names of cache folders.
     """
 
     names: tuple[str, ...]
+    classes: tuple[str, ...]
     numbers: Mapping[str, int]
     allowed: str
     strangers: Mapping[str, str]
+    key: Sequence[Any]
+
+    @classmethod
+    def from_names(
+        cls, names: tuple[str, ...], numbers: Mapping[str, int], allowed: str, strangers: Mapping[str, str]
+    ) -> ClassReader:
+        """Build the reader that numbers the classes in the order of the data."""
+        return cls(names, names, numbers, allowed, strangers, [[_READING, list(names), sorted(numbers.items())]])
 
     def __call__(self, value: Any) -> int:
         """Return the class number of a label.
@@ -66,16 +78,60 @@ class ClassReader:
 
     def read_several(self, values: list[Any]) -> np.ndarray:
         """Return a 0/1 vector over classes, (C,), with 1 for each class among the labels of a row."""
-        marks = np.zeros(len(self.names))
+        marks = np.zeros(len(self.classes))
         marks[[self(value) for value in values]] = 1.0
         return marks
 
-    def key(self) -> list[Any]:
-        """Return JSON values that identify this label conversion, for the names of cache folders."""
-        return [_READING, list(self.names), sorted(self.numbers.items())]
+    def renumber(self, classes: Sequence[str] | None, source: str) -> ClassReader:
+        """Return a reader with the class numbers of a model, whose classes are matched to those of the data by name.
+
+        Args:
+            classes: Classes of the model, or None for the order of the data.
+            source: Setting and value that name the data's classes, for messages.
+
+        Raises:
+            DataError: If the model lacks a class of the data.
+        """
+        ordered = list(self.names if classes is None else classes)
+        positions = number_classes(self.names, ordered, source)
+        for name, position in zip(self.names, positions, strict=True):
+            ordered[position] = name  # as the data spell it
+        numbers = {text: positions[number] for text, number in self.numbers.items()}
+        order = [list(self.names)] if self.names == tuple(ordered) else [list(self.names), ordered]
+        return replace(self, classes=tuple(ordered), numbers=numbers, key=[*self.key, *order])
 
 
-def class_names(
+def read_classes(
+    labels: Sequence[str] | None,
+    key: str,
+    column: str,
+    tables: Mapping[str, DataTable],
+    searched: Sequence[DataTable],
+    root: Path,
+    model_classes: Sequence[str] | None,
+) -> tuple[dict[str, ClassReader], tuple[str, ...]]:
+    """Return the reader of the labels of every split, and the names of the classes in the order of their numbers.
+
+    Args:
+        labels: Configured names of the classes, if any.
+        key: Setting that names the column, for messages.
+        column: Column with one label per row or a list of labels per row.
+        tables: Mapping from splits to their tables.
+        searched: Tables in which the classes are searched if they are not configured; see `choose_class_names`.
+        root: Cache folder.
+        model_classes: Classes of a model, whose numbers the labels get, or None for the order of the data.
+
+    Raises:
+        DataError: If there are fewer than two classes, if a class occurs twice, or if the model lacks one.
+    """
+    names = choose_class_names(labels, key, column, searched, root)
+    has_order = bool(labels) or column in searched[0].class_names
+    readers = build_class_readers(names, key, column, tables, root, has_order=has_order)
+    numbered = {split: reader.renumber(model_classes, f"dataset.{key}={column}") for split, reader in readers.items()}
+    return numbered, next(iter(numbered.values())).classes
+
+
+def choose_class_names(
     labels: Sequence[str] | None, key: str, column: str, tables: Sequence[DataTable], root: Path
 ) -> tuple[str, ...]:
     """Return the class names in order: those configured, those that the data set declares, or all labels in the tables.
@@ -265,7 +321,7 @@ def _build_declared_reader(names: tuple[str, ...], declared: list[str], subject:
         class_numbers = {str(index): index for index in range(len(names))}
     matches = {text: class_number for text, class_number in class_numbers.items() if class_number is not None}
     strangers = {str(index): name for index, name in enumerate(declared) if str(index) not in matches}
-    return ClassReader(names, matches, _join_names(names), strangers)
+    return ClassReader.from_names(names, matches, _join_names(names), strangers)
 
 
 def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, *, has_order: bool) -> ClassReader:
@@ -281,13 +337,13 @@ def _build_name_reader(names: tuple[str, ...], present: set[str], subject: str, 
     ):
         mixed = whole - numbers.keys() and present & numbers.keys() - whole
         allowed += "; numbers are indices in this list only if no label of the column is a name" if mixed else ""
-        return ClassReader(names, numbers, allowed, {})
+        return ClassReader.from_names(names, numbers, allowed, {})
     logger.info(
         "%s: no label is the name of a class, so integers are indices in the list: %s",
         subject,
         _join_names([f"{text} is {names[number]}" for text, number in _number_positions(names).items()]),
     )
-    return ClassReader(names, _number_positions(names) | numbers, f"0 to {len(names) - 1} or {allowed}", {})
+    return ClassReader.from_names(names, _number_positions(names) | numbers, f"0 to {len(names) - 1} or {allowed}", {})
 
 
 def _number_positions(names: tuple[str, ...]) -> dict[str, int]:

@@ -1,8 +1,8 @@
-"""Collators of labelled examples, which are sequences of tokens or vectors."""
+"""Labelled examples, which are sequences of tokens or vectors, and their collators."""
 
 from __future__ import annotations
 
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -75,3 +75,16 @@ class StoredExamples(Dataset[dict[str, Any]], Generic[_Store]):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+
+class TaggedExamples(Protocol):
+    """Data set of token sequences with a tag for each word, or with labels at some tokens."""
+
+    def gold(self, index: int) -> list[int]:
+        """Return the tags of all words of an example, including truncated words."""
+
+    def find_first_pieces(self, index: int) -> np.ndarray:
+        """Return the positions of each word's first token in a sequence, (words,), without truncated words."""
+
+    def row_number(self, index: int) -> int:
+        """Return the row of an example in the source data."""

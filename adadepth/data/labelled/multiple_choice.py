@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
+from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import Columns, Examples, PaddingCollator, get_sequence_columns, pad_columns
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
-from adadepth.data.labelled.classes import ClassReader, build_class_readers
+from adadepth.data.labelled.classes import build_class_readers
 from adadepth.data.labelled.collators import StoredExamples, collect_example_columns
-from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, build_table_data, describe_labels
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table_loader import RowStores, describe_labels, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.special_tokens import Layout, cut_longest
 from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, read_first_texts, require_text
-from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
+from adadepth.data.text.tokenizer import get_tokenizer_key
 
 if TYPE_CHECKING:
     from adadepth.config import ChoiceConfig, TokenizerConfig
@@ -75,57 +77,56 @@ class ChoiceCollator(PaddingCollator):
         return {**grouped, **collect_example_columns(examples)}
 
 
-def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+def load_choices(dataset: ChoiceConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> RunData:
     """Read and tokenise texts with several endings each, or load them from the cache.
 
     Raises:
         DataError: If the data or the tokenizer lack something. The message is one line.
     """
-    root = get_cache_root(dataset.cache_dir)
     columns = {key: getattr(dataset, key) for key in ("context_columns", "ending_columns")}
     tables = open_splits(dataset, columns | {"label_column": [dataset.label_column]})
-    train = build_choice_table(tables[dataset.train_split], dataset)
     names = tuple(dataset.labels or map(str, range(len(dataset.ending_columns))))
-    readers = _build_readers(dataset, names, tables, root)
-    texts = [*dataset.context_columns, *dataset.ending_columns]
-    read = dict.fromkeys(train.columns[:-1], "ending_columns")
-    with parallel_encoding():
-        trained_on = partial(read_first_texts, train, read, tokenizer.train_documents)
-        words = load_table_tokenizer(tokenizer, root, train, texts, trained_on, cls_tokens)
+    # Without class names, a label is the index of the right ending.
+    labelled = tables if dataset.labels else {split: replace(table, class_names={}) for split, table in tables.items()}
+    root = get_cache_root(dataset.cache_dir)
+    readers = build_class_readers(names, "label_column", dataset.label_column, labelled, root, has_order=True)
+    parts = [dataset.context_columns[0], *dataset.ending_columns]
+
+    def format_name(split: str, table: DataTable, words: PreTrainedTokenizerFast) -> str:
         columns_read = (dataset.context_columns, dataset.ending_columns, dataset.label_column)
         key = digest(CACHE_FORMAT, *columns_read, names, get_tokenizer_key(words))
+        return f"choices-{digest(key, *readers[split].key, table.fingerprint())}"
 
-        parts = [dataset.context_columns[0], *dataset.ending_columns]
+    def write(split: str, words: PreTrainedTokenizerFast, folder: Path, table: DataTable) -> None:
+        write_rows(folder, build_choice_table(table, dataset), parts, words, dataset.label_column, readers[split])
 
-        def store(split: str, table: DataTable) -> LabelledStore:
-            reader = readers[split]
-
-            def write(folder: Path, table: DataTable) -> None:
-                write_rows(folder, build_choice_table(table, dataset), parts, words, dataset.label_column, reader)
-
-            classes = partial(read_labels, column=dataset.label_column, read_label=reader)
-            name = f"choices-{digest(key, reader.key(), table.fingerprint())}"
-            blanks = dict.fromkeys(texts)
-            return LabelledStore.open(ensure_rows(root, name, dataset, split, table, write, blanks, classes))
-
-        stores = {split: store(split, table) for split, table in tables.items()}
-    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens)
-    make = partial(ChoiceExamples, layout=layout)
-    splits = split_examples(dataset, tables, stores, make, LabelledStore.classes)
-    describe = partial(_describe, names=names)
-    words = with_data_layout(words, layout)
-    return build_table_data(
-        dataset, words, tokenizer.path, tables, splits, describe, ChoiceCollator, "multiple_choice", names
+    texts = [*dataset.context_columns, *dataset.ending_columns]
+    row_stores = RowStores(
+        format_name=format_name,
+        write=write,
+        open=LabelledStore.open,
+        blanks=dict.fromkeys(texts),
+        class_readers={
+            split: partial(read_labels, column=dataset.label_column, read_label=reader)
+            for split, reader in readers.items()
+        },
     )
-
-
-def _build_readers(
-    dataset: ChoiceConfig, names: tuple[str, ...], tables: dict[str, DataTable], root: Path
-) -> dict[str, ClassReader]:
-    """Return for every split the reader of labels. Without class names, a label is the index of the right ending."""
-    if not dataset.labels:
-        tables = {split: replace(table, class_names={}) for split, table in tables.items()}
-    return build_class_readers(names, "label_column", dataset.label_column, tables, root, has_order=True)
+    train = build_choice_table(tables[dataset.train_split], dataset)
+    read = partial(read_first_texts, train, dict.fromkeys(parts, "ending_columns"), tokenizer.train_documents)
+    return load_table(
+        dataset,
+        tokenizer,
+        tables,
+        load_tokenizer=partial(load_table_tokenizer, tokenizer, root, train, texts, read, cls_tokens),
+        row_stores=row_stores,
+        build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens),
+        build_examples=ChoiceExamples,
+        describe=partial(_describe, names=names),
+        collator=ChoiceCollator,
+        problem="multiple_choice",
+        labels=names,
+        strata=LabelledStore.classes,
+    )
 
 
 def build_choice_table(table: DataTable, dataset: ChoiceConfig) -> DataTable:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor
 from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import (
     IGNORE,
@@ -19,13 +21,14 @@ from adadepth.data.batches import (
     pad_columns,
 )
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
-from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, build_table_data
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table_loader import RowStores, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.questions import NO_ANSWER, Question, QuestionStore, write_questions
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.table import DataTable, read_first_texts
-from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
+from adadepth.data.text.tokenizer import get_tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -136,51 +139,64 @@ class QuestionCollator(PaddingCollator):
         return {**pad_columns(examples, width, columns), **collect_numbers(examples, _NUMBERS)}
 
 
-def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> LabelledData:
+def load_questions(dataset: QuestionConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1) -> RunData:
     """Read and tokenise questions with their contexts, or load them from the cache.
 
     Raises:
         DataError: If the data or the tokenizer lack something. The message is one line.
     """
-    root = get_cache_root(dataset.cache_dir)
     needed = ("question_column", "context_column", "answers_column", "id_column")
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in needed if getattr(dataset, key) is not None})
-    train = tables[dataset.train_split]
     texts = {dataset.question_column: "question_column", dataset.context_column: "context_column"}
     columns = [*texts, dataset.answers_column, dataset.id_column]
-    with parallel_encoding():
-        trained_on = partial(read_first_texts, train, texts, tokenizer.train_documents)
-        words = load_table_tokenizer(tokenizer, root, train, list(texts), trained_on, cls_tokens)
+
+    def format_name(split: str, table: DataTable, words: PreTrainedTokenizerFast) -> str:
         key = digest(CACHE_FORMAT, _SPANS, columns, dataset.unanswerable, get_tokenizer_key(words))
+        return f"questions-{digest(key, table.fingerprint())}"
 
-        write = partial(write_questions, dataset=dataset, tokenizer=words)
-        answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
-        blanks = {dataset.question_column: "", dataset.context_column: "-", dataset.answers_column: answers}
+    def write(split: str, words: PreTrainedTokenizerFast, folder: Path, table: DataTable) -> None:
+        write_questions(folder, table, dataset, words)
 
-        def store(split: str, table: DataTable) -> QuestionStore:
-            name = f"questions-{digest(key, table.fingerprint())}"
-            return QuestionStore.open(ensure_rows(root, name, dataset, split, table, write, blanks))
-
-        stores = {split: store(split, table) for split, table in tables.items()}
-    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end()
-    _check_room(dataset, layout)
-    make = partial(
-        QuestionExamples, layout=layout, stride=dataset.stride, max_question_length=dataset.max_question_length
+    answers = {"text": ["-"], "answer_start": [0]}  # every question needs one
+    row_stores = RowStores(
+        format_name=format_name,
+        write=write,
+        open=QuestionStore.open,
+        blanks={dataset.question_column: "", dataset.context_column: "-", dataset.answers_column: answers},
+        class_readers={},
     )
-    splits = split_examples(dataset, tables, stores, make)
-    words = with_data_layout(words, layout)
-    read = (dataset, words, tokenizer.path, tables, splits)
-    return build_table_data(*read, _describe, QuestionCollator, "question_answering")
+    root, train = get_cache_root(dataset.cache_dir), tables[dataset.train_split]
+    read = partial(read_first_texts, train, texts, tokenizer.train_documents)
+    return load_table(
+        dataset,
+        tokenizer,
+        tables,
+        load_tokenizer=partial(load_table_tokenizer, tokenizer, root, train, list(texts), read, cls_tokens),
+        row_stores=row_stores,
+        build_layout=partial(_build_layout, dataset, cls_tokens),
+        build_examples=partial(
+            QuestionExamples, stride=dataset.stride, max_question_length=dataset.max_question_length
+        ),
+        describe=_describe,
+        collator=QuestionCollator,
+        problem="question_answering",
+    )
 
 
-def _check_room(dataset: QuestionConfig, layout: Layout) -> None:
-    """Raise an error if the stride between context windows is so large that tokens between them would be skipped."""
+def _build_layout(dataset: QuestionConfig, cls_tokens: int, tokenizer: PreTrainedTokenizerFast) -> Layout:
+    """Return the layout of a window.
+
+    Raises:
+        DataError: If the stride between windows is so large that tokens between them would be skipped.
+    """
+    layout = Layout.from_tokenizer(tokenizer, dataset.sequence_length, cls_tokens).cut_at_end()
     room = layout.room(2) - dataset.max_question_length
     if dataset.stride > room:
         raise DataError(
             f"dataset.stride={dataset.stride}: windows of dataset.sequence_length={dataset.sequence_length} hold "
             f"{room} context tokens after dataset.max_question_length={dataset.max_question_length} and special tokens"
         )
+    return layout
 
 
 def _describe(examples: QuestionExamples) -> dict[str, Any]:

@@ -48,18 +48,17 @@ def _build_table(file: Path, split: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         rows = (row for row in _read_rows(file) if row.split == split)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            locations = [RowLocation(f"dataset.path={file}", "line", row.line) for row in batch]
             cells = [[row.label for row in batch], [row.sentence for row in batch]]
-            yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_LOCATIONS: locations}
+            yield {**dict(zip(_COLUMNS, cells, strict=True)), ROW_LOCATIONS: [row.location for row in batch]}
 
     source = SourceFile("dataset.path", file)
     return DataTable(f"dataset.path={file}", _COLUMNS, {}, batches, lambda: [source.digest(), split], [source])
 
 
 class _Row(NamedTuple):
-    """Line of a SentEval file: its number, counted from 1, its split, class and sentence."""
+    """Line of a SentEval file: its location, split, class and sentence."""
 
-    line: int
+    location: RowLocation
     split: str
     label: str
     sentence: str
@@ -68,15 +67,16 @@ class _Row(NamedTuple):
 def _read_rows(file: Path) -> Iterator[_Row]:
     """Yield every line of a SentEval file. Fields between the second and the last are annotations and are skipped."""
     for number, line in enumerate(read_lines("dataset.path", file), start=1):
+        location = RowLocation(f"dataset.path={file}", "line", number)
         fields = [field.strip() for field in line.split("\t")]
         if len(fields) < 3:
             raise DataError(
-                f"dataset.path={file}: line {number} has {len(fields)} fields with tabs between them; a line needs "
-                "tr, va or te, the class, and the sentence"
+                f"{location} has {len(fields)} fields with tabs between them; a line needs tr, va or te, the class, "
+                "and the sentence"
             )
         if fields[0] not in _SPLITS:
-            raise DataError(f"dataset.path={file}: line {number} begins with {fields[0]!r}, not with tr, va or te")
-        yield _Row(number, _SPLITS[fields[0]], fields[1], fields[-1])
+            raise DataError(f"{location} begins with {fields[0]!r}, not with tr, va or te")
+        yield _Row(location, _SPLITS[fields[0]], fields[1], fields[-1])
 
 
 PREFIX = "prefix"  # the added column: the words before the verb

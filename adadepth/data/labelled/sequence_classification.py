@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,24 +13,18 @@ from transformers import PreTrainedTokenizerFast
 from adadepth.config.kinds import get_problem
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
 from adadepth.data.labelled.bigram_shift import load_bigram_shift
-from adadepth.data.labelled.classes import build_class_readers, class_names, read_value, with_lists
+from adadepth.data.labelled.classes import read_classes, read_value, with_lists
 from adadepth.data.labelled.collators import SequenceCollator, StoredExamples
-from adadepth.data.labelled.columns import TextColumns, choose_columns
-from adadepth.data.labelled.splits import (
-    ensure_rows,
-    list_table_splits,
-    load_table_tokenizer,
-    open_splits,
-    open_tests,
-    split_examples,
-)
+from adadepth.data.labelled.columns import choose_columns
+from adadepth.data.labelled.splits import list_table_splits, open_splits, open_tests
 from adadepth.data.labelled.submission import check_submission_names
-from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
+from adadepth.data.labelled.table_loader import RowStores, describe_labels, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import LabelledStore, read_labels, write_rows
 from adadepth.data.text.special_tokens import DoubleCls, Layout
 from adadepth.data.text.table import DataTable, read_first_texts, require_columns
-from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
+from adadepth.data.text.tokenizer import get_tokenizer_key
 
 if TYPE_CHECKING:
     from adadepth.config import LabelledConfig, TokenizerConfig
@@ -69,7 +62,7 @@ def load_sentences(
     cls_tokens: int,
     double_cls_pairs: DoubleCls,
     classes: Sequence[str] | None = None,
-) -> LabelledData:
+) -> RunData:
     """Return the labelled data of a table of texts, or of the bigram-shift task.
 
     Args:
@@ -95,31 +88,54 @@ def load_sentences(
         require_columns(table, "text_columns", columns.texts)
     problem = get_problem(dataset)
     assert problem is not None, "sentences have classes, labels or values"
+    difficulty = dataset.difficulty_column
     for split in list_table_splits(dataset):
         require_columns(tables[split], "label_column", [columns.label])
-        require_columns(tables[split], "difficulty_column", _list_difficulty_columns(dataset))
+        require_columns(tables[split], "difficulty_column", [] if difficulty is None else [difficulty])
         if problem == "multi_label":
             tables[split] = with_lists(tables[split], columns.label, dataset.label_separator)
-    train = tables[dataset.train_split]
-    numbering, readers = _read_classes(dataset, columns.label, tables, root, classes)
-    with parallel_encoding():
-        words = load_tokenizer_for_texts(tokenizer, root, train, columns.texts, cls_tokens)
-        stores = {
-            split: _open_store(dataset, columns, split, table, readers.get(split), words, root)
-            for split, table in tables.items()
-        }
-    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens, double_cls_pairs)
-    make = partial(LabelledExamples, layout=layout, problem=problem)
-    tests = [name for name in dataset.test_splits if name in tables]
-    strata = LabelledStore.classes if problem == "classification" else None
-    splits = split_examples(dataset, tables, stores, make, strata, tests)
-    describe = partial(_describe, names=numbering.classes)
-    words = with_data_layout(words, layout)
-    data = build_table_data(
-        dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, problem, numbering.classes
+    readers, names = _build_label_readers(dataset, columns.label, tables, root, classes)
+
+    def format_name(split: str, table: DataTable, words: PreTrainedTokenizerFast) -> str:
+        labels = [columns.label, readers[split].key, difficulty] if split in readers else None
+        return f"labelled-{digest(CACHE_FORMAT, columns.texts, labels, get_tokenizer_key(words), table.fingerprint())}"
+
+    def write(split: str, words: PreTrainedTokenizerFast, folder: Path, table: DataTable) -> None:
+        if split in readers:
+            reader = readers[split]
+            write_rows(folder, table, columns.texts, words, columns.label, reader.read, difficulty, reader.shape)
+        else:
+            write_rows(folder, table, columns.texts, words, None, read_value)
+
+    has_classes = problem == "classification"
+    class_readers = {
+        split: partial(read_labels, column=columns.label, read_label=reader.read) for split, reader in readers.items()
+    }
+    row_stores = RowStores(
+        format_name=format_name,
+        write=write,
+        open=LabelledStore.open,
+        blanks=dict.fromkeys(columns.texts, ""),
+        class_readers=class_readers if has_classes else {},
     )
-    summary = {**data.summary, "text_columns": columns.texts, "label_column": columns.label}
-    return replace(data, summary=summary, has_difficulty=dataset.difficulty_column is not None)
+    train = tables[dataset.train_split]
+    return load_table(
+        dataset,
+        tokenizer,
+        tables,
+        load_tokenizer=partial(load_tokenizer_for_texts, tokenizer, root, train, columns.texts, cls_tokens),
+        row_stores=row_stores,
+        build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens, double_cls_pairs),
+        build_examples=partial(LabelledExamples, problem=problem),
+        describe=partial(_describe, names=names),
+        collator=SequenceCollator,
+        problem=problem,
+        labels=names,
+        strata=LabelledStore.classes if has_classes else None,
+        test_splits=[name for name in dataset.test_splits if name in tables],
+        has_difficulty=difficulty is not None,
+        columns={"text_columns": columns.texts, "label_column": columns.label},
+    )
 
 
 def load_tokenizer_for_texts(
@@ -130,43 +146,6 @@ def load_tokenizer_for_texts(
     return load_table_tokenizer(tokenizer, root, train, list(columns), texts, cls_tokens)
 
 
-def _list_difficulty_columns(dataset: LabelledConfig) -> list[str]:
-    """Return a list with the column of difficulties, or an empty list if none is configured."""
-    return [] if dataset.difficulty_column is None else [dataset.difficulty_column]
-
-
-def _read_classes(
-    dataset: LabelledConfig,
-    column: str,
-    tables: dict[str, DataTable],
-    root: Path,
-    model_classes: Sequence[str] | None,
-) -> tuple[Numbering, dict[str, _LabelReader]]:
-    """Return the class names with their numbering, and the reader of the labels of every split.
-
-    The numbering is empty for a regression. If ``model_classes`` is given, labels get the numbers of the classes of
-    that model.
-    """
-    labelled = {split: tables[split] for split in list_table_splits(dataset)}
-    if dataset.problem == "regression":
-        return Numbering((), (), ()), dict.fromkeys(labelled, _LabelReader(read_value, "value"))
-    train = labelled[dataset.train_split]
-    names = class_names(dataset.labels, "label_column", column, [train], root)
-    has_order = bool(dataset.labels) or column in train.class_names
-    classes = build_class_readers(names, "label_column", column, labelled, root, has_order=has_order)
-    numbering = Numbering.from_classes(names, model_classes, f"dataset.label_column={column}")
-    keys = {split: [reader.key(), *numbering.key()] for split, reader in classes.items()}
-    if dataset.problem == "classification":
-        return numbering, {
-            split: _LabelReader(numbering.read_class(reader), keys[split]) for split, reader in classes.items()
-        }
-    shape = (len(numbering.classes),)
-    return numbering, {
-        split: _LabelReader(numbering.read_classes(reader.read_several), keys[split], shape)
-        for split, reader in classes.items()
-    }
-
-
 class _LabelReader(NamedTuple):
     """Function that converts the labels of a split to numbers, with its cache key and the shape of a label."""
 
@@ -175,31 +154,26 @@ class _LabelReader(NamedTuple):
     shape: tuple[int, ...] = ()
 
 
-def _open_store(
+def _build_label_readers(
     dataset: LabelledConfig,
-    columns: TextColumns,
-    split: str,
-    table: DataTable,
-    reader: _LabelReader | None,
-    words: PreTrainedTokenizerFast,
+    column: str,
+    tables: dict[str, DataTable],
     root: Path,
-) -> LabelledStore:
-    """Load the tokens of a split from the cache and, unless ``reader`` is None, its labels and difficulties."""
-    difficulty = next(iter(_list_difficulty_columns(dataset)), None)
-    classes = None
-    if reader is not None and dataset.problem == "classification":
-        classes = partial(read_labels, column=columns.label, read_label=reader.read)
+    model_classes: Sequence[str] | None,
+) -> tuple[dict[str, _LabelReader], tuple[str, ...]]:
+    """Return the reader of the labels of every labelled split, and the names of the classes in their order.
 
-    def write(folder: Path, table: DataTable) -> None:
-        if reader is None:
-            write_rows(folder, table, columns.texts, words, None, read_value)
-        else:
-            write_rows(folder, table, columns.texts, words, columns.label, reader.read, difficulty, reader.shape)
-
-    labels = None if reader is None else [columns.label, reader.key, difficulty]
-    key = digest(CACHE_FORMAT, columns.texts, labels, get_tokenizer_key(words), table.fingerprint())
-    blanks = dict.fromkeys(columns.texts, "")
-    return LabelledStore.open(ensure_rows(root, f"labelled-{key}", dataset, split, table, write, blanks, classes))
+    A regression has no names. If ``model_classes`` is given, labels get the numbers of the classes of that model.
+    """
+    labelled = {split: tables[split] for split in list_table_splits(dataset)}
+    if dataset.problem == "regression":
+        return dict.fromkeys(labelled, _LabelReader(read_value, "value")), ()
+    searched = [labelled[dataset.train_split]]
+    readers, names = read_classes(dataset.labels, "label_column", column, labelled, searched, root, model_classes)
+    if dataset.problem == "classification":
+        return {split: _LabelReader(reader, reader.key) for split, reader in readers.items()}, names
+    shape = (len(names),)
+    return {split: _LabelReader(reader.read_several, reader.key, shape) for split, reader in readers.items()}, names
 
 
 def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, Any]:

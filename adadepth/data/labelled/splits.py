@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
-from transformers import PreTrainedTokenizerFast
 
 from adadepth.config.data import AgreementConfig, SentEvalConfig
 from adadepth.config.kinds import get_kind
-from adadepth.data.cache import CACHE_FORMAT, digest
+from adadepth.data.held_out import HELD_OUT, select_held_out
 from adadepth.data.labelled.senteval import open_senteval_tables, split_agreement_table
-from adadepth.data.labelled.types import spread_rows
-from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
-from adadepth.data.stores.mmap_arrays import ensure_arrays, format_store_name
 from adadepth.data.text.delimited import DELIMITERS, open_delimited_table
 from adadepth.data.text.hub import load_hub_tables
 from adadepth.data.text.local_files import (
@@ -29,16 +23,12 @@ from adadepth.data.text.local_files import (
     open_conll_table,
     to_path,
 )
-from adadepth.data.text.table import DataTable, Rows, concatenate_tables, count_rows, require_columns
+from adadepth.data.text.table import DataTable, concatenate_tables, require_columns
 from adadepth.data.text.table_files import is_saved, list_saved_splits, open_file_table, open_saved_table
-from adadepth.data.text.tokenizer import list_needed_tokens, load_or_train
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
-    from adadepth.config import LabelledConfig, TableConfig, TokenizerConfig
-
-
-HELD_OUT = "held_out"  # name of the split of held-out training rows
+    from adadepth.config import LabelledConfig, TableConfig
 
 
 _Store = TypeVar("_Store", bound=Sized)
@@ -114,22 +104,10 @@ def group_rows_by_split(
     return {split: np.flatnonzero(~aside), HELD_OUT: np.flatnonzero(aside)}
 
 
-def select_held_out(rows: int, share: float, classes: np.ndarray | None) -> np.ndarray:
-    """Return which rows are held out, (rows,) bool. The result is the same for every seed.
-
-    Args:
-        rows: Number of rows.
-        share: Share of the rows of every class, as nearly as whole rows allow.
-        classes: Class of each row, (rows,), or None if rows have no classes.
-    """
-    order = random_generator(EVALUATION_SEED, Purpose.HELD_OUT, FIXED_EPOCH, 0).permutation(rows)
-    if classes is not None:
-        order = order[np.argsort(classes[order], kind="stable")]  # class by class
-    # Every 1/share-th row of that order: of n rows of a class, n · share, rounded up or down.
-    marks = np.floor(np.arange(1, rows + 1) * share + 0.5)
-    aside = np.zeros(rows, dtype=bool)
-    aside[order[np.diff(marks, prepend=0.0) > 0]] = True
-    return aside
+def spread_rows(rows: int, limit: int | None) -> np.ndarray:
+    """Return at most ``limit`` of ``rows`` row numbers, evenly spaced because files are often sorted by label."""
+    count = rows if limit is None else min(rows, limit)
+    return np.arange(count) * rows // max(count, 1)
 
 
 _SUFFIXES = (*TABLE_SUFFIXES, *DELIMITERS, *COLUMN_TEXT)
@@ -336,138 +314,3 @@ def open_table(file: Path, key: str = "dataset.path") -> DataTable:
     if file.name.endswith(_SUFFIXES):
         return open_file_table(key, file)
     raise DataError(f"{key}={file}: not a table; known formats are {', '.join(_SUFFIXES)}")
-
-
-def load_table_tokenizer(
-    tokenizer: TokenizerConfig,
-    root: Path,
-    train: DataTable,
-    columns: str | list[str],
-    texts: Callable[[], Iterable[str]],
-    cls_tokens: int,
-) -> PreTrainedTokenizerFast:
-    """Return the tokenizer for a table: an existing one, or a cached one that is trained on the training rows.
-
-    Args:
-        tokenizer: Settings of the tokenizer.
-        root: Cache folder.
-        train: Training rows.
-        columns: Columns of texts.
-        texts: Function that yields the texts of the first ``tokenizer.train_documents`` rows.
-        cls_tokens: Number of leading [CLS] tokens.
-    """
-
-    def key() -> str:
-        return digest(CACHE_FORMAT, train.fingerprint(), columns)
-
-    return load_or_train(tokenizer, root, key, texts, list_needed_tokens(cls_tokens), train.sources)
-
-
-logger = logging.getLogger(__name__)
-
-
-def ensure_rows(
-    root: Path,
-    name: str,
-    dataset: TableConfig,
-    split: str,
-    table: DataTable,
-    write: Callable[[Path, DataTable], None],
-    blanks: Mapping[str, Any],
-    classes: Callable[[DataTable], np.ndarray] | None = None,
-) -> Path:
-    """Return the cache folder with the tokenised rows of a split, and build it first if it is missing.
-
-    It holds all rows, or only the used rows if that is less work.
-
-    Args:
-        root: Cache folder.
-        name: Name of the cache folder for all rows.
-        dataset: Settings that limit the number of rows.
-        split: Name of the split.
-        table: Table with the rows of the split.
-        write: Function that writes the files of a table into an empty folder.
-        blanks: Mapping from columns to the content that replaces a cell in an unused row.
-        classes: Function from the training table to the class of each row; see `select_held_out`.
-    """
-    limits = _list_limits(dataset, split)
-    if limits is None or (root / format_store_name(name)).exists():
-        return ensure_arrays(root, name, lambda folder: write(folder, _blank_unused(table, blanks)), table.sources)
-
-    def write_used(folder: Path) -> None:
-        used = _mark_used(dataset, split, table, classes)
-        write(folder, _blank_unused(table, blanks, used))
-
-    # The table, which the name identifies, and the limits decide which rows these are.
-    return ensure_arrays(root, f"{name}-{digest(limits, dataset.held_out)}", write_used, table.sources)
-
-
-def _list_limits(dataset: TableConfig, split: str) -> dict[str, list[int | None]] | None:
-    """Return the limits on the number of training and evaluation rows of a table, or None if all rows are used."""
-    limits = {split: _list_uses(dataset, split)}
-    if split == dataset.train_split and dataset.held_out is not None:
-        limits[HELD_OUT] = _list_uses(dataset, HELD_OUT)
-    return None if None in limits[split] else limits
-
-
-def _list_uses(dataset: TableConfig, split: str) -> list[int | None]:
-    uses = [dataset.max_train_examples] if split == dataset.train_split else []
-    uses += [dataset.max_evaluation_examples] if split in dataset.evaluation_splits else []
-    return uses + (
-        [getattr(dataset, "max_test_examples", None)] if split in getattr(dataset, "test_splits", ()) else []
-    )
-
-
-def _mark_used(
-    dataset: TableConfig, split: str, table: DataTable, classes: Callable[[DataTable], np.ndarray] | None
-) -> np.ndarray:
-    """Return a mask of the table rows that become examples, (rows,) bool; see `split_examples`."""
-    rows = table.count()
-    is_split = split == dataset.train_split and dataset.held_out is not None
-    row_classes = classes(table) if classes is not None and is_split else None
-    used = np.zeros(rows, dtype=bool)
-    for part, numbers in group_rows_by_split(dataset, split, rows, row_classes).items():
-        for limit in _list_uses(dataset, part):
-            used[numbers[spread_rows(len(numbers), limit)]] = True
-    return used
-
-
-def _blank_unused(table: DataTable, blanks: Mapping[str, Any], used: np.ndarray | None = None) -> DataTable:
-    """Return a copy of a table in which the cells of unused rows are blank, which saves their tokenisation.
-
-    Args:
-        table: Table to copy.
-        blanks: Mapping from columns to the content of an unused row. In a column of texts, the content is a text or
-            None.
-        used: Mask of the used rows, (rows,) bool, or None if all rows are used.
-    """
-    texts = [name for name, blank in blanks.items() if blank is None or isinstance(blank, str)]
-
-    def batches() -> Iterator[Rows]:
-        first = missing = 0
-        for batch in table.read_batches():
-            rows = count_rows(batch)
-            mask = [True] * rows if used is None else used[first : first + rows].tolist()
-            missing += sum(
-                is_used and _is_missing(text) for name in texts for text, is_used in _pair(batch[name], mask)
-            )
-            cells = {
-                name: [cell if is_used else blank for cell, is_used in _pair(batch[name], mask)]
-                for name, blank in blanks.items()
-            }
-            yield {**batch, **cells}
-            first += rows
-        if missing:
-            logger.warning(
-                "columns %s: %s lacks %d texts, which are read as empty texts", ", ".join(texts), table.label, missing
-            )
-
-    return replace(table, batches=batches)
-
-
-def _pair(cells: list[Any], mask: list[bool]) -> Iterator[tuple[Any, bool]]:
-    return zip(cells, mask, strict=True)
-
-
-def _is_missing(text: Any) -> bool:
-    return text is None or (isinstance(text, str) and not text.strip())

@@ -17,15 +17,16 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import CACHE_FORMAT, digest, get_cache_root
-from adadepth.data.labelled.classes import build_class_readers, class_names
+from adadepth.data.labelled.classes import read_classes
 from adadepth.data.labelled.collators import SequenceCollator, StoredExamples
-from adadepth.data.labelled.splits import ensure_rows, load_table_tokenizer, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData, Numbering, build_table_data, describe_labels
+from adadepth.data.labelled.splits import open_splits
+from adadepth.data.labelled.table_loader import RowStores, describe_labels, load_table, load_table_tokenizer
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData
 from adadepth.data.stores.rows import TaggedStore, write_tagged
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.table import DataTable
-from adadepth.data.text.tokenizer import get_tokenizer_key, parallel_encoding, with_data_layout
+from adadepth.data.text.tokenizer import get_tokenizer_key
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def _find_ordinary(example: dict[str, Any]) -> np.ndarray:
 
 def load_tagging(
     dataset: TaggingConfig, tokenizer: TokenizerConfig, cls_tokens: int = 1, classes: Sequence[str] | None = None
-) -> LabelledData:
+) -> RunData:
     """Read and tokenise sentences with a tag for each word, or load them from the cache.
 
     Args:
@@ -101,35 +102,40 @@ def load_tagging(
     Raises:
         DataError: If the data or the tokenizer lack something. The message is one line.
     """
-    root = get_cache_root(dataset.cache_dir)
+    root, columns = get_cache_root(dataset.cache_dir), (dataset.token_column, dataset.tag_column)
     tables = open_splits(dataset, {key: [getattr(dataset, key)] for key in ("token_column", "tag_column")})
-    names = class_names(dataset.labels, "tag_column", dataset.tag_column, list(tables.values()), root)
-    numbering = Numbering.from_classes(names, classes, f"dataset.tag_column={dataset.tag_column}")
-    has_order = bool(dataset.labels) or dataset.tag_column in tables[dataset.train_split].class_names
-    readers = build_class_readers(names, "tag_column", dataset.tag_column, tables, root, has_order=has_order)
-    train = tables[dataset.train_split]
-    with parallel_encoding():
-        words = load_tokenizer_for_words(tokenizer, root, train, dataset.token_column, cls_tokens)
-        columns = (dataset.token_column, dataset.tag_column)
-
-        def store(split: str, table: DataTable) -> TaggedStore:
-            reader = readers[split]
-            read_tag = numbering.read_class(reader)
-            write = partial(write_tagged, columns=columns, tokenizer=words, read_tag=read_tag)
-            reads = [get_tokenizer_key(words), table.fingerprint()]
-            key = digest(CACHE_FORMAT, columns, reader.key(), *numbering.key(), *reads)
-            blanks: dict[str, list[Any]] = {column: [] for column in columns}
-            return TaggedStore.open(ensure_rows(root, f"tagged-{key}", dataset, split, table, write, blanks))
-
-        stores = {split: store(split, table) for split, table in tables.items()}
-    tags = numbering.classes
+    train, searched = tables[dataset.train_split], list(tables.values())
+    readers, tags = read_classes(dataset.labels, "tag_column", dataset.tag_column, tables, searched, root, classes)
     later = list_continuation_labels(tags) if dataset.labelled_pieces == "all" else np.full(len(tags), IGNORE)
-    layout = Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end()
-    make = partial(TaggingExamples, layout=layout, later=later)
-    splits = split_examples(dataset, tables, stores, make)
-    describe = partial(_describe, names=tags)
-    words = with_data_layout(words, layout, splits_words=True)
-    return build_table_data(dataset, words, tokenizer.path, tables, splits, describe, SequenceCollator, "tagging", tags)
+
+    def format_name(split: str, table: DataTable, words: PreTrainedTokenizerFast) -> str:
+        reads = [get_tokenizer_key(words), table.fingerprint()]
+        return f"tagged-{digest(CACHE_FORMAT, columns, *readers[split].key, *reads)}"
+
+    def write(split: str, words: PreTrainedTokenizerFast, folder: Path, table: DataTable) -> None:
+        write_tagged(folder, table, columns, words, readers[split])
+
+    row_stores = RowStores(
+        format_name=format_name,
+        write=write,
+        open=TaggedStore.open,
+        blanks={column: [] for column in columns},
+        class_readers={},
+    )
+    return load_table(
+        dataset,
+        tokenizer,
+        tables,
+        load_tokenizer=partial(load_tokenizer_for_words, tokenizer, root, train, dataset.token_column, cls_tokens),
+        row_stores=row_stores,
+        build_layout=lambda words: Layout.from_tokenizer(words, dataset.sequence_length, cls_tokens).cut_at_end(),
+        build_examples=partial(TaggingExamples, later=later),
+        describe=partial(_describe, names=tags),
+        collator=SequenceCollator,
+        problem="tagging",
+        labels=tags,
+        splits_words=True,
+    )
 
 
 def load_tokenizer_for_words(

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, PretrainingCollator
 from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.pretraining.examples import PretrainingExamples, ensure_spans
 from adadepth.data.pretraining.masking import Vocabulary
 from adadepth.data.pretraining.streaming import StreamedExamples, take_documents
 from adadepth.data.randomness import EVALUATION_SEED
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import TokenStore, build_document_encoding
 from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.text.corpora import Split
@@ -30,27 +30,7 @@ if TYPE_CHECKING:
     from adadepth.config import CorpusConfig, TokenizerConfig
 
 
-@dataclass(frozen=True)
-class PretrainingData:
-    """Data of a pretraining run: examples, tokenizer, collator and a summary.
-
-    Attributes:
-        train: Training examples: ``train[(epoch, index)]`` is one masked example, a pure function of (seed, epoch,
-            index). For streamed data it is an iterable data set with ``set_epoch``.
-        evaluation: Evaluation examples ``evaluation[index]``, always with the same masks, independent of the seed.
-        tokenizer: Tokenizer to save with the model.
-        collate: Collator of padded batches.
-        summary: Description of the data, for logs and reports.
-    """
-
-    train: PretrainingExamples | StreamedExamples
-    evaluation: PretrainingExamples
-    tokenizer: PreTrainedTokenizerFast
-    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]]
-    summary: dict[str, Any]
-
-
-def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> PretrainingData:
+def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, seed: int) -> RunData:
     """Read, split, tokenise and pack a corpus, or load it from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
@@ -77,23 +57,27 @@ def load_pretraining_data(dataset: CorpusConfig, tokenizer: TokenizerConfig, see
             held_out = _open_store(split, root, f"evaluation-{key}", split.evaluation, words, None)
         held_out_spans = ensure_spans(root, held_out, dataset, EVALUATION_SEED)
         evaluation = PretrainingExamples(held_out, held_out_spans, vocabulary, dataset, EVALUATION_SEED)
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": str(dataset.source),
-        "sequence_length": dataset.sequence_length,
+    counts: dict[str, dict[str, int]] = {
         "train": {"streamed": True}
         if isinstance(train, StreamedExamples)
         else _count_examples(dataset, "training", train),
         "evaluation": _count_examples(dataset, "held-out", evaluation),
-        "tokenizer": {"path": tokenizer.path, "vocab_size": len(words)},
-        "cache_key": key,
-        "sources": split.digest_sources(),
     }
     evaluation.keep(dataset.max_evaluation_examples)
-    summary["evaluation"]["examples_used"] = len(evaluation)
-    collate = PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length)
-    words = with_data_layout(words, Layout.bert(words, dataset.sequence_length))
-    return PretrainingData(train, evaluation, words, collate, summary)
+    counts["evaluation"]["examples_used"] = len(evaluation)
+    return RunData(
+        train=train,
+        evaluation={HELD_OUT: evaluation},
+        tokenizer=with_data_layout(words, Layout.bert(words, dataset.sequence_length)),
+        collate=PretrainingCollator(vocabulary.pad, dataset.sequence_length, dataset.pad_to_length),
+        summary=summarise_data(
+            dataset,
+            counts,
+            facts={"sequence_length": dataset.sequence_length},
+            tokenizer=describe_tokenizer(tokenizer, words),
+            identity={"cache_key": key, "sources": split.digest_sources()},
+        ),
+    )
 
 
 def load_corpus_tokenizer(
@@ -129,7 +113,7 @@ def _count_examples(dataset: CorpusConfig, side: str, examples: PretrainingExamp
 _TOKENS_AT_ONCE = 2**24
 
 
-def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
+def unigram_baseline(data: RunData) -> dict[str, Any]:
     """Return the metrics of a baseline that predicts masked tokens from token frequencies of the training text.
 
     Frequencies use add-one smoothing, and special tokens are excluded.
@@ -143,14 +127,15 @@ def unigram_baseline(data: PretrainingData) -> dict[str, Any]:
     """
     if not isinstance(data.train, PretrainingExamples):
         raise DataError("dataset.streaming=true: the unigram baseline needs prepared training data")
-    tokens, ordinary = data.train.store.tokens, data.train.vocabulary.ordinary
+    assert data.tokenizer is not None, "there are tokens"
+    evaluation, tokens, ordinary = data.evaluation[HELD_OUT], data.train.store.tokens, data.train.vocabulary.ordinary
     counts = np.zeros(len(data.tokenizer), dtype=np.int64)
     for start in range(0, len(tokens), _TOKENS_AT_ONCE):
         counts += np.bincount(tokens[start : start + _TOKENS_AT_ONCE], minlength=len(counts))
     frequencies = counts[ordinary] + 1
     log_probabilities = np.full(len(counts), -np.inf)
     log_probabilities[ordinary] = np.log(frequencies / frequencies.sum())
-    labels = np.concatenate([data.evaluation[index]["labels"] for index in range(len(data.evaluation))])
+    labels = np.concatenate([evaluation[index]["labels"] for index in range(len(evaluation))])
     labels = labels[labels != IGNORE]
     answer = int(log_probabilities.argmax())
     return {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.config.data import CellCount
 from adadepth.data.batches import Examples
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.randomness import FIXED_EPOCH, Purpose, random_generator, split_item
+from adadepth.data.run_data import RunData, count_set_examples, summarise_data
 from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -143,7 +142,7 @@ def build_puzzle_data(
     evaluation: Mapping[str, PuzzleExamples],
     symbols: Sequence[str],
     facts: Mapping[str, Any],
-) -> LabelledData:
+) -> RunData:
     """Build the data of a run on puzzles from its examples.
 
     Args:
@@ -161,14 +160,16 @@ def build_puzzle_data(
         raise DataError(
             f"dataset={dataset.name}: nothing can be learned, because every training puzzle equals its answer"
         )
-    summary = {
-        "name": dataset.name,
-        "source": str(getattr(dataset, "source", "drawn")),
-        "cells": cells,
-        **facts,
-        "train": {"examples": len(train)},
-        "evaluation": {name: {"examples": len(examples)} for name, examples in evaluation.items()},
-    }
-    words, labels, metrics = build_puzzle_tokenizer(symbols), (PADDING, *symbols), tuple(settings.metrics)
-    data = LabelledData(train, dict(evaluation), {}, words, collate_puzzles, summary, "puzzle", labels, metrics)
-    return replace(data, has_difficulty=True, has_special_tokens=False, model_fields={"cells": cells})
+    return RunData(
+        train=train,
+        evaluation=evaluation,
+        tokenizer=build_puzzle_tokenizer(symbols),
+        collate=collate_puzzles,
+        summary=summarise_data(dataset, count_set_examples(train, evaluation), facts={"cells": cells, **facts}),
+        problem="puzzle",
+        labels=(PADDING, *symbols),
+        metrics=tuple(settings.metrics),
+        has_difficulty=True,
+        has_special_tokens=False,
+        model_fields={"cells": cells},
+    )

@@ -26,7 +26,6 @@ import numpy as np
 from adadepth.config.data import Symmetries
 from adadepth.data.cache import require_unchanged
 from adadepth.data.labelled.splits import RowSource, list_table_splits, open_splits, split_examples
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.puzzles.dataset import PuzzleExamples, Symmetry, build_puzzle_data, count_cells
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
@@ -36,8 +35,9 @@ from adadepth.data.puzzles.sudoku import (
     compute_sudoku_keys,
     compute_token_keys,
 )
+from adadepth.data.run_data import RunData
 from adadepth.data.text.local_files import to_path
-from adadepth.data.text.table import DataTable, require_columns
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, require_columns
 from adadepth.errors import ConfigError, DataError, nearest
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ _DIGITS = 18  # of a number that fits into 64 bits
 Splits = tuple[Mapping[str, RowSource], Mapping[str, PuzzleExamples]]
 
 
-def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> LabelledData:
+def load_puzzle_table(dataset: PuzzleTableConfig, seed: int) -> RunData:
     """Load the puzzles of every split of a table or a puzzle folder.
 
     A training puzzle that equals an evaluation puzzle under a symmetry is removed.
@@ -256,21 +256,19 @@ def _read_parts(
     table: DataTable, dataset: PuzzleTableConfig, lookup: np.ndarray
 ) -> Iterator[tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]]:
     """Yield puzzles, answers and integer columns of a table, one part of its rows at a time."""
-    first, length = 0, None
-    for rows in table.batches():
+    length = None
+    texts_in = dataset.question_column, dataset.answer_column
+    for rows in table.read_batches():
         tokens = []
-        texts_in = dataset.question_column, dataset.answer_column
         for column in texts_in:
-            texts = rows[column]
-            length = len(texts[0]) if length is None else length
-            tokens.append(_encode_texts(texts, length, lookup, f"{table.label}: column {column}, row", first))
+            length = len(rows[column][0]) if length is None else length
+            tokens.append(_encode_texts(rows, column, length, lookup))
         numbers = {
-            name: np.array(list(map(int, values)), dtype=np.int64)
-            for name, values in rows.items()
-            if name not in texts_in and all(map(_is_whole, values))
+            name: np.array(list(map(int, rows[name])), dtype=np.int64)
+            for name in table.columns
+            if name not in texts_in and all(map(_is_whole, rows[name]))
         }
         yield tokens[0], tokens[1], numbers
-        first += len(rows[dataset.question_column])
 
 
 def _is_whole(value: Any) -> bool:
@@ -279,15 +277,16 @@ def _is_whole(value: Any) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS
 
 
-def _encode_texts(texts: list[Any], length: int, lookup: np.ndarray, where: str, first: int) -> np.ndarray:
-    """Convert puzzles in text form to tokens, (rows, length) int8."""
-    for number, text in enumerate(texts, first):
+def _encode_texts(rows: Rows, column: str, length: int, lookup: np.ndarray) -> np.ndarray:
+    """Convert a column of puzzles in text form to tokens, (rows, length) int8."""
+    texts, locations = rows[column], rows[ROW_LOCATIONS]
+    for text, location in zip(texts, locations, strict=True):
         if not isinstance(text, str) or len(text) != length or not text.isascii():
-            raise DataError(f"{where} {number}: must be a text of {length} symbols, like the first one")
+            raise DataError(f"{location}, column {column}: must be a text of {length} symbols, like the first one")
     tokens = lookup[np.frombuffer("".join(texts).encode("ascii"), dtype=np.uint8).reshape(len(texts), length)]
     if (tokens == _UNKNOWN).any():
         row, cell = np.argwhere(tokens == _UNKNOWN)[0]
-        raise DataError(f"{where} {first + row}: {texts[row][cell]!r} is not in dataset.symbols")
+        raise DataError(f"{locations[row]}, column {column}: {texts[row][cell]!r} is not in dataset.symbols")
     return tokens
 
 

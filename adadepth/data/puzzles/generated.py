@@ -10,7 +10,6 @@ import numpy as np
 from adadepth.data.editable_grid import EditableGrid, GridRows, count_square_columns, number_symbols
 from adadepth.data.generated.base import get_evaluation_size
 from adadepth.data.generated.maze import distances, draw_mazes
-from adadepth.data.labelled.types import LabelledData
 from adadepth.data.puzzles.dataset import PuzzleExamples, build_puzzle_data
 from adadepth.data.puzzles.sudoku import (
     SHAPES,
@@ -26,6 +25,7 @@ from adadepth.data.puzzles.sudoku import (
     to_candidates,
 )
 from adadepth.data.randomness import EVALUATION_SEED, FIXED_EPOCH, Purpose, random_generator
+from adadepth.data.run_data import RunData
 from adadepth.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 BLANK = "."
 
 
-def load_sudoku(dataset: SudokuConfig, seed: int) -> LabelledData:
+def load_sudoku(dataset: SudokuConfig, seed: int) -> RunData:
     """Draw Sudoku puzzles that have exactly one solution.
 
     No evaluation puzzle equals a training puzzle under any symmetry. The evaluation set depends on neither the seed nor
@@ -88,7 +88,7 @@ _MOST_DRAWS = 100  # each of as many mazes as are needed
 _TOO_NEAR = 2  # shortest path: a goal beside the start leaves no cell to mark
 
 
-def load_maze_path(dataset: MazePathConfig, seed: int) -> LabelledData:
+def load_maze_path(dataset: MazePathConfig, seed: int) -> RunData:
     """Draw mazes with exactly one shortest path.
 
     No evaluation maze equals a rotated or mirrored training maze.

@@ -202,4 +202,5 @@ def _read_sentences(batch: Rows, columns: tuple[str, str]) -> Iterator[list[str]
 
 def _read_tags(batch: Rows, column: str, read_tag: Callable[[Any], int]) -> Iterator[int]:
     for location, tags in zip(batch[ROW_LOCATIONS], batch[column], strict=True):
-        yield from (_read_cell(tag, "tag", column, read_tag, location) for tag in tags)
+        for index, tag in enumerate(tags):
+            yield _read_cell(tag, "tag", column, read_tag, location.locate_word(index))

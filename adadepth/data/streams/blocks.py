@@ -20,11 +20,14 @@ from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, collect_numbers, pad_columns
 from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
 from adadepth.data.randomness import split_item
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
 from adadepth.data.stores.mmap_arrays import ensure_arrays
-from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.line_text import open_texts
 from adadepth.data.streams.load import load_text_tokenizer, open_line_store
+from adadepth.data.text.text_source import TextSource
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
@@ -33,7 +36,20 @@ if TYPE_CHECKING:
     from adadepth.config.data import CausalConfig
 
 
-class TextBlocks(Dataset[dict[str, Any]]):
+class CausalExamples(Dataset[dict[str, Any]]):
+    """Base class of independent examples for a causal language model, with the counts of the text that they predict.
+
+    Args:
+        counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the text.
+        documents: Number of documents.
+    """
+
+    def __init__(self, counts: Mapping[str, int], documents: int) -> None:
+        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
+        self.documents = documents
+
+
+class TextBlocks(CausalExamples):
     """Examples that are blocks of a tokenised text.
 
     An item has ``input_ids``, ``labels`` (-100 at start tokens and at the first position) and ``documents``, the number
@@ -45,15 +61,14 @@ class TextBlocks(Dataset[dict[str, Any]]):
         offsets: Offsets of documents, followed by the end of the text, (documents + 1,) int64. No document is empty.
         length: Number of positions of a block, S, at least 2.
         start: Id of the start token before each document.
-        counts: Number of ``tokens``, ``words`` and ``characters`` of the text.
+        counts: See `CausalExamples`.
     """
 
     def __init__(
         self, store: LineStore, offsets: np.ndarray, length: int, start: int, counts: Mapping[str, int]
     ) -> None:
+        super().__init__(counts, documents=len(offsets) - 1)
         self.store, self.offsets, self.length, self.start = store, offsets, length, start
-        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.documents = len(offsets) - 1
         self._starts = offsets[:-1] + np.arange(self.documents)  # positions of the starts
         self.position_count = int(offsets[-1]) + self.documents
 
@@ -95,28 +110,7 @@ class BlockCollator(PaddingCollator):
         return {**pad_columns(examples, self.width(examples), columns), **collect_numbers(examples, ("index",))}
 
 
-@dataclass(frozen=True)
-class BlockData:
-    """Data of a run that trains on blocks.
-
-    Attributes:
-        train: Training blocks, ``train[(epoch, index)]``.
-        evaluation: Evaluation blocks, ``evaluation[index]``.
-        test: Blocks of a test text that does not select checkpoints, if there is one.
-        tokenizer: Tokenizer to save with the model.
-        collate: Collator of padded batches.
-        summary: Description of the data, for logs and reports.
-    """
-
-    train: TextBlocks
-    evaluation: TextBlocks
-    test: TextBlocks | None
-    tokenizer: PreTrainedTokenizerFast
-    collate: BlockCollator
-    summary: dict[str, Any]
-
-
-def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> BlockData:
+def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunData:
     """Read and tokenise a text and arrange it in blocks, or load it from the cache.
 
     Blocks and streams of the same text share one cache of tokens. Several processes may call this function at once.
@@ -128,25 +122,50 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> Block
     with parallel_encoding():
         words = load_text_tokenizer(texts["train"], tokenizer, root)
         blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": str(dataset.source),
-        "sequence_length": dataset.sequence_length,
-        "append_eos": dataset.append_eos,
-        "sources": {name: text.key() for name, text in texts.items()},
-        **{name: _describe(split_blocks) for name, split_blocks in blocks.items()},
-        "tokenizer": {
-            "path": tokenizer.path, "kind": None if tokenizer.path else str(tokenizer.kind), "vocab_size": len(words),
+    summary = summarise_data(
+        dataset,
+        {name: _describe(split_blocks) for name, split_blocks in blocks.items()},
+        facts={
+            "sequence_length": dataset.sequence_length,
+            "append_eos": dataset.append_eos,
+            "sources": {name: text.key() for name, text in texts.items()},
         },
-    }  # fmt: skip
-    end, pad = words.eos_token_id, words.pad_token_id
+        tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
+    )
     longest = max(dataset.sequence_length, dataset.evaluation_length or 0)
-    collate = BlockCollator(end if pad is None else pad, longest, dataset.pad_to_length)
-    return BlockData(blocks["train"], blocks["evaluation"], blocks.get("test"), words, collate, summary)
+    return build_block_data(blocks, words, longest, summary, pad_to_length=dataset.pad_to_length)
+
+
+def build_block_data(
+    blocks: Mapping[str, CausalExamples],
+    tokenizer: PreTrainedTokenizerFast,
+    longest: int,
+    summary: dict[str, Any],
+    *,
+    pad_to_length: bool,
+) -> RunData:
+    """Return the data of a run on blocks or conversations.
+
+    Args:
+        blocks: Examples of ``train`` and ``evaluation`` and, if there is one, of ``test``.
+        tokenizer: Tokenizer to save with the model.
+        longest: Largest width of a batch.
+        summary: Description of the data.
+        pad_to_length: Whether every batch has this width.
+    """
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    return RunData(
+        train=blocks["train"],
+        evaluation={HELD_OUT: blocks["evaluation"]},
+        test={name: examples for name, examples in blocks.items() if name == "test"},
+        tokenizer=tokenizer,
+        collate=BlockCollator(end if pad is None else pad, longest, pad_to_length),
+        summary=summary,
+    )
 
 
 def _build_blocks(
-    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
     store = open_line_store(root, name, text, tokenizer, dataset)
     separator, is_train = str(dataset.document_separator), name == "train"

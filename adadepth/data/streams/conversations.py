@@ -22,11 +22,14 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest
+from adadepth.data.held_out import count_held_out
 from adadepth.data.randomness import split_item
-from adadepth.data.streams.blocks import BlockCollator, BlockData, TextBlocks
-from adadepth.data.text.json_rows import JsonRow, read_json_rows
-from adadepth.data.text.local_files import Files, find_files_by_use
-from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
+from adadepth.data.streams.blocks import CausalExamples, build_block_data
+from adadepth.data.text.json_rows import read_json_rows
+from adadepth.data.text.local_files import find_files_by_use
+from adadepth.data.text.sources import SourceFile, digest_sources
+from adadepth.data.text.table import RowLocation
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import DataError
 from adadepth.runtime.hub_access import get_first_line
@@ -56,16 +59,16 @@ class Conversation(NamedTuple):
 
     Attributes:
         messages: Messages with their `role`, `content`, `weight`, and what else the chat template reads.
-        origin: Setting, file and row, for messages to the user.
+        location: Location of the conversation in its file.
         options: Arguments of the chat template: `tools`, and those of `chat_template_kwargs`.
     """
 
     messages: Messages
-    origin: str
+    location: RowLocation
     options: dict[str, Any]
 
 
-class Conversations(TextBlocks):
+class Conversations(CausalExamples):
     """Examples of one or several conversations, each a document of its own.
 
     An item has ``input_ids``, ``labels`` (-100 outside of answers) and ``documents``, the number of each token's
@@ -73,7 +76,7 @@ class Conversations(TextBlocks):
 
     Args:
         conversations: Token ids and labels of every conversation, each (T,) int64.
-        counts: Number of ``tokens`` to predict, and of ``words`` and ``characters`` of the answers.
+        counts: See `CausalExamples`. Words and characters are those of the answers.
         examples: Numbers of the conversations of every example; None: one conversation per example.
     """
 
@@ -83,10 +86,9 @@ class Conversations(TextBlocks):
         counts: Mapping[str, int],
         examples: Sequence[Sequence[int]] | None = None,
     ) -> None:
+        super().__init__(counts, documents=len(conversations))
         self._conversations = conversations
         self._examples = [[number] for number in range(len(conversations))] if examples is None else examples
-        self.tokens, self.words, self.characters = (counts[name] for name in ("tokens", "words", "characters"))
-        self.documents = len(conversations)
 
     def __len__(self) -> int:
         return len(self._examples)
@@ -105,7 +107,7 @@ class Conversations(TextBlocks):
         }  # fmt: skip
 
 
-def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> BlockData:
+def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> RunData:
     """Read conversations from JSON files, and tokenise them with the chat template of the tokenizer.
 
     Raises:
@@ -116,62 +118,63 @@ def load_conversations(dataset: ChatConfig, tokenizer: TokenizerConfig) -> Block
     words = load_tokenizer(path, ("eos_token",))
     if not words.chat_template:
         raise DataError(f"tokenizer.path={path}: it has no chat template; add a file chat_template.jinja to its folder")
-    files: Mapping[str, Files] = find_files_by_use(dataset)  # type: ignore[arg-type]
+    files: Mapping[str, list[SourceFile]] = find_files_by_use(dataset)  # type: ignore[arg-type]
     rows = {use: list(_read_conversations(group, words)) for use, group in files.items()}
     if "evaluation" not in rows:
-        if (count := len(rows["train"])) < 2:
-            raise DataError(
-                f"dataset.path={dataset.path}: {count} conversation found, but a held-out text needs at least 2; "
-                "give dataset.evaluation_path=..."
-            )
-        held_out = min(max(1, round(dataset.evaluation_fraction * count)), count - 1)
+        held_out = count_held_out(
+            len(rows["train"]),
+            dataset.evaluation_fraction,
+            subject=f"dataset.path={dataset.path}",
+            unit="conversation",
+            advice="give dataset.evaluation_path=...",
+        )
         rows["train"], rows["evaluation"] = rows["train"][:-held_out], rows["train"][-held_out:]
     sets = {use: _encode_all(use, rows[use], words, path, dataset) for use in rows}
-    digests = {use: digest_sources(open_sources(*group)) for use, group in files.items()}
-    summary: dict[str, Any] = {
-        "name": dataset.name,
-        "source": "local",
-        "sequence_length": dataset.sequence_length,
-        "sources": {use: digest(sources) for use, sources in digests.items()},
-        "cache_key": digest(words.chat_template, [*digests.values()]),
-        **{
-            use: {
-                "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
-                "tokens_used": examples.tokens, "words": examples.words, "characters": examples.characters,
-                "tokens_per_word": examples.tokens / max(examples.words, 1),
-            }
-            for use, examples in sets.items()
-        },
-        "tokenizer": {"path": tokenizer.path, "kind": None, "vocab_size": len(words)},
+    digests = {use: digest_sources(group) for use, group in files.items()}
+    counts = {
+        use: {
+            "documents": len(rows[use]), "blocks": len(examples), "tokens": examples.tokens,
+            "tokens_used": examples.tokens, "words": examples.words, "characters": examples.characters,
+            "tokens_per_word": examples.tokens / max(examples.words, 1),
+        }
+        for use, examples in sets.items()
     }  # fmt: skip
-    pad = words.eos_token_id if words.pad_token_id is None else words.pad_token_id
-    collate = BlockCollator(pad, dataset.sequence_length, False)
-    return BlockData(sets["train"], sets["evaluation"], sets.get("test"), words, collate, summary)
+    summary = summarise_data(
+        dataset,
+        counts,
+        source="local",
+        facts={
+            "sequence_length": dataset.sequence_length,
+            "sources": {use: digest(sources) for use, sources in digests.items()},
+            "cache_key": digest(words.chat_template, [*digests.values()]),
+        },
+        tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
+    )
+    return build_block_data(sets, words, dataset.sequence_length, summary, pad_to_length=False)
 
 
-def _read_conversations(files: Files, tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
+def _read_conversations(files: list[SourceFile], tokenizer: PreTrainedTokenizerFast) -> Iterator[Conversation]:
     """Yield the conversations of files. The log names the keys without effect, such as the number of a row."""
     unread: dict[str, None] = {}
-    for file in files.files:
-        for row in read_json_rows(files.key, file):
-            origin = f"{files.key}={file}: {row.unit} {row.number}"
-            if problem := _find_problem(row) or _find_unread(row, tokenizer, unread):
-                raise DataError(f"{origin} {problem}")
-            options = {"tools": row.cells.get("tools"), **(row.cells.get("chat_template_kwargs") or {})}
-            yield Conversation(row.cells["messages"], origin, options)
+    for file in files:
+        for location, cells in read_json_rows(file.key, file.path):
+            if problem := _find_problem(cells) or _find_unread(cells, tokenizer, unread):
+                raise DataError(f"{location} {problem}")
+            options = {"tools": cells.get("tools"), **(cells.get("chat_template_kwargs") or {})}
+            yield Conversation(cells["messages"], location, options)
     if unread:
-        logger.info("%s: keys that are not read: %s", files.key, ", ".join(unread))
+        logger.info("%s: keys that are not read: %s", files[0].key, ", ".join(unread))
 
 
-def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:
+def _find_unread(cells: Mapping[str, Any], tokenizer: PreTrainedTokenizerFast, unread: dict[str, None]) -> str | None:
     """Return which key of a conversation would be ignored although it changes what is read or learned, or None.
 
     Args:
-        row: Row without other problems.
+        cells: Row without other problems.
         tokenizer: Tokenizer with the chat template.
         unread: All other keys that the chat template does not read, which are added.
     """
-    tools, options = row.cells.get("tools"), row.cells.get("chat_template_kwargs") or {}
+    tools, options = cells.get("tools"), cells.get("chat_template_kwargs") or {}
     if not (tools is None or (isinstance(tools, list) and all(isinstance(tool, dict) for tool in tools))):
         return "has tools that are not a list of objects"
     if not isinstance(options, dict):
@@ -181,8 +184,8 @@ def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[
     for name in [*(["tools"] if tools else []), *options]:
         if (name in options and name in reserved) or not re.search(rf"\b{re.escape(name)}\b", template):
             return f"has {name}, which the chat template of the tokenizer does not read"
-    messages = {key for message in row.cells["messages"] for key, value in message.items() if value is not None}
-    keys = messages - {"role", "content", "weight"} | {key for key, value in row.cells.items() if value is not None}
+    messages = {key for message in cells["messages"] for key, value in message.items() if value is not None}
+    keys = messages - {"role", "content", "weight"} | {key for key, value in cells.items() if value is not None}
     for key in sorted(keys - {"messages", "tools", "chat_template_kwargs"}):
         if key in messages and re.search(rf"[.'\"]{re.escape(key)}\b", template):
             continue
@@ -192,9 +195,9 @@ def _find_unread(row: JsonRow, tokenizer: PreTrainedTokenizerFast, unread: dict[
     return None
 
 
-def _find_problem(row: JsonRow) -> str | None:
+def _find_problem(cells: Mapping[str, Any]) -> str | None:
     """Return what is wrong with a conversation, or None."""
-    messages = row.cells.get("messages")
+    messages = cells.get("messages")
     if not isinstance(messages, list) or not messages:
         return "needs messages, a list of {role, content}"
     for message in messages:
@@ -212,11 +215,11 @@ def _encode_all(
     use: str, conversations: list[Conversation], tokenizer: PreTrainedTokenizerFast, path: str, dataset: ChatConfig
 ) -> Conversations:
     length, encoded = dataset.sequence_length, []
-    for messages, origin, options in conversations:
+    for messages, location, options in conversations:
         try:
             encoded.append(encode_conversation(messages, tokenizer, path, length, options))
         except DataError as error:
-            raise DataError(f"{origin}: {error}") from error
+            raise DataError(f"{location}: {error}") from error
     rows = [(ids, labels) for ids, labels, _ in encoded if (labels != IGNORE).any()]
     if not rows:
         raise DataError(f"dataset.path: no conversation of the {use} data has an answer within {length} tokens")

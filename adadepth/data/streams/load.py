@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,39 +10,19 @@ import numpy as np
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.cache import digest, get_cache_root
+from adadepth.data.held_out import HELD_OUT
+from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineStore, build_line_encoding
 from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.streams.contiguous import RowShare, StreamBatches, TokenStream, TwoPhase
-from adadepth.data.streams.line_text import LineText, open_texts
+from adadepth.data.streams.line_text import open_texts
 from adadepth.data.streams.tokenizer import load_stream_tokenizer
+from adadepth.data.text.text_source import TextSource
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
 
 if TYPE_CHECKING:
     from adadepth.config import StreamConfig, TokenizerConfig
-
-
-@dataclass(frozen=True)
-class LanguageData:
-    """Data of a language-modelling run.
-
-    Attributes:
-        train: Training micro-batches of this process, ``train[(epoch, index)]``.
-        evaluation: Evaluation micro-batches in order, ``evaluation[index]``.
-        test: Micro-batches of a test text that does not select checkpoints, if there is one.
-        tokenizer: Tokenizer to save with the model.
-        summary: Description of the data, for logs and reports.
-    """
-
-    train: StreamBatches
-    evaluation: StreamBatches
-    test: StreamBatches | None
-    tokenizer: PreTrainedTokenizerFast
-    summary: dict[str, Any]
-
-    def word_counts(self) -> np.ndarray:
-        """Return the number of occurrences of each token id in the training text, (V,) int64."""
-        return next(iter(self.train.streams.values())).store.word_counts(len(self.tokenizer))
 
 
 def load_language_data(
@@ -55,7 +35,7 @@ def load_language_data(
     process: int = 0,
     processes: int = 1,
     two_phase: TwoPhase | None = None,
-) -> LanguageData:
+) -> RunData:
     """Load a text for language modelling: read, tokenise and arrange it in streams, or load it from the cache.
 
     Several processes may call this function at once. One of them does the work, and the others wait.
@@ -83,31 +63,44 @@ def load_language_data(
     held_out = {
         name: _build_evaluation(dataset, words, name, stores[name], share) for name in stores if name != "train"
     }
-    sides, kind = {"train": train, **held_out}, None if tokenizer.path else str(tokenizer.kind)
-    header = {"name": dataset.name, "source": str(dataset.source), "sequence_length": dataset.sequence_length}
-    summary: dict[str, Any] = {
-        **header,
-        "append_eos": dataset.append_eos,
-        **{name: _describe(stores[name], batches) for name, batches in sides.items()},
-        "tokenizer": {"path": tokenizer.path, "kind": kind, "vocab_size": len(words)},
-        "cache_key": _digest_text(texts["train"], words, dataset),
-        "sources": {name: text.key() for name, text in texts.items()},
-    }
-    return LanguageData(train, held_out["evaluation"], held_out.get("test"), words, summary)
+    return RunData(
+        train=train,
+        evaluation={HELD_OUT: held_out["evaluation"]},
+        test={name: batches for name, batches in held_out.items() if name == "test"},
+        tokenizer=words,
+        collate=itemgetter(0),
+        summary=summarise_data(
+            dataset,
+            {name: _describe(stores[name], batches) for name, batches in {"train": train, **held_out}.items()},
+            facts={"sequence_length": dataset.sequence_length, "append_eos": dataset.append_eos},
+            tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
+            identity={
+                "cache_key": _digest_text(texts["train"], words, dataset),
+                "sources": {name: text.key() for name, text in texts.items()},
+            },
+        ),
+    )
 
 
-def _digest_text(text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+def count_token_ids(data: RunData) -> np.ndarray:
+    """Return the number of occurrences of each token id in the training text of streams, (V,) int64."""
+    assert data.tokenizer is not None, "there are tokens"
+    counts: np.ndarray = next(iter(data.train.streams.values())).store.word_counts(len(data.tokenizer))
+    return counts
+
+
+def _digest_text(text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
     reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
     return digest(text.key(), reads, dataset.append_eos)
 
 
-def load_text_tokenizer(text: LineText, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
+def load_text_tokenizer(text: TextSource, config: TokenizerConfig, root: Path) -> PreTrainedTokenizerFast:
     """Return the configured tokenizer, or one trained on the training text."""
     return load_stream_tokenizer(config, root, text.key, lambda: text.lines(config.train_documents), text.sources)
 
 
 def open_line_store(
-    root: Path, name: str, text: LineText, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
     """Return the tokens of a text; tokenise it first if the cache lacks them."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)

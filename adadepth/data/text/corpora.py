@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, cached_property, partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adadepth.data.cache import CACHE_FORMAT, CheckedSource, digest
+from adadepth.data.held_out import count_held_out
 from adadepth.data.text.hub import HubSource, load_hub_rows, warn_once
-from adadepth.data.text.local_files import (
-    TABLE_SUFFIXES,
-    Files,
-    estimate_characters,
-    find_files_by_use,
-    read_lines,
-    split_documents,
-)
-from adadepth.data.text.sources import digest_sources, open_sources
+from adadepth.data.text.local_files import TABLE_SUFFIXES, estimate_characters, read_lines, split_documents
+from adadepth.data.text.sources import SourceFile, digest_sources
 from adadepth.data.text.table_files import read_file_rows
-from adadepth.errors import DataError
+from adadepth.data.text.text_source import TextSource, find_sources_by_use
 
 if TYPE_CHECKING:
     from adadepth.config import CorpusConfig
@@ -73,53 +65,25 @@ def _clean_topics() -> tuple[str, ...]:
     return tuple(documents)
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Source of documents that can be read repeatedly in the same order.
-
-    Attributes:
-        documents: Function that yields the texts of part ``shard`` of ``shards``.
-        fingerprint: Function that returns values which identify the content.
-        characters: Approximate number of characters, or None if it is unknown before the documents are read.
-        sources: Source files of the documents.
-    """
-
-    documents: Callable[[int, int], Iterator[str]]
-    fingerprint: Callable[[], object]
-    characters: int | None = None
-    sources: Sequence[CheckedSource] = ()
-
-
-def open_corpora(dataset: CorpusConfig) -> dict[str, Corpus]:
+def open_corpora(dataset: CorpusConfig) -> dict[str, TextSource]:
     """Return the corpus ``train`` and, if the settings or the file names define one, the corpus ``evaluation``.
 
-    This function reads no text yet, but it raises an error for missing files.
+    The rows of a corpus are its documents. This function reads no text yet, but it raises an error for missing files.
     """
     if dataset.source == "embedded":
-        return {"train": Corpus(_read_embedded, _digest_embedded)}
-    if dataset.source == "local":
-        return {use: _open_local_corpus(files, dataset) for use, files in find_files_by_use(dataset).items()}
-    entries = {"train": dataset.hub, "evaluation": dataset.evaluation_hub}
-    return {use: _open_hub_corpus(hub_entries, dataset) for use, hub_entries in entries.items() if hub_entries}
+        return {"train": TextSource(_read_embedded, _digest_embedded)}
+    return {use: _open_corpus(sources, dataset) for use, sources in find_sources_by_use(dataset).items()}
 
 
-def _open_hub_corpus(entries: list[dict[str, Any]], dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of one or more data sets on the hub."""
-    sources = list(map(HubSource, entries))
-    return Corpus(
-        partial(_read_hub, entries, dataset), lambda: [source.digest() for source in sources], sources=sources
-    )
+def _open_corpus(sources: list[Any], dataset: CorpusConfig) -> TextSource:
+    """Return the corpus of local text, jsonl, parquet or arrow files in sorted order, or of data sets on the hub."""
+    is_local = dataset.source == "local"
+    characters = estimate_characters(file.path for file in sources) if is_local else None
+    read = partial(_read_local if is_local else _read_hub, sources, dataset)
+    return TextSource(read, partial(digest_sources, sources), characters=characters, sources=sources)
 
 
-def _open_local_corpus(files: Files, dataset: CorpusConfig) -> Corpus:
-    """Return the corpus of local text, jsonl, parquet or arrow files in sorted order."""
-    separator, column = str(dataset.document_separator), dataset.text_column
-    sources = open_sources(*files)
-    documents, fingerprint = partial(_read_local, *files, separator, column), partial(digest_sources, sources)
-    return Corpus(documents, fingerprint, estimate_characters(files.files), sources)
-
-
-def _read_embedded(shard: int, shards: int) -> Iterator[str]:
+def _read_embedded(shard: int = 0, shards: int = 1) -> Iterator[str]:
     return islice(read_embedded_documents(), shard, None, shards)
 
 
@@ -128,27 +92,29 @@ def _digest_embedded() -> list[int]:
     return [hash_document(text) for text in read_embedded_documents()]
 
 
-def _read_local(key: str, files: list[Path], separator: str, column: str, shard: int, shards: int) -> Iterator[str]:
-    def documents(file: Path) -> Iterator[str]:
-        if file.name.endswith(TABLE_SUFFIXES):
-            return read_file_rows(key, file, column)
-        return split_documents(read_lines(key, file), separator)
+def _read_local(sources: list[SourceFile], dataset: CorpusConfig, shard: int = 0, shards: int = 1) -> Iterator[str]:
+    separator, column = str(dataset.document_separator), dataset.text_column
 
-    return islice(chain.from_iterable(map(documents, files)), shard, None, shards)
+    def documents(source: SourceFile) -> Iterator[str]:
+        if source.path.name.endswith(TABLE_SUFFIXES):
+            return read_file_rows(source.key, source.path, column)
+        return split_documents(read_lines(source.key, source.path), separator)
+
+    return islice(chain.from_iterable(map(documents, sources)), shard, None, shards)
 
 
-def _read_hub(entries: list[dict[str, Any]], dataset: CorpusConfig, shard: int, shards: int) -> Iterator[str]:
+def _read_hub(sources: list[HubSource], dataset: CorpusConfig, shard: int = 0, shards: int = 1) -> Iterator[str]:
     """Yield the documents of data sets on the hub.
 
     Stored sets are read one after the other. Streamed sets are read alternately, so that a short run sees all of them.
     """
     separator = str(dataset.document_separator)
-    sources = []
-    for entry in entries:
+    parts = []
+    for entry in (source.entry for source in sources):
         rows, is_part = load_hub_rows(entry, dataset.text_column, dataset.streaming, shard, shards)
         documents = _join_rows(rows, entry, separator)
-        sources.append(documents if is_part else islice(documents, shard, None, shards))
-    return _take_turns(sources) if dataset.streaming else chain.from_iterable(sources)
+        parts.append(documents if is_part else islice(documents, shard, None, shards))
+    return _take_turns(parts) if dataset.streaming else chain.from_iterable(parts)
 
 
 def _join_rows(rows: Iterator[str], entry: Mapping[str, Any], separator: str) -> Iterator[str]:
@@ -209,7 +175,7 @@ class Split:
     def evaluation(self) -> Iterator[str]:
         """Yield the held-out documents that are not blank."""
         if self.held_out is not None:
-            return self._with_text(self.held_out.documents(0, 1))
+            return self._with_text(self.held_out.rows())
         is_held_out = self._is_held_out
         return (text for text in self._with_text(self._documents()) if is_held_out(text))
 
@@ -239,27 +205,27 @@ class Split:
     def key(self) -> str:
         """Hash of the split settings and of the corpora's content, which identifies the split in a cache."""
         dataset = self.dataset
-        held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.fingerprint()
+        held_out = dataset.evaluation_fraction if self.held_out is None else self.held_out.key()
         entries = [*dataset.hub, *dataset.evaluation_hub] if dataset.source == "hub" else []
         is_lines = dataset.document_separator == "heading"
         rows = ["lines" if is_lines else entry.get("rows_per_document") for entry in entries]
         options = [dataset.max_documents, str(dataset.document_separator), dataset.text_column, rows, dataset.streaming]
-        return digest(CACHE_FORMAT, str(dataset.source), self.corpus.fingerprint(), held_out, options)
+        return digest(CACHE_FORMAT, str(dataset.source), self.corpus.key(), held_out, options)
 
     def digest_sources(self) -> dict[str, str]:
         """Return digests of the training corpus and, if there is one, of a separate held-out corpus."""
         corpora = {"train": self.corpus, "evaluation": self.held_out}
-        return {side: digest(corpus.fingerprint()) for side, corpus in corpora.items() if corpus is not None}
+        return {side: digest(corpus.key()) for side, corpus in corpora.items() if corpus is not None}
 
     def _documents(self, shard: int = 0, shards: int = 1) -> Iterator[str]:
         if self.dataset.max_documents is None:
-            return self.corpus.documents(shard, shards)
-        return islice(islice(self.corpus.documents(0, 1), self.dataset.max_documents), shard, None, shards)
+            return self.corpus.rows(shard, shards)
+        return islice(islice(self.corpus.rows(), self.dataset.max_documents), shard, None, shards)
 
     @cached_property
     def _is_held_out(self) -> Callable[[str], bool]:
         if self.held_out is not None:
-            return partial(_is_among, {hash_document(text) for text in self.held_out.documents(0, 1)})
+            return partial(_is_among, {hash_document(text) for text in self.held_out.rows()})
         return partial(_is_below, self._hash_limit())
 
     def _hash_limit(self) -> int:
@@ -267,9 +233,11 @@ class Split:
         if self.dataset.streaming:
             return int(fraction * 2**64)
         hashes = np.unique(np.fromiter(map(hash_document, filter(str.strip, self._documents())), np.uint64))
-        if len(hashes) < 2:
-            raise DataError(
-                f"dataset.name={self.dataset.name}: {len(hashes)} different document(s) found, but a held-out text "
-                "needs at least 2; give dataset.evaluation_path=... or another dataset.document_separator"
-            )
-        return int(hashes[min(max(1, round(fraction * len(hashes))), len(hashes) - 1)])
+        count = count_held_out(
+            len(hashes),
+            fraction,
+            subject=f"dataset.name={self.dataset.name}",
+            unit="different document(s)",
+            advice="give dataset.evaluation_path=... or another dataset.document_separator",
+        )
+        return int(hashes[count])

@@ -49,17 +49,17 @@ def open_delimited_table(file: Path, key: str) -> DataTable:
     def batches() -> Iterator[Rows]:
         rows = islice(_read_rows(file, key, delimiter), 1, None)
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
-            for line, row in batch:
+            for location, row in batch:
                 if len(row) != len(columns):
-                    raise DataError(f"{label}: line {line} has {len(row)} fields, its header {len(columns)}")
+                    raise DataError(f"{location} has {len(row)} fields, its header {len(columns)}")
             cells: Rows = {name: [row[position] for _, row in batch] for position, name in enumerate(columns)}
-            yield {**cells, ROW_LOCATIONS: [RowLocation(label, "line", line) for line, _ in batch]}
+            yield {**cells, ROW_LOCATIONS: [location for location, _ in batch]}
 
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 
 
-def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    """Yield every row of a CSV or TSV file that is not blank, with the number of its first line, counted from 1.
+def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[RowLocation, list[str]]]:
+    """Yield every row of a CSV or TSV file that is not blank, with the location of its first line.
 
     Quotes follow RFC 4180. A quoted field may contain line ends, and only a separator or a line end may follow it.
     """
@@ -75,29 +75,30 @@ def _read_rows(file: Path, key: str, delimiter: str) -> Iterator[tuple[int, list
         reader = csv.reader(lines(), delimiter=delimiter, strict=True)
     else:
         reader = csv.reader(lines(), delimiter=delimiter, quoting=csv.QUOTE_NONE, strict=True)
-    first = 1
+    location = RowLocation(f"{key}={file}", "line", 1)
     try:
         for row in reader:
             if row:
-                yield first, row
-            first = reader.line_num + 1
+                yield location, row
+            location = location._replace(number=reader.line_num + 1)
             row_lines.clear()
     except csv.Error as error:
-        raise DataError(f"{key}={file}: {_explain_error(error, row_lines, first, delimiter)}") from error
+        raise DataError(_explain_error(error, row_lines, location, delimiter)) from error
 
 
-def _explain_error(error: csv.Error, lines: list[str], first: int, delimiter: str) -> str:
+def _explain_error(error: csv.Error, lines: list[str], location: RowLocation, delimiter: str) -> str:
     """Return the error message for a row of a CSV file. For an unclosed quote, it names the field and the line."""
     text, position = "".join(lines), 0
     mark = re.escape(delimiter)
     field = re.compile(rf'(?:^|(?<=[{mark}\r\n]))"(?:[^"]+|"")*+(?P<end>"(?=[{mark}\r\n]|$)|)')
     while match := field.search(text, position):
         if not match["end"]:
-            line = first + len(re.findall("\r\n|\r|\n", text[: match.start()]))
+            lines_before = len(re.findall("\r\n|\r|\n", text[: match.start()]))
+            start = location._replace(number=location.number + lines_before)
             excerpt = text[match.start() : match.start() + _CELL_SHOWN].splitlines()[0]
             return (
-                f"line {line}: the field {excerpt!r} begins with a quote that is not closed before a separator or "
+                f"{start}: the field {excerpt!r} begins with a quote that is not closed before a separator or "
                 "the end of a line; to write a quote as text, double it inside a quoted field"
             )
         position = match.end()
-    return f"line {first}: {error}"
+    return f"{location}: {error}"

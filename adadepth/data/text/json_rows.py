@@ -6,25 +6,20 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 from adadepth.data.text.local_files import read_lines
+from adadepth.data.text.table import RowLocation
 from adadepth.errors import DataError
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")  # as a JSON escape
 _NEEDED = "one object per line, or one list of objects, is needed"
 
 
-class JsonRow(NamedTuple):
-    """Object in a JSON file with the number of its line, counted from 1, or its index in a list, counted from 0."""
+def read_json_rows(key: str, file: Path) -> Iterator[tuple[RowLocation, dict[str, Any]]]:
+    """Yield the location and the cells of every row of a JSON file, which may be compressed with gzip.
 
-    unit: str
-    number: int
-    cells: dict[str, Any]
-
-
-def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
-    """Yield the rows of a JSON file, which may be compressed with gzip. Values keep their JSON types.
+    Values keep their JSON types.
 
     Args:
         key: Setting that names the file, for messages.
@@ -33,24 +28,28 @@ def read_json_rows(key: str, file: Path) -> Iterator[JsonRow]:
     Raises:
         DataError: If the file is not JSON, or if a row is not an object. The message names the line.
     """
+    label = f"{key}={file}"
     if _is_list(key, file):
         for number, cells in enumerate(_read_list(key, file)):
-            yield JsonRow("row", number, _check_row(key, file, "row", number, cells, json.dumps(cells)))
+            location = RowLocation(label, "row", number)
+            yield location, _check_row(location, cells, json.dumps(cells))
         return
     for number, line in enumerate(read_lines(key, file), start=1):
         if line.strip():
             try:
                 cells = json.loads(line)
             except (ValueError, RecursionError) as error:
-                raise _make_error(key, file, f"line {number}: {_explain_error(error)}; {_NEEDED}") from error
-            yield JsonRow("line", number, _check_row(key, file, "line", number, cells, line))
+                raise _make_error(label, f"line {number}: {_explain_error(error)}; {_NEEDED}") from error
+            location = RowLocation(label, "line", number)
+            yield location, _check_row(location, cells, line)
 
 
-def _check_row(key: str, file: Path, unit: str, number: int, cells: Any, text: str) -> dict[str, Any]:
+def _check_row(location: RowLocation, cells: Any, text: str) -> dict[str, Any]:
+    label, unit, number, _ = location
     if not isinstance(cells, dict):
-        raise _make_error(key, file, f"{unit} {number} is not an object")
+        raise _make_error(label, f"{unit} {number} is not an object")
     if _SURROGATE.search(text) and re.search("[\ud800-\udfff]", json.dumps(cells, ensure_ascii=False)):
-        raise _make_error(key, file, f"{unit} {number} contains an unpaired surrogate, which is not a character")
+        raise _make_error(label, f"{unit} {number} contains an unpaired surrogate, which is not a character")
     return cells
 
 
@@ -64,7 +63,7 @@ def _read_list(key: str, file: Path) -> list[Any]:
     try:
         return cast(list[Any], json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise _make_error(key, file, _explain_error(error)) from error
+        raise _make_error(f"{key}={file}", _explain_error(error)) from error
 
 
 def _explain_error(error: Exception) -> str:
@@ -73,5 +72,5 @@ def _explain_error(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 
-def _make_error(key: str, file: Path, reason: str) -> DataError:
-    return DataError(f"{key}={file}: not a readable json file ({reason})")
+def _make_error(label: str, reason: str) -> DataError:
+    return DataError(f"{label}: not a readable json file ({reason})")

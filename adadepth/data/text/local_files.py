@@ -13,8 +13,8 @@ from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
-from adadepth.data.text.sources import SourceFile
-from adadepth.data.text.table import DataTable, Rows
+from adadepth.data.text.sources import SourceFile, open_sources
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows
 from adadepth.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -92,14 +92,7 @@ def _is_data(file: Path) -> bool:
     return file.name.endswith(_SUFFIXES)
 
 
-class Files(NamedTuple):
-    """Files that a path setting names, and the name of the setting for error messages."""
-
-    key: str
-    files: list[Path]
-
-
-def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
+def find_files_by_use(dataset: TextConfig) -> dict[str, list[SourceFile]]:
     """Return the local files of a text by use: ``train`` and, if there are any, ``evaluation`` and ``test``.
 
     Evaluation and test files are given by ``evaluation_path`` and ``test_path``. They may also be in one folder in
@@ -110,12 +103,12 @@ def find_files_by_use(dataset: TextConfig) -> dict[str, Files]:
     """
     files_by_split = _group_by_split(dataset.path, find_files("dataset.path", dataset.path))
     uses = [use for use in ("train", "evaluation", "test") if use == "train" or hasattr(dataset, f"{use}_path")]
-    sources = {use: Files("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
+    sources = {use: open_sources("dataset.path", files_by_split[use]) for use in uses if use in files_by_split}
     for use in uses[1:]:
         if path := getattr(dataset, f"{use}_path"):
-            sources[use] = Files(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
+            sources[use] = open_sources(f"dataset.{use}_path", find_files(f"dataset.{use}_path", path))
     if len(files_by_split) > 1:
-        texts = (f"{use}: {', '.join(file.name for file in files)}" for use, (_, files) in sources.items())
+        texts = (f"{use}: {', '.join(file.path.name for file in files)}" for use, files in sources.items())
         logger.info("dataset.path=%s: file formats follow from the file names, %s", dataset.path, "; ".join(texts))
     return sources
 
@@ -254,7 +247,7 @@ _LONGEST_ID_TOLD = 40  # characters of an id in a message
 class Row(NamedTuple):
     """Line of a CoNLL file: its location for messages, and its fields. The first field is the id."""
 
-    location: str
+    location: RowLocation
     fields: list[str]
 
 
@@ -281,7 +274,7 @@ def _read_blocks(file: Path, key: str) -> Iterator[list[Row]]:
                 yield rows
             rows = []
         elif not line.startswith("#"):
-            rows.append(Row(f"{key}={file}: line {number}", line.split("\t")))
+            rows.append(Row(RowLocation(f"{key}={file}", "line", number), line.split("\t")))
             if (field_count := len(rows[-1].fields)) != _FIELDS:
                 raise DataError(
                     f"{rows[-1].location} has {field_count} fields with tabs between them, CoNLL-U has {_FIELDS}"
@@ -324,7 +317,6 @@ COLUMN_TEXT = {
     ".conllu": {"tokens": 1, "lemmas": 2, "upos": 3, "xpos": 4, "feats": 5, "head": 6, "deprel": 7},
     ".conll": {"tokens": 0, "ner_tags": -1},
 }
-WORD_LOCATIONS = "places"  # additional column with the location of each word, for messages
 _DOCUMENT = "-DOCSTART-"  # first word of a line between documents
 _COMMENT = re.compile(r" *#[^ \t]* +[^ \t]+ +=(?:[ \t]|$)")  # `# sent_id = 1`
 _COLUMN_FORMAT = "2"  # raise it when the same bytes give other words
@@ -347,9 +339,13 @@ def open_conll_table(file: Path, key: str = "dataset.path") -> DataTable:
                 name: [[word.fields[position] for word in sentence] for sentence in batch]
                 for name, position in columns.items()
             }
-            yield {**rows, WORD_LOCATIONS: [[word.location for word in sentence] for sentence in batch]}
+            yield {**rows, ROW_LOCATIONS: [_locate_sentence(sentence) for sentence in batch]}
 
     return DataTable(f"{key}={file}", list(columns), {}, batches, lambda: [source.digest(), _COLUMN_FORMAT], [source])
+
+
+def _locate_sentence(words: list[Row]) -> RowLocation:
+    return words[0].location._replace(word_lines=tuple(word.location.number for word in words))
 
 
 class _ColumnFormat(NamedTuple):
@@ -389,7 +385,7 @@ def _read_sentences(file: Path, key: str) -> Iterator[list[Row]]:
     for number, line in enumerate(read_lines(key, file), start=1):
         if _is_comment(line, form):
             continue
-        word = Row(f"{key}={file}: line {number}", form.split(line))
+        word = Row(RowLocation(f"{key}={file}", "line", number), form.split(line))
         if word.fields and not _is_document_start(line):
             _check_word(word, form)
             sentence.append(word)

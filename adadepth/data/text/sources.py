@@ -7,7 +7,9 @@ import os
 import stat
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
+from adadepth.data.cache import CheckedSource
 from adadepth.errors import DataError
 
 
@@ -77,6 +79,6 @@ def open_sources(key: str, paths: Iterable[Path]) -> list[SourceFile]:
     return [SourceFile(key, path) for path in paths]
 
 
-def digest_sources(sources: Iterable[SourceFile]) -> list[str]:
-    """Return the file name extension and the content hash of each file."""
+def digest_sources(sources: Iterable[CheckedSource]) -> list[Any]:
+    """Return the digest of each source: the file name extension and the content hash of a file."""
     return [source.digest() for source in sources]

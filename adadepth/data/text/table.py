@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from adadepth.data.cache import CheckedSource, digest
 from adadepth.errors import DataError, nearest
@@ -16,14 +16,26 @@ ROW_LOCATIONS = "\0row"  # additional column with the location of each row, for 
 
 
 class RowLocation(NamedTuple):
-    """Location of a row: its file and its line, or its number, counted from 0, in files without lines."""
+    """Location of a row in a file, as every message prints it.
+
+    Attributes:
+        label: Setting and name of the file.
+        unit: Kind of the number: a ``line``, counted from 1, or a ``row``, counted from 0, in files without lines.
+        number: Number of the row, or of its first line.
+        word_lines: Line of each word of the row, in formats with one line per word.
+    """
 
     label: str
-    unit: str
+    unit: Literal["line", "row"]
     number: int
+    word_lines: tuple[int, ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.unit} {self.number} of {self.label}"
+        return f"{self.label}, {self.unit} {self.number}"
+
+    def locate_word(self, index: int) -> RowLocation:
+        """Return the location of a word of the row, which is that of the row if its words have no lines."""
+        return RowLocation(self.label, "line", self.word_lines[index]) if self.word_lines else self
 
 
 @dataclass(frozen=True)

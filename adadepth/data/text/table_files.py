@@ -15,7 +15,7 @@ from adadepth.data.text.hub import iter_column_texts, load_saved, parse_metadata
 from adadepth.data.text.json_rows import read_json_rows
 from adadepth.data.text.local_files import ARROW_SUFFIXES, JSON_SUFFIXES
 from adadepth.data.text.sources import digest_sources, open_sources
-from adadepth.data.text.table import ROW_LOCATIONS, DataTable, RowLocation, Rows, require_columns
+from adadepth.data.text.table import ROW_LOCATIONS, DataTable, Rows, require_columns
 from adadepth.errors import DataError
 from adadepth.runtime.hub_access import get_first_line
 
@@ -52,14 +52,14 @@ def open_file_table(key: str, file: Path) -> DataTable:
 def _open_json_table(key: str, file: Path) -> DataTable:
     label, sources = f"{key}={file}", open_sources(key, [file])
     first = islice(read_json_rows(key, file), _ROWS_AT_ONCE)
-    columns = list(dict.fromkeys(name for row in first for name in row.cells))
+    columns = list(dict.fromkeys(name for _, cells in first for name in cells))
 
     def batches() -> Iterator[Rows]:
         with _wrap_read_errors(key, file):
             rows = read_json_rows(key, file)
             while batch := list(islice(rows, _ROWS_AT_ONCE)):
-                cells = {name: [row.cells.get(name) for row in batch] for name in columns}
-                yield {**cells, ROW_LOCATIONS: [RowLocation(label, row.unit, row.number) for row in batch]}
+                columns_of_batch = {name: [cells.get(name) for _, cells in batch] for name in columns}
+                yield {**columns_of_batch, ROW_LOCATIONS: [location for location, _ in batch]}
 
     return DataTable(label, columns, {}, batches, partial(digest_sources, sources), sources)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.generated.base import DrawnTags, build_tagging_data, encode_symbols, get_evaluation_size
 from adadepth.data.randomness import EVALUATION_SEED
 from adadepth_brackets.kind import BracketsConfig
@@ -49,7 +49,7 @@ class BracketsExamples(DrawnTags):
         }
 
 
-def load_brackets(dataset: BracketsConfig, seed: int) -> LabelledData:
+def load_brackets(dataset: BracketsConfig, seed: int) -> RunData:
     """Return the data of a run; the evaluation set depends on neither the seed nor the number of training examples."""
     train = BracketsExamples(dataset, dataset.train_examples, seed)
     evaluation = {"nested": BracketsExamples(dataset, get_evaluation_size(dataset), EVALUATION_SEED)}

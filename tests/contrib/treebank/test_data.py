@@ -94,12 +94,12 @@ def test_what_is_no_tree_is_one_line(lines: list[str], expected: str, tmp_path: 
     with pytest.raises(DataError) as raised:
         trees_of(rows(*lines), tmp_path)
     message = str(raised.value)
-    assert message.startswith(f"dataset.path={tmp_path / 'some.conllu'}: {expected}")
+    assert message.startswith(f"dataset.path={tmp_path / 'some.conllu'}, {expected}")
     assert "\n" not in message
 
 
 def test_the_line_of_an_empty_form_is_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"some.conllu: line 2 has a word whose column tokens is empty$"):
+    with pytest.raises(DataError, match=r"some.conllu, line 2 has a word whose column tokens is empty$"):
         trees_of(row(1, 0) + row(2, 1, form=""), tmp_path)
 
 
@@ -109,11 +109,11 @@ def test_contractions_and_words_that_are_not_written_may_stand_anywhere(tmp_path
 
 
 @pytest.mark.parametrize(("changes", "expected"), [
-    ({"head": ["0", "5"]}, "row 0 of FILE has the head '5'; allowed are 0 for the root and the words 1 to 2"),
-    ({"head": ["0", "ten"]}, "row 0 of FILE has the head 'ten'; allowed are"),
-    ({"head": ["0"]}, "row 0 of FILE: its column head is not a list with a value for each of its tokens"),
-    ({"upos": "X X"}, "row 0 of FILE: its column upos is not a list with a value for each of its tokens"),
-    ({"tokens": ["a", ""]}, "row 0 of FILE has a word whose column tokens is empty"),
+    ({"head": ["0", "5"]}, "FILE, line 1 has the head '5'; allowed are 0 for the root and the words 1 to 2"),
+    ({"head": ["0", "ten"]}, "FILE, line 1 has the head 'ten'; allowed are"),
+    ({"head": ["0"]}, "FILE, line 1: its column head is not a list with a value for each of its tokens"),
+    ({"upos": "X X"}, "FILE, line 1: its column upos is not a list with a value for each of its tokens"),
+    ({"tokens": ["a", ""]}, "FILE, line 1 has a word whose column tokens is empty"),
     ({"head": ["_", None]}, "FILE: no word has a head; a treebank needs a head for every word in the column head"),
 ])  # fmt: skip
 def test_a_row_that_is_no_tree_is_one_line(changes: dict[str, Any], expected: str, tmp_path: Path) -> None:

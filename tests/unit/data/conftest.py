@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.data import PretrainingData, load_pretraining_data
+from adadepth.data import RunData, load_pretraining_data
 
 from .support import local_config, small_tokenizer, write_corpus
 
@@ -20,5 +20,5 @@ def corpus(workspace: Path) -> Path:
 
 
 @pytest.fixture(scope="package")
-def data(workspace: Path, corpus: Path) -> PretrainingData:
+def data(workspace: Path, corpus: Path) -> RunData:
     return load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=3)

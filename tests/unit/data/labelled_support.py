@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.config import LabelledConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 
 Row = dict[str, Any]
 
@@ -59,5 +59,5 @@ def config(path: Any, cache: Path, **changes: Any) -> LabelledConfig:
     return LabelledConfig(**{**settings, **changes})
 
 
-def load(dataset: LabelledConfig, tokenizer: TokenizerConfig | None = None, **options: Any) -> LabelledData:
+def load(dataset: LabelledConfig, tokenizer: TokenizerConfig | None = None, **options: Any) -> RunData:
     return load_labelled_data(dataset, tokenizer or TokenizerConfig(vocab_size=60), 0, **options)

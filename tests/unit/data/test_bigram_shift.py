@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adadepth.config import CorpusConfig, LabelledConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.labelled.bigram_shift import SHARES, draw_pairs, select_sentences, swap
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
@@ -26,24 +26,24 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-def load(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> LabelledData:
+def load(cache: Path, seed: int = 0, cls_tokens: int = 2, **changes: Any) -> RunData:
     settings = {"name": "shift", "source": Source.embedded, "sequence_length": 200, "cache_dir": str(cache)}
     dataset = LabelledConfig(**{**settings, **changes})
     return load_labelled_data(dataset, TokenizerConfig(vocab_size=500, train_documents=10), seed, cls_tokens=cls_tokens)
 
 
 @pytest.fixture(scope="module")
-def data(cache: Path) -> LabelledData:
+def data(cache: Path) -> RunData:
     return load(cache)
 
 
-def words_of(data: LabelledData, example: dict[str, Any]) -> list[str]:
+def words_of(data: RunData, example: dict[str, Any]) -> list[str]:
     assert data.tokenizer is not None
     pieces = data.tokenizer.convert_ids_to_tokens(example["input_ids"][2:-1])
     return "".join(pieces).replace("▁", " ").split()
 
 
-def test_every_sentence_is_there_as_it_is_and_shifted(data: LabelledData) -> None:
+def test_every_sentence_is_there_as_it_is_and_shifted(data: RunData) -> None:
     for examples in (data.train, data.evaluation["validation"]):
         for index in range(0, 200, 2):
             original, shifted = examples[index], examples[index + 1]
@@ -58,14 +58,14 @@ def test_every_sentence_is_there_as_it_is_and_shifted(data: LabelledData) -> Non
             assert original["difficulty"] == 3
 
 
-def test_every_difficulty_is_as_likely(data: LabelledData) -> None:
+def test_every_difficulty_is_as_likely(data: RunData) -> None:
     counts = Counter(data.train[(0, index)]["difficulty"] for index in range(1, len(data.train), 2))
     shares = [counts[difficulty] / sum(counts.values()) for difficulty in range(len(SHARES))]
     assert shares == pytest.approx([1 / 3] * 3, abs=0.05)
     assert len(counts) == 3
 
 
-def test_examples_are_pure_functions_of_seed_epoch_and_index(data: LabelledData, cache: Path) -> None:
+def test_examples_are_pure_functions_of_seed_epoch_and_index(data: RunData, cache: Path) -> None:
     again, other = load(cache), load(cache, seed=1)
     fresh = 0
     for index in (41, 1, 2001):
@@ -80,7 +80,7 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(data: LabelledData,
     assert same(pickle.loads(pickle.dumps(data.train))[(2, 41)], data.train[(2, 41)])
 
 
-def test_held_out_sentences_are_in_no_training_document(data: LabelledData) -> None:
+def test_held_out_sentences_are_in_no_training_document(data: RunData) -> None:
     split = Split(CorpusConfig(name="x", evaluation_fraction=0.15))
     held_out, training = select_sentences(split.evaluation()), select_sentences(split.train())
     assert set(training) & set(held_out)  # or there is nothing to keep apart
@@ -137,7 +137,7 @@ def test_sentences_without_a_use_are_left_out() -> None:
     assert select_sentences(documents) == ["This sentence is long enough now."]
 
 
-def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
+def test_no_sentence_is_cut(cache: Path, data: RunData) -> None:
     found = load(cache, sequence_length=40)
     assert 0 < len(found.train) < len(data.train)
     lengths = {len(found.train[index]["input_ids"]) for index in range(len(found.train))}
@@ -146,7 +146,7 @@ def test_no_sentence_is_cut(cache: Path, data: LabelledData) -> None:
         load(cache, sequence_length=8)
 
 
-def test_both_halves_have_both_classes_and_no_sentence_in_common(data: LabelledData) -> None:
+def test_both_halves_have_both_classes_and_no_sentence_in_common(data: RunData) -> None:
     """Every second example is of one class, so halves are drawn, and a sentence's two versions stay together."""
     (examples,) = data.evaluation.values()
     labels, rows = [], []

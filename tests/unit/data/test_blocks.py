@@ -114,7 +114,7 @@ def test_tables_have_a_document_a_row(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"text": "a\\n\\n{number}"}}\n' for number in range(10)), encoding="utf-8")
     data = load_text_blocks(config_of(tmp_path, "", path=str(file)), BYTES)
-    assert (data.train.documents, data.evaluation.documents) == (8, 2)
+    assert (data.train.documents, data.evaluation["held_out"].documents) == (8, 2)
 
 
 def test_a_text_without_a_token_is_refused(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConfig
 from adadepth.config.data import ChoiceConfig, HubTable, SequenceProblem
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.table_files import open_file_table
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
@@ -50,11 +50,11 @@ def write_declared(folder: Path, numbers: list[Any], feature: Any) -> Path:
     return folder
 
 
-def load(config: Any) -> LabelledData:
+def load(config: Any) -> RunData:
     return load_labelled_data(config, SMALL, 0)
 
 
-def read_names(data: LabelledData, split: str = "train") -> list[Any]:
+def read_names(data: RunData, split: str = "train") -> list[Any]:
     """Return the class of every example by name; of several labels, the set of their names."""
     examples = data.train if split == "train" else data.evaluation[split]
     labels = [examples[(0, index) if split == "train" else index]["label"] for index in range(len(examples))]  # type: ignore[arg-type,index]
@@ -89,9 +89,9 @@ def test_names_and_places_are_not_mixed_in_a_column(tmp_path: Path) -> None:
 
 def test_places_need_an_order_that_somebody_chose(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "in", ["pos", "neg"], ["0", "1"])
-    with pytest.raises(DataError, match=r"line 2 of dataset.path=\S+validation.csv has the label '0'; .* neg, pos"):
+    with pytest.raises(DataError, match=r"dataset.path=\S+validation.csv, line 2 has the label '0'; .* neg, pos"):
         load(dataset(path))
-    with pytest.raises(DataError, match=r"validation.csv has the label '0'"):
+    with pytest.raises(DataError, match=r"validation.csv, line 2 has the label '0'"):
         load(dataset(path, labels=["pos", "neg"]))
 
 
@@ -173,7 +173,7 @@ def test_declared_and_configured_names_are_matched_by_name(tmp_path: Path, caplo
 
 def test_what_is_declared_for_rows_without_a_label_is_no_class(tmp_path: Path) -> None:
     path = write_declared(tmp_path / "in", [0, 1, -1], ClassLabel(names=["neg", "pos"]))
-    with pytest.raises(DataError, match=r"row 2 of .* has the label -1; allowed are neg, pos"):
+    with pytest.raises(DataError, match=r", row 2 has the label -1; allowed are neg, pos"):
         load(dataset(path))
 
 
@@ -254,7 +254,7 @@ def test_lists_that_are_texts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cell", ["['joy' 'fear']", "[joy, fear]", "[['joy']]", "[1 2]", "['joy']['fear']", "[None]"])
 def test_brackets_without_a_list_are_refused(tmp_path: Path, cell: str) -> None:
     path = write_csv(tmp_path / "in", ["x", f'"{cell}"', "y"])
-    with pytest.raises(DataError, match=r"line 3 of .* has the labels .*, which is not a list; write \['a', 'b'\]"):
+    with pytest.raises(DataError, match=r", line 3 has the labels .*, which is not a list; write \['a', 'b'\]"):
         load(dataset(path, problem=SequenceProblem.multi_label, metrics=["micro_f1"]))
 
 
@@ -292,7 +292,7 @@ def test_a_row_without_a_label_is_named(tmp_path: Path, labels: list[Any]) -> No
     folder.mkdir()
     for split in ("train", "validation"):
         parquet.write_table(pa.table({"text": ["some"] * 3, "label": labels}), folder / f"{split}.parquet")
-    with pytest.raises(DataError, match=r"^dataset.label_column=label: row 1 of \S+train.parquet has the label"):
+    with pytest.raises(DataError, match=r"^dataset.label_column=label: \S+train.parquet, row 1 has the label"):
         load(dataset(folder))
 
 
@@ -310,7 +310,7 @@ def test_a_row_is_named_by_its_own_part(tmp_path: Path) -> None:
     folder = write_csv(tmp_path / "in", ["a", "b"])
     (folder / "train.csv").rename(folder / "train-00000-of-00002.csv")
     (folder / "train-00001-of-00002.csv").write_text("text,label\nx,a\ny,\n")
-    with pytest.raises(DataError, match=r"line 3 of \S+train-00001-of-00002.csv has the label ''"):
+    with pytest.raises(DataError, match=r"\S+train-00001-of-00002.csv, line 3 has the label ''"):
         load(dataset(folder))
 
 

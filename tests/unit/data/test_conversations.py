@@ -179,7 +179,7 @@ def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_key_that_is_not_read_is_one_line(tmp_path: Path, row: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=rf"^dataset\.path=.*chat\.jsonl: line 1 .*{re.escape(message)}") as raised:
+    with pytest.raises(DataError, match=rf"^dataset\.path=.*chat\.jsonl, line 1 .*{re.escape(message)}") as raised:
         read(tmp_path, row)
     assert "\n" not in str(raised.value)
 
@@ -194,7 +194,7 @@ def test_keys_without_a_meaning_and_null_are_allowed(tmp_path: Path, caplog: pyt
 def test_a_template_that_raises_is_one_line(tmp_path: Path) -> None:
     template = "{% if messages[0]['role'] == 'user' %}{{ raise_exception('System\nfirst') }}{% endif %}" + CHATML
     with pytest.raises(
-        DataError, match=r"chat\.jsonl: line 1: tokenizer\.path=.*: its chat template fails \(System\)$"
+        DataError, match=r"chat\.jsonl, line 1: tokenizer\.path=.*: its chat template fails \(System\)$"
     ):
         read(tmp_path, {"messages": [ASKED, GOOD]}, template)
 
@@ -267,7 +267,7 @@ def test_answers_after_the_last_token_are_not_looked_for(monkeypatch: pytest.Mon
     [
         (
             TURN + "{{ m['role'] + ': x\n' }}{% endfor %}", "good",
-            "dataset.path=.*: line 1: tokenizer.path=.*: its chat template does not write the content of an answer",
+            "dataset.path=.*, line 1: tokenizer.path=.*: its chat template does not write the content of an answer",
         ),
         (
             TURN + "{{ m['role'] + ': x\n' }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}",

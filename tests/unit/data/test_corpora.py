@@ -205,10 +205,10 @@ def test_streamed_hub_sets_take_turns_and_are_shared_out_by_file(tmp_path: Path)
             write_jsonl(tmp_path / name / f"train-{part}.jsonl", rows)
     config = CorpusConfig(name="x", source=Source.hub, hub=[{"path": str(tmp_path / n)} for n in "ab"], streaming=True)
     corpus = Split(config).corpus
-    assert [text[0] for text in corpus.documents(0, 1)] == ["a", "b"] * 6
-    assert {text[1] for text in corpus.documents(0, 2)} == {"0"}
-    assert {text[1] for text in corpus.documents(1, 2)} == {"1"}
-    thirds = [set(corpus.documents(n, 3)) for n in range(3)]
+    assert [text[0] for text in corpus.rows(0, 1)] == ["a", "b"] * 6
+    assert {text[1] for text in corpus.rows(0, 2)} == {"0"}
+    assert {text[1] for text in corpus.rows(1, 2)} == {"1"}
+    thirds = [set(corpus.rows(n, 3)) for n in range(3)]
     assert sum(map(len, thirds)) == len(set.union(*thirds)) == 12
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import ManoConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from tests.marks_support import quick_one_in
 
 FEW: dict[str, Any] = {"max_evaluation_examples": 200, "train_examples": 400}
 
 
-def load(**settings: Any) -> LabelledData:
+def load(**settings: Any) -> RunData:
     return load_labelled_data(ManoConfig(name="mano", **{**FEW, **settings}), TokenizerConfig(), 0)
 
 

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from adadepth.config import DatasetConfig, TokenizerConfig
 from adadepth.config.data import AdditionConfig, HopsConfig, LabelledUnit, MazeConfig, ParityConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
 
@@ -33,17 +33,17 @@ SETS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def load(kind: str, seed: int = 0, **options: Any) -> LabelledData:
+def load(kind: str, seed: int = 0, **options: Any) -> RunData:
     dataset = ParityConfig(name="parity", **FEW) if kind == "parity" else KINDS[kind]
     return load_labelled_data(dataset, TokenizerConfig(), seed, **options)
 
 
-def tokens(data: LabelledData, example: dict[str, Any]) -> list[str]:
+def tokens(data: RunData, example: dict[str, Any]) -> list[str]:
     assert data.tokenizer is not None
     return data.tokenizer.convert_ids_to_tokens(example["input_ids"])
 
 
-def some(data: LabelledData) -> list[tuple[str, dict[str, Any]]]:
+def some(data: RunData) -> list[tuple[str, dict[str, Any]]]:
     """Examples of training and of every evaluation set."""
     found = [("train", data.train[(epoch, index)]) for epoch in (0, 3) for index in (0, 7, 1023, 1024, 2999)]
     return found + [(name, examples[index]) for name, examples in data.evaluation.items() for index in range(40)]

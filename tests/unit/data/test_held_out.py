@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
-from adadepth.data.labelled.splits import select_held_out
+from adadepth.data.held_out import select_held_out
 from adadepth.errors import DataError
 
 from .labelled_support import config, load, rows_of_pairs, write_splits

@@ -49,8 +49,8 @@ def test_a_packed_file_that_opens_to_far_more_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("ids", "context", "message"), [
-    ([None, "a"], "a dog", "dataset.id_column=id: row 0 of there has no id; null uses row numbers as ids"),
-    (["a", "b"], "a dog" * 200_001, "row 0 of there has 1,000,005 characters, more than 1,000,000; shorten it"),
+    ([None, "a"], "a dog", "dataset.id_column=id: there, row 0 has no id; null uses row numbers as ids"),
+    (["a", "b"], "a dog" * 200_001, "there, row 0 has 1,000,005 characters, more than 1,000,000; shorten it"),
 ])  # fmt: skip
 def test_questions_have_ids_and_contexts_that_can_be_read(ids: list[str | None], context: str, message: str) -> None:
     dataset = configured("act_squad").dataset

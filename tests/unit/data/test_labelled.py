@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from adadepth.config import Source, TokenizerConfig
 from adadepth.config.data import HubTable, SequenceProblem
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.data.generated.base import build_symbol_tokenizer
 from adadepth.data.generated.parity import SYMBOLS
 from adadepth.data.labelled import sequence_classification as labelled
@@ -34,11 +34,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> LabelledData:
+def data(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> RunData:
     return load(config(folder, tmp_path_factory.mktemp("cache")))
 
 
-def contents(data: LabelledData) -> list[tuple[str, int]]:
+def contents(data: RunData) -> list[tuple[str, int]]:
     assert data.tokenizer is not None
     examples = [data.train[(0, index)] for index in range(len(data.train))]
     return [(data.tokenizer.decode(example["input_ids"]), example["label"]) for example in examples]
@@ -48,7 +48,7 @@ def contents(data: LabelledData) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, ["parquet", "jsonl", "csv", "tsv", "parts", "mapping", "hub"]))
-def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData, kind: str) -> None:
+def test_every_source_gives_the_same_examples(tmp_path: Path, data: RunData, kind: str) -> None:
     suffix = {"parts": "parquet", "mapping": "csv", "hub": "jsonl"}.get(kind, kind)
     path: Any = write_splits(
         tmp_path / "in", suffix, train=rows_of_pairs(40), validation=rows_of_pairs(10, 40), train_old=rows_of_pairs(3)
@@ -71,7 +71,7 @@ def test_every_source_gives_the_same_examples(tmp_path: Path, data: LabelledData
 
 @pytest.mark.parametrize("name", quick_one_in(2, ["dev", "valid"]))
 @pytest.mark.parametrize("kind", ["folder", "parts", "mapping"])
-def test_validation_by_its_other_names(tmp_path: Path, data: LabelledData, name: str, kind: str) -> None:
+def test_validation_by_its_other_names(tmp_path: Path, data: RunData, name: str, kind: str) -> None:
     path: Any = write_splits(tmp_path / "in", "csv", **{"train": rows_of_pairs(40), name: rows_of_pairs(10, 40)})
     if kind == "parts":
         (path / f"{name}.csv").rename(path / f"{name}-00000-of-00001.csv")
@@ -116,7 +116,7 @@ def test_a_csv_as_spreadsheets_write_it_where_the_comma_is_decimal(tmp_path: Pat
     assert contents(found) == [("[CLS] große; 1,5[SEP] x[SEP]", 0), ("[CLS] b, c[SEP] x[SEP]", 1)]
 
 
-def test_summary_counts_what_was_read(data: LabelledData) -> None:
+def test_summary_counts_what_was_read(data: RunData) -> None:
     train, evaluation = data.summary["train"], data.summary["evaluation"]["validation"]
     assert (train["rows"], train["examples"], train["labels"]) == (40, 40, {"0": 20, "1": 20})
     assert (evaluation["rows"], evaluation["labels"]) == (10, {"0": 5, "1": 5})
@@ -126,7 +126,7 @@ def test_summary_counts_what_was_read(data: LabelledData) -> None:
     assert train["cut"] == 0
 
 
-def test_test_examples_have_no_label(data: LabelledData) -> None:
+def test_test_examples_have_no_label(data: RunData) -> None:
     examples = data.test["test"]
     batch = data.collate([examples[index] for index in range(len(examples))])
     assert "labels" not in batch
@@ -233,7 +233,7 @@ def test_no_sequence_is_longer_than_allowed(lengths: list[int], extra: int, cls_
     assert [int((ids == 7 + number).sum()) for number in range(len(lengths))] == cut_longest(lengths, room)
 
 
-def test_batches(data: LabelledData) -> None:
+def test_batches(data: RunData) -> None:
     examples = [data.train[(0, index)] for index in (3, 0, 8)]
     batch = data.collate(examples)
     longest = max(len(example["input_ids"]) for example in examples)

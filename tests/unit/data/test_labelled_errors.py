@@ -40,9 +40,9 @@ def message(path: Any, cache: Path, **changes: Any) -> str:
     ({"evaluation_splits": ["validation", "dev"]}, "dataset.evaluation_splits=dev: no file dev with one of"),
     ({"labels": ["only"]}, "dataset.labels=['only']; at least two different classes are needed"),
     ({"labels": ["a", "a"]}, "dataset.labels=['a', 'a']; at least two different classes are needed"),
-    ({"label_column": "number", "labels": ["no", "yes"]}, "dataset.label_column=number: line 4 of "
-                                "dataset.path=FOLDER/train.tsv has the label '2'; allowed are 0 to 1 or no, yes"),
-    ({"label_column": "number"}, "dataset.label_column=number: line 2 of dataset.path=FOLDER/validation.tsv has the "
+    ({"label_column": "number", "labels": ["no", "yes"]}, "dataset.label_column=number: "
+     "dataset.path=FOLDER/train.tsv, line 4 has the label '2'; allowed are 0 to 1 or no, yes"),
+    ({"label_column": "number"}, "dataset.label_column=number: dataset.path=FOLDER/validation.tsv, line 2 has the "
                                  "label '12'; allowed are 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."),
     ({"label_column": "premise", "problem": SequenceProblem.regression},
      "has the label 'The 0. cat says \"much\", doesn\\'t "
@@ -83,7 +83,7 @@ def test_an_unlabelled_row_where_labels_are_needed(tmp_path: Path) -> None:
     rows = rows_of_pairs(6)
     write_splits(tmp_path, train=rows, validation=[*rows[:2], {**rows[2], "label": -1}])
     text = message(tmp_path, tmp_path / "cache")
-    assert f"line 3 of dataset.path={tmp_path}/validation.jsonl has the label -1; allowed are 0, 1" in text
+    assert f"dataset.path={tmp_path}/validation.jsonl, line 3 has the label -1; allowed are 0, 1" in text
     write_splits(tmp_path, train=[{**row, "label": None} for row in rows], validation=rows)
     assert "has the classes none; at least two" in message(tmp_path, tmp_path / "cache")
 
@@ -121,7 +121,7 @@ def test_damaged_and_empty_files(tmp_path: Path) -> None:
     (tmp_path / "train.parquet").unlink()
     write_table(tmp_path / "train.jsonl", [{"premise": 3, "hypothesis": "a", "label": 0}])
     text = message(tmp_path, cache, labels=["a", "b"])
-    assert f"dataset.text_columns=premise: line 1 of dataset.path={tmp_path}/train.jsonl holds int, not text" in text
+    assert f"dataset.text_columns=premise: dataset.path={tmp_path}/train.jsonl, line 1 holds int, not text" in text
     assert "train.txt: not a table; known formats are .parquet" in message(
         {"train": str(write_table(tmp_path / "train.txt", rows_of_pairs(3))), "validation": str(tmp_path)}, cache
     )

@@ -13,10 +13,11 @@ import pytest
 
 from adadepth.config import CorpusConfig, Source, StreamConfig, TokenizerConfig
 from adadepth.config.experiment import TokenizerKind
-from adadepth.data import LanguageData, StreamBatches, TwoPhase, load_language_data
+from adadepth.data import RunData, StreamBatches, TwoPhase, load_language_data
 from adadepth.data.stores import documents as stores
 from adadepth.data.stores.parallel_tokenisation import ensure_texts
 from adadepth.data.streams import load as language_module
+from adadepth.data.streams.load import count_token_ids
 from adadepth.data.text.corpora import Split
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
@@ -27,7 +28,7 @@ def word_config(**changes: Any) -> TokenizerConfig:
     return TokenizerConfig(**{"kind": TokenizerKind.word, "vocab_size": None, "lowercase": False, **changes})
 
 
-def load(folder: Path, tokenizer: TokenizerConfig | None = None, **changes: Any) -> LanguageData:
+def load(folder: Path, tokenizer: TokenizerConfig | None = None, **changes: Any) -> RunData:
     return load_language_data(stream_config(folder, **changes), tokenizer or word_config(), **ROWS)
 
 
@@ -38,7 +39,7 @@ def read(batches: StreamBatches) -> list[int]:
     return [token for row in rows for item in items for token in item["targets"][row].tolist() if token != -100]
 
 
-def words_of(data: LanguageData, batches: StreamBatches) -> list[str]:
+def words_of(data: RunData, batches: StreamBatches) -> list[str]:
     return [str(token) for token in data.tokenizer.convert_ids_to_tokens(read(batches))]
 
 
@@ -46,7 +47,7 @@ def plain(lines: list[str], append_eos: bool = True) -> list[str]:
     return [word for line in lines for word in line.split() + ["<eos>"] * append_eos]
 
 
-def known(data: LanguageData, words: list[str]) -> list[str]:
+def known(data: RunData, words: list[str]) -> list[str]:
     vocabulary = data.tokenizer.get_vocab()
     return [word if word in vocabulary else "<unk>" for word in words]
 
@@ -54,7 +55,7 @@ def known(data: LanguageData, words: list[str]) -> list[str]:
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) -> None:
     data = load(tmp_path, append_eos=append_eos)
-    parts = {"train": (data.train, LINES[:32]), "evaluation": (data.evaluation, LINES[32:])}
+    parts = {"train": (data.train, LINES[:32]), "evaluation": (data.evaluation["held_out"], LINES[32:])}
     for name, (batches, lines) in parts.items():
         words = plain(lines, append_eos)
         assert words_of(data, batches) == known(data, words)
@@ -62,7 +63,7 @@ def test_every_line_is_read_once_and_in_order(tmp_path: Path, append_eos: bool) 
         counts = {"lines": len(lines), "tokens": len(words), "words": len(words), "characters": characters}
         assert data.summary[name].items() >= counts.items()
         assert (batches.tokens, batches.words, batches.characters) == (len(words), len(words), characters)
-    assert data.test is None
+    assert not data.test
     assert data.train.steps_per_epoch == len(data.train) == ceil(ceil(data.train.tokens / 2) / 4)
     assert data.summary["train"]["tokens_per_word"] == 1.0
     assert data.summary["train"]["steps"] == {"weights": len(data.train)}
@@ -92,7 +93,7 @@ def test_every_source_gives_the_same_lines(tmp_path: Path, kind: str) -> None:
         changes |= {"source": Source.hub, "path": None, "hub": [{"path": str(tmp_path / "in")}]}
     data = load(tmp_path, **changes)
     assert words_of(data, data.train) == plain(LINES[:32])
-    assert words_of(data, data.evaluation) == known(data, plain(LINES[32:]))
+    assert words_of(data, data.evaluation["held_out"]) == known(data, plain(LINES[32:]))
     assert data.summary["train"]["characters"] == sum(len(line) + 1 for line in LINES[:32])
 
 
@@ -103,10 +104,10 @@ def test_given_sets_are_taken_as_they_are(tmp_path: Path, source: str) -> None:
         file = write_jsonl(tmp_path / f"{prefix}set" / "train.jsonl", lines)
         changes |= {f"{prefix}path": str(file)} if source == "local" else {f"{prefix}hub": [{"path": str(file.parent)}]}
     data = load(tmp_path, **changes, evaluation_length=3)
-    assert data.test is not None
-    for batches, lines in ((data.train, LINES), (data.evaluation, LINES[:9]), (data.test, LINES[5:20])):
+    held_out, test = data.evaluation["held_out"], data.test["test"]
+    for batches, lines in ((data.train, LINES), (held_out, LINES[:9]), (test, LINES[5:20])):
         assert words_of(data, batches) == plain(lines)
-    assert data.test[0]["targets"].shape == data.evaluation[0]["targets"].shape == (1, 3)
+    assert test[0]["targets"].shape == held_out[0]["targets"].shape == (1, 3)
     assert data.summary["test"]["lines"] == 15
 
 
@@ -114,9 +115,9 @@ def test_evaluation_is_cut_at_a_line(tmp_path: Path) -> None:
     held_out, used = plain(LINES[32:]), plain(LINES[32:34])  # a blank line, and one of seven words
     for most in (9, 10):
         data = load(tmp_path, max_evaluation_tokens=most)
-        assert words_of(data, data.evaluation) == known(data, used)
-        assert data.evaluation.tokens == data.evaluation.words == len(used) == 9
-        assert data.evaluation.characters == sum(len(line) + 1 for line in LINES[32:34])
+        assert words_of(data, data.evaluation["held_out"]) == known(data, used)
+        assert data.evaluation["held_out"].tokens == data.evaluation["held_out"].words == len(used) == 9
+        assert data.evaluation["held_out"].characters == sum(len(line) + 1 for line in LINES[32:34])
         assert data.summary["evaluation"]["tokens"] == len(held_out)
         assert data.summary["evaluation"]["tokens_used"] == 9
 
@@ -124,7 +125,7 @@ def test_evaluation_is_cut_at_a_line(tmp_path: Path) -> None:
 def test_the_embedded_corpus_needs_no_file(tmp_path: Path) -> None:
     data = load(tmp_path, word_config(lowercase=True), source=Source.embedded, sequence_length=64)
     split = Split(CorpusConfig(name="test", evaluation_fraction=0.2))
-    for batches, documents in ((data.train, split.train()), (data.evaluation, split.evaluation())):
+    for batches, documents in ((data.train, split.train()), (data.evaluation["held_out"], split.evaluation())):
         lines = [line for document in documents for line in document.split("\n")]
         assert batches.words == len(plain(lines)) == batches.tokens
         assert words_of(data, batches)[:500] == known(data, plain([line.lower() for line in lines]))[:500]
@@ -150,7 +151,7 @@ def test_words_are_counted_in_the_whole_training_text(
     data = load_language_data(stream_config(tmp_path), word_config(), **ROWS, two_phase=two_phase)
     expected = Counter(known(data, plain(LINES[:32])))
     names = data.tokenizer.convert_ids_to_tokens(range(len(data.tokenizer)))
-    assert data.word_counts().tolist() == [expected[name] for name in names]
+    assert count_token_ids(data).tolist() == [expected[name] for name in names]
 
 
 def test_the_architecture_is_searched_on_the_last_tokens(tmp_path: Path) -> None:
@@ -233,10 +234,10 @@ def test_wikitext2_has_its_published_number_of_tokens(data_root: Path, tmp_path:
         ),
         word_config(), train_rows=16, slots=2, evaluation_rows=8,
     )  # fmt: skip
-    assert data.test is not None
-    assert (data.train.tokens, data.evaluation.tokens, data.test.tokens) == (2_088_628, 217_646, 245_569)
+    tokens = [batches.tokens for batches in (data.train, data.evaluation["held_out"], data.test["test"])]
+    assert tokens == [2_088_628, 217_646, 245_569]
     assert data.train.words == data.train.tokens
     assert len(data.tokenizer) == 33_278 + 1  # with <unk> and <eos>, and <pad>
     assert data.train.steps_per_epoch == ceil(ceil(2_088_628 / 32) / 32)
     lines = Path(file.format("valid")).read_text(encoding="utf-8").split("\n")[:-1]
-    assert words_of(data, data.evaluation) == plain(lines)
+    assert words_of(data, data.evaluation["held_out"]) == plain(lines)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adadepth.data import PretrainingData
+from adadepth.data import RunData
 from adadepth.data.batches import IGNORE
 from adadepth.data.pretraining.masking import (
     MASKED,
@@ -145,7 +145,7 @@ def test_word_starts_of_every_kind_of_vocabulary(pieces: list[str], starts: list
     assert find_word_starts(pieces).tolist() == starts
 
 
-def test_vocabulary_of_a_tokenizer(data: PretrainingData) -> None:
+def test_vocabulary_of_a_tokenizer(data: RunData) -> None:
     vocabulary = Vocabulary.from_tokenizer(data.tokenizer)
     assert (vocabulary.pad, vocabulary.cls, vocabulary.sep, vocabulary.mask) == (0, 2, 3, 4)
     assert vocabulary.ordinary.tolist() == list(range(5, len(data.tokenizer)))

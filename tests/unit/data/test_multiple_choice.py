@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from adadepth.config import ChoiceConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import UserError
 
 from .labelled_support import write_table
@@ -22,7 +22,7 @@ ROWS = [
 ]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> LabelledData:
+def load(folder: Path, rows: list[dict[str, Any]] = ROWS, suffix: str = "jsonl", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         write_table(folder / "table" / f"{split}.{suffix}", rows)
     tokenizer("bert").save_pretrained(folder / "bert")
@@ -70,8 +70,8 @@ def test_one_context_column_and_other_labels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("change", "settings", "expected"), [
-    ({"label": 4}, {}, "dataset.label_column=label: line 1 of .* has the label 4; allowed are 0, 1, 2, 3"),
-    ({"ending1": 3}, {}, "dataset.ending_columns=ending1: line 1 of .* holds int, not text"),
+    ({"label": 4}, {}, "dataset.label_column=label: .*, line 1 has the label 4; allowed are 0, 1, 2, 3"),
+    ({"ending1": 3}, {}, "dataset.ending_columns=ending1: .*, line 1 holds int, not text"),
     ({}, {"ending_columns": ["ending0", "endng1"]}, "dataset.ending_columns=endng1: .*did you mean 'ending1'?"),
 ])  # fmt: skip
 def test_what_is_wrong_is_one_line(change: Any, settings: Any, expected: str, tmp_path: Path) -> None:

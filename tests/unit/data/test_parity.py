@@ -10,12 +10,12 @@ from transformers import AutoTokenizer
 
 from adadepth.config import TokenizerConfig
 from adadepth.config.data import ParityConfig, Representation
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
 
 
-def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> LabelledData:
+def load(seed: int = 0, cls_tokens: int = 1, **changes: Any) -> RunData:
     settings: dict[str, Any] = {"name": "parity", "max_evaluation_examples": 500, "train_examples": 3000, **changes}
     return load_labelled_data(ParityConfig(**settings), TokenizerConfig(), seed, cls_tokens=cls_tokens)
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from adadepth.data import EpochSampler, PretrainingData, load_pretraining_data, unigram_baseline
+from adadepth.data import EpochSampler, RunData, load_pretraining_data, unigram_baseline
 from adadepth.data.batches import IGNORE
 from adadepth.data.cache import digest, ensure_folder
 from adadepth.data.pretraining import load as pretraining
@@ -23,9 +23,7 @@ from adadepth.errors import DataError
 from .support import TokenizerConfig, local_config, same, small_tokenizer, write_corpus
 
 
-def test_examples_are_pure_functions_of_seed_epoch_and_index(
-    data: PretrainingData, corpus: Path, workspace: Path
-) -> None:
+def test_examples_are_pure_functions_of_seed_epoch_and_index(data: RunData, corpus: Path, workspace: Path) -> None:
     again = load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=3)
     other = load_pretraining_data(local_config(corpus, workspace / "cache"), small_tokenizer(), seed=4)
     for index in (5, 0, 7):
@@ -39,11 +37,11 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(
             for e in (first, data.train[(3, index)])
         ]
         assert np.array_equal(*originals)  # the same text, cut and masked afresh
-        assert same(data.evaluation[index], data.evaluation[(-1, index)])
-        assert same(data.evaluation[index], other.evaluation[index])
+        assert same(data.evaluation["held_out"][index], data.evaluation["held_out"][(-1, index)])
+        assert same(data.evaluation["held_out"][index], other.evaluation["held_out"][index])
 
 
-def test_summary_counts_what_was_read(data: PretrainingData, corpus: Path) -> None:
+def test_summary_counts_what_was_read(data: RunData, corpus: Path) -> None:
     train, evaluation = data.summary["train"], data.summary["evaluation"]
     assert train["documents"] + evaluation["documents"] == 40
     assert evaluation["documents"] == 8
@@ -51,7 +49,7 @@ def test_summary_counts_what_was_read(data: PretrainingData, corpus: Path) -> No
         [line for line in corpus.read_text().split("\n") if line]
     )
     assert train["examples"] == len(data.train)
-    assert evaluation["examples_used"] == len(data.evaluation)
+    assert evaluation["examples_used"] == len(data.evaluation["held_out"])
     assert data.summary["tokenizer"] == {"path": None, "vocab_size": len(data.tokenizer)}
     lengths = [len(data.train[(0, i)]["input_ids"]) for i in range(len(data.train))]
     lost = train["tokens"] - sum(lengths) + 3 * len(lengths)
@@ -62,12 +60,12 @@ def test_summary_counts_what_was_read(data: PretrainingData, corpus: Path) -> No
 def test_evaluation_is_capped_evenly(corpus: Path, workspace: Path) -> None:
     config = local_config(corpus, workspace / "cache", max_evaluation_examples=5)
     capped = load_pretraining_data(config, small_tokenizer(), 0)
-    assert len(capped.evaluation) == 5
-    assert capped.evaluation.spans[-1, 0] > 0.7 * capped.summary["evaluation"]["tokens"]
+    assert len(capped.evaluation["held_out"]) == 5
+    assert capped.evaluation["held_out"].spans[-1, 0] > 0.7 * capped.summary["evaluation"]["tokens"]
 
 
 @pytest.mark.parametrize("pad_to_length", [False, True])
-def test_batches(data: PretrainingData, pad_to_length: bool) -> None:
+def test_batches(data: RunData, pad_to_length: bool) -> None:
     collate = replace(data.collate, pad_to_length=pad_to_length)
     examples = [data.train[(0, index)] for index in range(6)]
     batch = collate(examples)
@@ -105,7 +103,7 @@ def test_sampler_is_a_pure_permutation_of_every_epoch() -> None:
     assert len(sampler) == 50
 
 
-def batches(data: PretrainingData, workers: int, epochs: tuple[int, ...]) -> list[dict[str, torch.Tensor]]:
+def batches(data: RunData, workers: int, epochs: tuple[int, ...]) -> list[dict[str, torch.Tensor]]:
     sampler = EpochSampler(len(data.train), seed=3)
     loader = DataLoader(
         data.train, batch_size=4, sampler=sampler, num_workers=workers, collate_fn=data.collate,
@@ -120,24 +118,25 @@ def batches(data: PretrainingData, workers: int, epochs: tuple[int, ...]) -> lis
 
 
 @pytest.mark.slow
-def test_workers_do_not_change_a_batch(data: PretrainingData) -> None:
+def test_workers_do_not_change_a_batch(data: RunData) -> None:
     alone, helped = batches(data, 0, (0, 1)), batches(data, 2, (0, 1))
     assert len(alone) == len(helped) == 2 * -(-len(data.train) // 4)
     for first, second in zip(alone, helped, strict=True):
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: PretrainingData) -> None:
+def test_a_data_set_sent_to_a_worker_is_small_and_equal(data: RunData) -> None:
     assert len(pickle.dumps(data.train.store)) < 1000
     received = pickle.loads(pickle.dumps(data.train))
     assert same(received[(1, 2)], data.train[(1, 2)])
 
 
-def test_unigram_baseline_against_a_plain_count(data: PretrainingData) -> None:
+def test_unigram_baseline_against_a_plain_count(data: RunData) -> None:
     tokens = np.asarray(data.train.store.tokens).tolist()
     vocabulary = [id for id in range(len(data.tokenizer)) if id >= 5]
     counts = {id: 1 + tokens.count(id) for id in vocabulary}
-    labels = [int(id) for i in range(len(data.evaluation)) for id in data.evaluation[i]["labels"] if id != IGNORE]
+    held_out = data.evaluation["held_out"]
+    labels = [int(id) for i in range(len(held_out)) for id in held_out[i]["labels"] if id != IGNORE]
     total, best = sum(counts.values()), max(vocabulary, key=lambda id: counts[id])
     result = unigram_baseline(data)
     assert result["positions"] == len(labels)
@@ -239,7 +238,7 @@ def test_an_interrupted_build_leaves_no_folder_and_its_remains_are_removed(tmp_p
 
 
 @pytest.fixture(scope="module")
-def streamed(corpus: Path, workspace: Path) -> PretrainingData:
+def streamed(corpus: Path, workspace: Path) -> RunData:
     config = local_config(corpus, workspace / "cache", streaming=True, shuffle_buffer=20, max_evaluation_examples=10)
     return load_pretraining_data(config, small_tokenizer(), seed=3)
 
@@ -249,7 +248,7 @@ def originals(examples: Any) -> list[tuple[int, ...]]:
     return [tuple(sorted(np.where(e["labels"] == IGNORE, e["input_ids"], e["labels"]).tolist())) for e in examples]
 
 
-def test_a_stream_repeats_itself_and_changes_with_the_epoch(streamed: PretrainingData) -> None:
+def test_a_stream_repeats_itself_and_changes_with_the_epoch(streamed: RunData) -> None:
     first, again = list(streamed.train), list(streamed.train)
     assert len(first) > 50
     assert all(same(a, b) for a, b in zip(first, again, strict=True))
@@ -258,15 +257,13 @@ def test_a_stream_repeats_itself_and_changes_with_the_epoch(streamed: Pretrainin
     streamed.train.set_epoch(0)
     assert not same(first[0], later[0])
     assert originals(first) != originals(later)  # shuffled afresh
-    assert len(streamed.evaluation) == 10
+    assert len(streamed.evaluation["held_out"]) == 10
     assert streamed.summary["train"] == {"streamed": True}
     with pytest.raises(DataError, match=r"dataset.streaming=true"):
         unigram_baseline(streamed)
 
 
-def test_ranks_and_workers_of_a_stream_share_the_documents(
-    streamed: PretrainingData, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_and_workers_of_a_stream_share_the_documents(streamed: RunData, monkeypatch: pytest.MonkeyPatch) -> None:
     streamed.train.dataset.short_sequence_probability = 0.0  # spans then depend on the documents only
     everything = sorted(originals(streamed.train))
     parts = []
@@ -281,7 +278,7 @@ def test_ranks_and_workers_of_a_stream_share_the_documents(
 
 
 @pytest.mark.slow
-def test_a_worker_that_lives_on_sees_the_epoch(streamed: PretrainingData) -> None:
+def test_a_worker_that_lives_on_sees_the_epoch(streamed: RunData) -> None:
     loader = DataLoader(streamed.train, batch_size=None, num_workers=1, persistent_workers=True, collate_fn=lambda e: e)
     first = list(loader)
     streamed.train.set_epoch(5)

@@ -9,7 +9,7 @@ import pytest
 
 from adadepth.config import LabelledConfig, TokenizerConfig
 from adadepth.config.data import AgreementConfig, SentEvalConfig
-from adadepth.data import LabelledData
+from adadepth.data import RunData
 from adadepth.errors import DataError
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
@@ -51,11 +51,11 @@ def changed(dataset: Any, folder: Path, changes: dict[str, Any]) -> Any:
     return dataset
 
 
-def read(dataset: LabelledConfig) -> LabelledData:
+def read(dataset: LabelledConfig) -> RunData:
     return load(dataset, TokenizerConfig(vocab_size=40))
 
 
-def texts(data: LabelledData, examples: Any) -> list[tuple[str, str]]:
+def texts(data: RunData, examples: Any) -> list[tuple[str, str]]:
     assert data.tokenizer is not None
     found = [examples[index] for index in range(len(examples))]
     return [
@@ -105,12 +105,12 @@ def test_the_name_tells_the_task(tmp_path: Path) -> None:
 ])  # fmt: skip
 def test_a_line_of_another_format_is_named(tmp_path: Path, line: str, expected: str) -> None:
     file = write_lines(tmp_path / "past_present.txt", [*TENSES, line])
-    assert message(senteval(tmp_path)) == f"dataset.path={file}: {expected}"
+    assert message(senteval(tmp_path)) == f"dataset.path={file}, {expected}"
 
 
 def test_a_class_that_training_does_not_have_is_named(tmp_path: Path) -> None:
     write_lines(tmp_path / "past_present.txt", [*TENSES, "te\tFUT\tShe will ."])
-    assert "line 7 of" in message(senteval(tmp_path))
+    assert "past_present.txt, line 7 has" in message(senteval(tmp_path))
     assert "has the label 'FUT'; allowed are PAST, PRES" in message(senteval(tmp_path))
 
 
@@ -178,11 +178,11 @@ def test_difficulty_may_be_another_column(tmp_path: Path, column: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "expected"), quick_one_in(5, [
-    ({"verb_index": 9}, "agr.tsv has the verb_index '9'; it must be from 2 to 7, the number of "
+    ({"verb_index": 9}, "agr.tsv, line 6 has the verb_index '9'; it must be from 2 to 7, the number of "
                         "words of its orig_sentence"),
-    ({"verb_index": 1}, "agr.tsv has the verb_index '1'; it must be from 2 to 7, the number of words"),
-    ({"verb_index": "x"}, "agr.tsv has the verb_index 'x'; it must be from 2 to 7, the number of words"),
-    ({"verb_pos": "VBD"}, "dataset.label_column=verb_pos: line 6 of"),
+    ({"verb_index": 1}, "agr.tsv, line 6 has the verb_index '1'; it must be from 2 to 7, the number of words"),
+    ({"verb_index": "x"}, "agr.tsv, line 6 has the verb_index 'x'; it must be from 2 to 7, the number of words"),
+    ({"verb_pos": "VBD"}, "agr.tsv, line 6 has the label"),
     ({"n_diff_intervening": "na"}, "has the difficulty 'na'; an integer of at least 0 is needed"),
 ]))  # fmt: skip
 def test_a_bad_row_is_named(tmp_path: Path, change: dict[str, Any], expected: str) -> None:

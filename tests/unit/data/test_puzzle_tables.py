@@ -114,9 +114,9 @@ def test_a_training_puzzle_that_is_a_test_puzzle_moved_is_left_out(sudoku: Path)
 @pytest.mark.parametrize(
     ("column", "text", "message"),
     [
-        ("question", "." * 80, "column question, row 1: must be a text of 81 symbols"),
-        ("answer", "x" * 81, "column answer, row 1: 'x' is not in dataset.symbols"),
-        ("answer", "é" * 81, "column answer, row 1: must be a text of 81 symbols"),
+        ("question", "." * 80, "line 3, column question: must be a text of 81 symbols"),
+        ("answer", "x" * 81, "line 3, column answer: 'x' is not in dataset.symbols"),
+        ("answer", "é" * 81, "line 3, column answer: must be a text of 81 symbols"),
     ],
 )
 def test_what_is_no_puzzle_is_told(column: str, text: str, message: str, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import QuestionConfig, Source, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.labelled.question_answering import CONTEXT, QUESTION, cut_windows
 from adadepth.data.stores.questions import find_answer_tokens
 from adadepth.data.text.tokenizer import encode_with_spans, train_tokenizer, wrap_tokenizer
@@ -41,7 +41,7 @@ def row(number: int, question: str, answer: str | None, context: str = CONTEXT_T
 ROWS = [row(number, *entry) for number, entry in enumerate(QUESTIONS)]
 
 
-def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> LabelledData:
+def load(folder: Path, rows: list[dict[str, Any]] = ROWS, kind: str = "bert", **changes: Any) -> RunData:
     for split in ("train", "validation"):
         if not (folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}").exists():
             write_table(folder / "table" / f"{split}.{changes.get('suffix', 'jsonl')}", rows)
@@ -212,14 +212,14 @@ def test_limits_count_questions_not_windows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("change", "settings", "expected"), [
     ({"answers": {"text": ["dog"], "answer_start": [3]}}, {},
-     "dataset.answers_column=answers: row 0 of .* has the answer 'dog', but at character 3 of .* there is \"'t \""),
+     "dataset.answers_column=answers: .*, row 0 has the answer 'dog', but at character 3 of .* there is \"'t \""),
     ({"answers": {"text": ["cat"], "answer_start": []}}, {}, "has 1 answers but 0 positions"),
     ({"answers": {"text": [""], "answer_start": [0]}}, {}, "has the answer '' at 0; a text and the "
                                                            "position of its first character"),
     ({"answers": "cat"}, {}, r"holds str, not \{text: \[...\], answer_start: \[...\]\}"),
     ({"answers": {"text": [], "answer_start": []}}, {"unanswerable": False},
-     "dataset.unanswerable=false: row 0 of .* has no answer; if questions may have no answer, set it to true"),
-    ({"question": 7}, {}, "dataset.question_column=question: row 0 of .* holds int, not text"),
+     "dataset.unanswerable=false: .*, row 0 has no answer; if questions may have no answer, set it to true"),
+    ({"question": 7}, {}, "dataset.question_column=question: .*, row 0 holds int, not text"),
     ({}, {"context_column": "contxt"}, "dataset.context_column=contxt: .*did you mean 'context'?"),
     ({}, {"stride": 18}, "dataset.stride=18: windows of dataset.sequence_length=32 hold 17 context tokens"),
 ])  # fmt: skip

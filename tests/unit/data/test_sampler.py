@@ -28,12 +28,13 @@ def test_longest_first(lengths: list[int]) -> None:
 
 
 def pretraining(folder: Path) -> Any:
-    return load_pretraining_data(local_config(write_corpus(folder), folder / "cache"), small_tokenizer(), 0).evaluation
+    data = load_pretraining_data(local_config(write_corpus(folder), folder / "cache"), small_tokenizer(), 0)
+    return data.evaluation["held_out"]
 
 
 def unpaired(folder: Path) -> Any:
     dataset = local_config(write_corpus(folder), folder / "cache", sentence_order=False)
-    return load_pretraining_data(dataset, small_tokenizer(), 0).evaluation
+    return load_pretraining_data(dataset, small_tokenizer(), 0).evaluation["held_out"]
 
 
 def pairs(folder: Path, **options: Any) -> Any:
@@ -88,7 +89,7 @@ def test_data_that_have_no_lengths_keep_their_order() -> None:
 def test_examples_of_a_corpus_are_numbered(tmp_path: Path) -> None:
     dataset: CorpusConfig = local_config(write_corpus(tmp_path), tmp_path / "cache")
     data = load_pretraining_data(dataset, small_tokenizer(), 0)
-    assert data.collate([data.evaluation[index] for index in (5, 2)])["index"].tolist() == [5, 2]
+    assert data.collate([data.evaluation["held_out"][index] for index in (5, 2)])["index"].tolist() == [5, 2]
 
 
 @given(st.integers(0, 40), st.integers(1, 5), st.integers(1, 4), st.booleans())

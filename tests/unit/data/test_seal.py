@@ -35,7 +35,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 def read(corpus: Path, cache: Path) -> tuple[list[int], list[int], str]:
     """What training and evaluation read, and the vocabulary."""
     data = load_pretraining_data(local_config(corpus, cache), small_tokenizer(), 0)
-    stores: list[TokenStore] = [data.train.store, data.evaluation.store]  # type: ignore[union-attr]
+    stores: list[TokenStore] = [data.train.store, data.evaluation["held_out"].store]  # type: ignore[union-attr]
     return stores[0].tokens.tolist(), stores[1].tokens.tolist(), data.tokenizer.backend_tokenizer.to_str()
 
 

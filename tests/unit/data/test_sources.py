@@ -64,7 +64,7 @@ def read_labelled(folder: Path, dataset: Any) -> list[Any]:
 
 def read_corpus(folder: Path, root: Path) -> list[Any]:
     data = load_pretraining_data(local_config(folder / "corpus.txt", root, sequence_length=16), small_tokenizer(), 0)
-    return [data.train.store.tokens.tolist(), data.evaluation.store.tokens.tolist(), len(data.tokenizer)]
+    return [data.train.store.tokens.tolist(), data.evaluation["held_out"].store.tokens.tolist(), len(data.tokenizer)]
 
 
 def read_stream(folder: Path, root: Path, load: Any = load_language_data, kind: Any = StreamConfig) -> list[Any]:

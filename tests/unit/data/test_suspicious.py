@@ -14,7 +14,7 @@ import pytest
 
 from adadepth.config import ChoiceConfig, LabelledConfig, QuestionConfig, Source
 from adadepth.data import load_labelled_data, load_pretraining_data
-from adadepth.data.labelled.types import LabelledData
+from adadepth.data.run_data import RunData
 from adadepth.data.text import hub
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
@@ -38,7 +38,7 @@ def write_splits(folder: Path, train: list[dict[str, Any]], validation: list[dic
         write_rows(folder / f"{split}.jsonl", rows)
 
 
-def load(folder: Path) -> LabelledData:
+def load(folder: Path) -> RunData:
     dataset = LabelledConfig(
         name="table", source=Source.local, path=str(folder), text_columns=["sentence"], label_column="label",
         evaluation_splits=["validation"], sequence_length=32, cache_dir=str(folder / "cache"),
@@ -79,7 +79,7 @@ def test_lists_in_the_place_of_texts_train_no_tokenizer(tmp_path: Path) -> None:
     """They are told as lists, and not as documents without text."""
     rows = [{"sentence": [text], "label": number % 2} for number, text in enumerate(TEXTS)]
     write_splits(tmp_path, rows, rows)
-    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: line 1 of \S+ holds list, not text$"):
+    with pytest.raises(DataError, match=r"^dataset.text_columns=sentence: \S+, line 1 holds list, not text$"):
         load(tmp_path)
 
 

@@ -12,7 +12,7 @@ from pyarrow import parquet
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.config import Source, TaggingConfig, TokenizerConfig
-from adadepth.data import LabelledData, load_labelled_data
+from adadepth.data import RunData, load_labelled_data
 from adadepth.data.text.tokenizer import encode_words
 from adadepth.errors import DataError, UserError
 from tests.marks_support import quick_one_in
@@ -31,7 +31,7 @@ def rows(sentences: list[list[str]] = SENTENCES, tags: list[Any] = TAGS) -> list
     return [{"tokens": words, "ner_tags": row} for words, row in zip(sentences, tags, strict=True)]
 
 
-def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> LabelledData:
+def load(folder: Path, path: Any, kind: str = "bert", **changes: Any) -> RunData:
     if not (folder / kind).exists():
         tokenizer(kind).save_pretrained(folder / kind)
     settings: dict[str, Any] = {
@@ -183,16 +183,16 @@ def test_tags_of_the_evaluation_alone_count_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("row", "changes", "expected"), [
     ({"tokens": ["a", "cat"], "ner_tags": ["O"]}, {},
-     "dataset.tag_column=ner_tags: line 5 of dataset.path=FILE has 2 words but 1 tags"),
+     "dataset.tag_column=ner_tags: dataset.path=FILE, line 5 has 2 words but 1 tags"),
     ({"tokens": ["a"], "ner_tags": ["B-PRE"]}, {"labels": NAMES},
-     "dataset.tag_column=ner_tags: line 5 of dataset.path=FILE has the tag 'B-PRE'; allowed are O, B-PER, "
+     "dataset.tag_column=ner_tags: dataset.path=FILE, line 5 has the tag 'B-PRE'; allowed are O, B-PER, "
      "I-PER (did you mean 'B-PER'?)"),
     ({"tokens": ["a"], "ner_tags": ["3"]}, {"labels": NAMES}, "has the tag '3'; allowed are O, B-PER, I-PER"),
-    ({"tokens": ["a"], "ner_tags": [None]}, {}, "line 5 of dataset.path=FILE has the tag None; allowed are"),
+    ({"tokens": ["a"], "ner_tags": [None]}, {}, "dataset.path=FILE, line 5 has the tag None; allowed are"),
     ({"tokens": "a cat", "ner_tags": ["O"]}, {},
-     "dataset.token_column=tokens: line 5 of dataset.path=FILE holds str, not a list"),
+     "dataset.token_column=tokens: dataset.path=FILE, line 5 holds str, not a list"),
     ({"tokens": [None], "ner_tags": ["O"]}, {},
-     "dataset.token_column=tokens: line 5 of dataset.path=FILE holds the word None, which is not text"),
+     "dataset.token_column=tokens: dataset.path=FILE, line 5 holds the word None, which is not text"),
     (None, {"token_column": "words"}, "dataset.token_column=words: dataset.path=FILE has the columns tokens, ner_tags"),
     (None, {"tag_column": "ner_tag"}, "has the columns tokens, ner_tags (did you mean 'ner_tags'?)"),
 ])  # fmt: skip

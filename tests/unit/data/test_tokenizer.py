@@ -13,7 +13,7 @@ import pytest
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from adadepth.data import PretrainingData
+from adadepth.data import RunData
 from adadepth.data.text import tokenizer as module
 from adadepth.data.text.corpora import read_embedded_documents
 from adadepth.data.text.passages import split_sentences
@@ -97,7 +97,7 @@ def test_a_vocabulary_that_the_text_cannot_fill_is_smaller_and_says_so(caplog: p
     assert f"tokenizer.vocab_size=5000: the text supports only {small.get_vocab_size()}" in caplog.text
 
 
-def test_messages(data: PretrainingData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages(data: RunData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(DataError, match=r"tokenizer.vocab_size=8: the characters of the text already need \d+"):
         train_tokenizer(["the quick brown fox jumps over the lazy dog"], 8, True)
     with pytest.raises(DataError, match="the training documents contain no text"):

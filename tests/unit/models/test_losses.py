@@ -19,7 +19,7 @@ from adadepth import (
     AlbertActForTokenClassification,
     PlainAlbertForSequenceClassification,
 )
-from adadepth.data.labelled.types import compute_class_weights
+from adadepth.data.labelled.table_loader import compute_class_weights
 from adadepth.errors import DataError
 from tests.marks_support import quick_one_in
 from tests.models_support import SMALL, small_config, small_multi_exit, small_ponder, spread_depths

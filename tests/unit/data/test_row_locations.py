@@ -1,0 +1,59 @@
+"""Training, prediction and readers of words name a row by the same line or number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from adadepth.config import Source, TaggingConfig, TokenizerConfig
+from adadepth.data import load_labelled_data
+from adadepth.data.labelled.splits import open_table
+from adadepth.data.text.json_rows import read_json_rows
+from adadepth.data.text.table import ROW_LOCATIONS, concatenate_tables
+from adadepth.errors import DataError
+from tests.unit.data.tokenizers_support import tokenizer
+
+CONLL = "# a comment\nEU\tB-ORG\nrejects\tO\n\n-DOCSTART-\tO\n\nLondon\tB-LOC\ncalls\tO\n"
+
+
+def locate(*files: Path) -> list[str]:
+    table = concatenate_tables([open_table(file) for file in files])
+    return [str(location) for batch in table.read_batches() for location in batch[ROW_LOCATIONS]]
+
+
+@pytest.mark.parametrize(("name", "content", "numbers"), [
+    ("a.csv", 'text\n"two\nlines"\n\nlast\n', ["line 2", "line 5"]),
+    ("a.tsv", "text\nfirst\n\nlast\n", ["line 2", "line 4"]),
+    ("a.jsonl", '\n{"text": "a"}\n{"text": "b"}\n', ["line 2", "line 3"]),
+    ("a.json", '[{"text": "a"},\n{"text": "b"}]', ["row 0", "row 1"]),
+    ("a.conll", CONLL, ["line 2", "line 7"]),
+])  # fmt: skip
+def test_text_formats_have_lines_and_others_row_numbers(
+    tmp_path: Path, name: str, content: str, numbers: list[str]
+) -> None:
+    file = tmp_path / name
+    file.write_text(content, encoding="utf-8")
+    assert locate(file) == [f"dataset.path={file}, {number}" for number in numbers]
+
+
+def test_rows_of_several_files_are_numbered_in_their_own_file(tmp_path: Path) -> None:
+    files = [tmp_path / "a.json", tmp_path / "b.json"]
+    for file in files:
+        file.write_text(json.dumps([{"text": "a"}, {"text": "b"}]), encoding="utf-8")
+    assert locate(*files) == [f"dataset.path={file}, row {number}" for file in files for number in range(2)]
+    assert [str(location) for location, _ in read_json_rows("input", files[0])] == [
+        f"input={files[0]}, row 0", f"input={files[0]}, row 1"
+    ]  # fmt: skip
+
+
+def test_a_wrong_tag_is_named_by_the_line_of_its_word(tmp_path: Path) -> None:
+    tokenizer("bert").save_pretrained(tmp_path / "bert")
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.conll").write_text(CONLL, encoding="utf-8")
+    dataset = TaggingConfig(
+        name="tags", source=Source.local, path=str(tmp_path), cache_dir=str(tmp_path / "cache"), labels=["O", "B-ORG"]
+    )
+    with pytest.raises(DataError, match=rf"^dataset.tag_column=ner_tags: dataset.path={tmp_path}/train.conll, line 7 "):
+        load_labelled_data(dataset, TokenizerConfig(path=str(tmp_path / "bert")), 0, cls_tokens=0)
