@@ -86,6 +86,7 @@ EXCEPTIONS = {
     },
     "models/albert_act/ragged.py": {"*": _EXITS},
     "models/albert_act/readouts.py": {"*": _TARGETS},
+    "models/depth/subset.py": {"*": _EXITS},
     "models/early_exit/cache.py": {"*": _EXITS},
     "models/early_exit/causal_lm.py": {"*": _TARGETS},
     "models/early_exit/classifiers.py": {"EarlyExitForTokenClassification._find_slots": _TARGETS},
@@ -128,7 +129,6 @@ EXCEPTIONS = {
         "Routing.lengths": "lengths of padded rows: a read of the table",
     },
     "models/routed/spans.py": {
-        "ChosenTokens.from_counts": _HOST,
         "SpanRunner.run_chosen": "one read a span for choices by their values, in evaluation",
     },
     "models/shared/albert/heads.py": {"PretrainingHeads.predict_words": _TARGETS},
@@ -137,7 +137,6 @@ EXCEPTIONS = {
     "models/shared/layered_network.py": {"RunningTexts.run_layers": "layer dropout: a read of the table"},
     "models/shared/losses.py": {"check_classes": _HOST},
     "models/shared/steps.py": {"*": _EXITS},
-    "models/shared/token_cache.py": {"*": _EXITS},
     "models/stock_classifier/modeling.py": {"StockClassifier._set_padding_id": "an error without a padding id"},
     "training/callbacks.py": {"StopCallback._check_stop": "votes of several processes"},
     "training/checkpointing.py": {"CheckpointingTrainer.restore_progress": _ONCE},

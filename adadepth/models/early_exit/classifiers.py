@@ -26,7 +26,7 @@ from adadepth.models.early_exit.losses import (
 )
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
 from adadepth.models.early_exit.stepping import ExitStepper, fill_table
-from adadepth.models.shared.encoders import find_real_tokens
+from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
 from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
@@ -216,7 +216,7 @@ class EarlyExitForTokenClassification(_Classifier):
 
 def _pick_last_tokens(states: Tensor, real: Tensor) -> Tensor:
     """Return the states of the last real token of every text, (A, D), from (A, T, D) and the mask (A, T)."""
-    last = real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)
+    last = find_last_tokens(real)
     return states[torch.arange(last.shape[0], device=last.device), last]
 
 

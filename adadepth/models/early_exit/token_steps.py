@@ -28,11 +28,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.models.depth.subset import ATTENTION_MASK, TokenSubset
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
 from adadepth.models.early_exit.modeling import EarlyExitModel
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.layered_network import RunningTexts, run_layer
-from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
+from adadepth.models.shared.layered_network import LayerInputs, RunningTexts, run_layer
+from adadepth.models.shared.token_cache import record_keys_and_values
 
 # Tokens that a layer computes in about the time that it takes to read its weights, which every rectangle does again.
 _TOKENS_PER_READ = {"cpu": 16, "cuda": 256}
@@ -204,54 +205,43 @@ class _Part:
     """
 
     def __init__(self, stepper: TokenStepper, tokens: Tensor) -> None:
-        selection = Selection.from_mask(tokens)
-        columns = torch.arange(tokens.shape[1]).expand(tokens.shape) if selection is None else selection.tokens
+        subset = TokenSubset.from_mask(tokens, stepper.device)
         self._model, self._cache, self._running = stepper._model, stepper._cache, stepper._running
-        self.queries, self.pairs = columns.numel(), int((columns + 1 + self._cache.target.before).sum())
-        self._selection = None if selection is None else selection.to(stepper.device)
-        self._states = stepper.states if self._selection is None else self._selection.take(stepper.states)
+        rows, width = tokens.shape
+        seen = rows * width * (width + 1) // 2 if subset is None else subset.causal_pairs
+        self.queries = tokens.numel() if subset is None else subset.cell_count
+        self.pairs = seen + self.queries * self._cache.target.before
+        self._subset = subset
+        self._states = stepper.states if subset is None else subset.take(stepper.states)
         self._selected: dict[int, Any] = {}  # layers share most inputs
 
     def run(self, number: int) -> None:
         """Run a layer, counted from 0."""
-        self._cache.target.picked = self._selection
-        arguments, options = self._running.inputs[number]
-        self._states = run_layer(self._model.layers.get_layer(number), self._states, arguments, self._select(options))
+        arguments, options = self._select_inputs(number)
+        self._states = run_layer(self._model.layers.get_layer(number), self._states, arguments, options)
 
     def store(self, number: int) -> None:
         """Store the keys and values that a layer, counted from 0, computes from the states."""
-        self._cache.target.picked = self._selection
-        arguments, options = self._running.inputs[number]
-        both = record_keys_and_values(
-            self._model.layers.get_layer(number), self._states, *arguments, **self._select(options)
-        )
+        arguments, options = self._select_inputs(number)
+        both = record_keys_and_values(self._model.layers.get_layer(number), self._states, *arguments, **options)
         self._cache.layers[number].update(*both)
 
     def put(self, states: Tensor) -> Tensor:
         """Return the states of all tokens, (B, W + T, D), with those of these tokens replaced."""
-        return self._states if self._selection is None else self._selection.put(states, self._states)
+        return self._states if self._subset is None else self._subset.put(states, self._states)
 
-    def _select(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Select the tokens in the arguments of a layer."""
-        if self._selection is None:
-            return dict(options)
-        return {name: self._select_input(name, value) for name, value in options.items()}
-
-    def _select_input(self, name: str, value: Any) -> Any:
-        assert self._selection is not None
-        if isinstance(value, tuple):
-            return tuple(self._select_input(name, part) for part in value)
-        target = self._cache.target
-        if name != "attention_mask" and not (
-            isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == target.new
-        ):
-            return value
-        if id(value) not in self._selected:
-            if name == "attention_mask":
-                self._selected[id(value)] = select_mask(value, self._selection, target.before, target.new)
-            else:
-                self._selected[id(value)] = self._selection.take(value.expand(target.rows, *value.shape[1:]))
-        return self._selected[id(value)]
+    def _select_inputs(self, number: int) -> LayerInputs:
+        """Select the tokens in the inputs of a layer, and let the cache expect them."""
+        target, subset = self._cache.target, self._subset
+        target.picked = subset
+        arguments, options = self._running.inputs[number]
+        if subset is None:
+            return LayerInputs(arguments, options)
+        mask = options[ATTENTION_MASK]
+        if id(mask) not in self._selected:
+            self._selected[id(mask)] = subset.select_mask(mask, target.before, target.new)
+        options = subset.select_inputs(options, (target.rows, target.new), self._selected)
+        return LayerInputs(arguments, {**options, ATTENTION_MASK: self._selected[id(mask)]})
 
 
 def _begin_tokens(

@@ -36,8 +36,9 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.looped.cache_policies import parse_policy
-from adadepth.models.shared.token_cache import Selection, Target, TokenLayer
+from adadepth.models.shared.token_cache import Target, TokenLayer
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
@@ -183,7 +184,7 @@ class LoopedCache(Cache):
         target.before, target.new, target.rows = self.get_seq_length(), new, rows
         target.loop, target.picked = -1, None
 
-    def set_loop(self, loop: int, picked: Selection | None) -> None:
+    def set_loop(self, loop: int, picked: TokenSubset | None) -> None:
         """Set the loop n, counted from 1, and the tokens whose keys and values are written next."""
         self.target.loop, self.target.picked = loop - 1, picked
 

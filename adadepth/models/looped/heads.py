@@ -35,7 +35,7 @@ from adadepth.models.looped.objectives import (
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, select_kept_columns
-from adadepth.models.shared.encoders import find_real_tokens
+from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
 from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
 from adadepth.models.shared.losses import (
     CLASSES,
@@ -360,8 +360,7 @@ class LoopedForSequenceClassification(_Classifier):
 
     def _find_slots(self, real: Tensor) -> Tensor:
         rows, length = real.shape
-        last = length - 1 - real.flip(1).long().argmax(dim=1)
-        return torch.arange(rows, device=real.device) * length + last
+        return torch.arange(rows, device=real.device) * length + find_last_tokens(real)
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         losses, _ = step_losses(self.config, readings, labels)

@@ -16,11 +16,11 @@ from transformers import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.looped.cache import LoopedCache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.loop_adapters import LoopProduct
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.token_cache import Selection
 
 _BIDIRECTIONAL = ("eager", "sdpa", "flex_attention")  # attention implementations with masks of any form
 
@@ -80,7 +80,7 @@ class Looping:
     fewest: int | None = None
     kinds: list[str] | None = None
     running: Tensor | None = None
-    picked: Selection | None = None
+    picked: TokenSubset | None = None
     readings: Tensor | None = None
     computed: list[tuple[int, int, int]] = field(default_factory=list)
 

@@ -18,9 +18,10 @@ import torch
 from torch import Tensor
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.looped.cache import LoopedCache
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.token_cache import Selection, compute_keys_and_values, select_mask
+from adadepth.models.shared.token_cache import compute_keys_and_values
 
 _ATTENTION = ("eager", "sdpa")
 
@@ -43,14 +44,13 @@ def begin_running(cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, 
 
 def set_running(run: Any, running: Tensor) -> None:
     """Set the tokens that run the next loop, by their mask on the CPU, (B, T)."""
-    selection = Selection.from_mask(running)
-    run.running, run.picked = running, None if selection is None else selection.to(run.state.device)
+    run.running, run.picked = running, TokenSubset.from_mask(running, run.state.device)
 
 
 def loop_running(model: Any, run: Any) -> Tensor:
     """Run one more loop of the running tokens, and return the normed states of all tokens, (B, T, D)."""
     run.cache.set_loop(run.done + 1, run.picked)
-    cells = run.running.numel() if run.picked is None else run.picked.tokens.numel()
+    cells = run.running.numel() if run.picked is None else run.picked.cell_count
     seen = 2 * run.cache.target.before + run.running.shape[1] + 1  # twice what a token sees: half of T, and all of M
     run.computed.append((cells, cells, cells * seen // 2))
     if run.picked is None:
@@ -71,7 +71,7 @@ def read_running(model: Any, run: Any) -> Tensor:
         run.readings = model.read_once(run)
         return run.readings
     run.readings = run.state.new_zeros(run.embedded.shape) if run.readings is None else run.readings
-    if run.picked.tokens.numel():
+    if run.picked.cell_count:
         run.readings = run.picked.put(run.readings, model.read_once(select_tokens(run, run.picked)))
     return run.readings
 
@@ -110,20 +110,13 @@ def compute_frozen_keys(model: Any, run: Any, rows: Tensor, tokens: Tensor) -> l
     return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
 
 
-def select_tokens(run: Any, picked: Selection) -> Any:
+def select_tokens(run: Any, picked: TokenSubset) -> Any:
     """Return the loop state restricted to the selected tokens, (R, r)."""
-    before, new = run.cache.target.before, run.embedded.shape[1]
-    masks = run.masks
-    if isinstance(masks, dict):
-        masks = {kind: select_mask(mask, picked, before, new) for kind, mask in masks.items()}
+    batch, before = run.embedded.shape[:2], run.cache.target.before
+    names = ("embedded", "state", "normed", "positions", "rotation")
+    tables = picked.select_inputs({name: getattr(run, name) for name in names}, batch, {})
+    if isinstance(run.masks, dict):
+        masks: Any = {kind: picked.select_mask(mask, before, batch[1]) for kind, mask in run.masks.items()}
     else:
-        masks = select_mask(masks, picked, before, new)
-    return replace(
-        run,
-        embedded=picked.take(run.embedded),
-        state=picked.take(run.state),
-        normed=None if run.normed is None else picked.take(run.normed),
-        positions=picked.take(run.positions),
-        rotation=tuple(picked.take(table) for table in run.rotation),
-        masks=masks,
-    )
+        masks = picked.select_mask(run.masks, before, batch[1])
+    return replace(run, **tables, masks=masks)

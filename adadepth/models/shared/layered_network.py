@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention.flex_attention import BlockMask
 from transformers import Cache, PreTrainedConfig
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.subset import RowSubset
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.encoders import select_accepted_inputs
 from adadepth.runtime.devices import fill_values, upload
@@ -85,19 +85,20 @@ class RunningTexts:
         """
         if not len(rows) and not is_distributed():
             return
-        rows = upload(rows, self.states.device)
-        computed = rows if len(rows) else rows.new_zeros(1)
-        part = _select_rows((self.states, *self.inputs[self.done]), computed, len(self.states), {})
-        self.states = self.states.index_copy(0, rows, run_layer(layer, *part)[: len(rows)])
+        subset = RowSubset(upload(rows, self.states.device))
+        run = subset if len(rows) else RowSubset(subset.rows.new_zeros(1))
+        inputs = (self.states, *self.inputs[self.done])
+        part = run.select_inputs(inputs, (len(self.states), self.states.shape[1]), {})
+        self.states = subset.put(self.states, run_layer(layer, *part)[: len(rows)])
 
     def keep(self, rows: Tensor) -> None:
         """Drop all texts but these positions, int64, (A',)."""
-        selected: dict[int, Any] = {}  # layers share most inputs
-        running = len(self.states)
+        subset, selected = RowSubset(rows), dict[int, Any]()  # layers share most inputs
+        batch = len(self.states), self.states.shape[1]
         self.inputs[self.done :] = [
-            LayerInputs(*_select_rows(tuple(inputs), rows, running, selected)) for inputs in self.inputs[self.done :]
+            LayerInputs(*subset.select_inputs(tuple(inputs), batch, selected)) for inputs in self.inputs[self.done :]
         ]
-        self.states = self.states[rows]
+        self.states = subset.take(self.states)
 
 
 def run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], options: dict[str, Any]) -> Tensor:
@@ -105,22 +106,6 @@ def run_layer(layer: nn.Module, states: Tensor, arguments: tuple[Any, ...], opti
     output = layer(states, *arguments, **options)
     updated: Tensor = output[0] if isinstance(output, tuple) else output
     return updated
-
-
-def _select_rows(inputs: Any, rows: Tensor, running: int, selected: dict[int, Any]) -> Any:
-    """Select rows of all tensors and masks of flex attention that have one for each of the running texts."""
-    if isinstance(inputs, tuple):
-        return tuple(_select_rows(part, rows, running, selected) for part in inputs)
-    if isinstance(inputs, dict):
-        return {name: _select_rows(part, rows, running, selected) for name, part in inputs.items()}
-    if not isinstance(inputs, Tensor | BlockMask) or not inputs.shape or inputs.shape[0] != running:
-        return inputs
-    if id(inputs) not in selected:
-        selected[id(inputs)] = inputs[rows]
-        if isinstance(inputs, BlockMask):
-            mask_mod = inputs.mask_mod
-            selected[id(inputs)].mask_mod = lambda row, head, query, key: mask_mod(rows[row], head, query, key)
-    return selected[id(inputs)]
 
 
 class _Recording(local):

@@ -1,7 +1,7 @@
 """Key-value cache for models that compute only some tokens of a batch in a forward pass.
 
-Networks whose tokens exit at different depths run a layer for a part of the tokens of a batch. `Selection` arranges
-these tokens in a rectangle, `Target` says where their keys and values belong, and `TokenLayer` stores them.
+Networks whose tokens exit at different depths run a layer for a part of the tokens of a batch. `Target` says where the
+keys and values of these tokens belong, and `TokenLayer` stores them.
 
 Shape legend: B rows, T new tokens, M tokens that were there before, R rows with selected tokens, r columns of the
 fullest of them, h heads of keys and values, d their width, S entries that a layer stores for a token.
@@ -9,7 +9,7 @@ fullest of them, h heads of keys and values, d their width, S entries that a lay
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import CacheLayerMixin
 
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 
 
@@ -36,86 +37,7 @@ class Target:
     new: int = 0
     rows: int = 0
     loop: int = -1
-    picked: Selection | None = None
-
-
-@dataclass
-class Selection:
-    """Subset of the tokens of a batch, such as the running ones, padded to R rows of r columns.
-
-    They are arranged in r columns, the number that the fullest row needs. The host computes all indices once per
-    decision, so no layer waits for the device.
-
-    Attributes:
-        rows: Indices of the rows, ascending, int64 (R,).
-        tokens: Indices of the tokens, ascending in a row, int64 (R, r). Rows with fewer selected tokens are filled with
-            unselected tokens.
-        real: Whether each of these tokens was selected, boolean (R, r).
-        token_rows: Row index of each of the K selected tokens, int64 (K,). None: all tokens of the batch are selected.
-        token_columns: Token index of each of them, int64 (K,), or None.
-        cells: Index of each selected token among the R r cells, int64 (K,). None: all cells are selected.
-        span: The rows as a slice. None: they are not consecutive.
-    """
-
-    rows: Tensor
-    tokens: Tensor
-    real: Tensor
-    token_rows: Tensor | None = None
-    token_columns: Tensor | None = None
-    cells: Tensor | None = None
-    span: slice | None = None
-
-    @classmethod
-    def from_running(cls, running: Tensor) -> Selection | None:
-        """Select the running tokens by their mask, (B, T), or return None if all tokens run.
-
-        The indices are on the device of the mask. The host waits for the mask, unless it is on the host.
-        """
-        selection = cls.from_mask(running.cpu())
-        return None if selection is None else selection.to(running.device)
-
-    @classmethod
-    def from_mask(cls, mask: Tensor) -> Selection | None:
-        """Select the tokens of a mask on the host, (B, T), or return None if it has all tokens."""
-        if bool(mask.all()):
-            return None
-        counts = mask.sum(dim=1)
-        rows, most = counts.nonzero().squeeze(1), int(counts.max())
-        tokens = (~mask[rows]).long().argsort(dim=1, stable=True)[:, :most]
-        real = torch.arange(most) < counts[rows].unsqueeze(1)
-        token_rows, token_columns = mask.nonzero().unbind(1)
-        cells = None if len(token_rows) == real.numel() else real.flatten().nonzero().squeeze(1)
-        first, last = (int(rows[0]), int(rows[-1])) if most else (0, -1)
-        span = slice(first, last + 1) if last + 1 - first == len(rows) else None
-        return cls(rows, tokens, real, token_rows, token_columns, cells, span)
-
-    def to(self, device: torch.device) -> Selection:
-        """Return the selection with its indices on a device: one copy for all, for which the host does not wait."""
-        if device.type == "cpu":
-            return self
-        columns = (self.rows, self.tokens, self.real, self.token_rows, self.token_columns, self.cells)
-        parts = [part for part in columns if part is not None]
-        packed = torch.cat([part.flatten().long() for part in parts]).to(device, non_blocking=True)
-        uploaded = packed.split([part.numel() for part in parts])
-        rows, tokens, real, *copies = (copy.view_as(part) for copy, part in zip(uploaded, parts, strict=True))
-        optional = iter(copies)
-        token_rows, token_columns, cells = (None if column is None else next(optional) for column in columns[3:])
-        return Selection(rows, tokens, real.bool(), token_rows, token_columns, cells, self.span)
-
-    def take(self, values: Tensor) -> Tensor:
-        """Gather the values of the selected tokens, (R, r, ...), from a batch, (B, T, ...)."""
-        return values[self.rows.unsqueeze(1), self.tokens]
-
-    def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """Return `values`, (B, T, ...), in which `computed`, (R, r, ...), replaces those of the selected tokens."""
-        if self.token_rows is None or self.token_columns is None:
-            return computed
-        return values.index_put((self.token_rows, self.token_columns), self.flatten(computed))
-
-    def flatten(self, computed: Tensor) -> Tensor:
-        """Return the values of the selected tokens, (K, ...), from those of all cells, (R, r, ...)."""
-        flat = computed.flatten(0, 1)
-        return flat if self.cells is None else flat[self.cells]
+    picked: TokenSubset | None = None
 
 
 _SLACK = 64  # tokens by which a full layer grows at least
@@ -274,40 +196,3 @@ def record_keys_and_values(layer: nn.Module, states: Tensor, *arguments: Any, **
     except _StopForward:
         return recorder.recorded
     raise AssertionError("the layer did not cache keys and values")
-
-
-def select_layer_inputs(
-    options: Mapping[str, Any], picked: Selection, rows: int, new: int, mask: Tensor | None
-) -> dict[str, Any]:
-    """Select the tokens in the inputs of a layer by name, and replace its attention mask.
-
-    Args:
-        options: Inputs of the layer for all tokens; tables of positions are (B, T, ...) or (1, T, ...).
-        picked: Tokens.
-        rows: Number B of rows.
-        new: Number T of new tokens.
-        mask: Attention mask of the tokens.
-    """
-
-    def select(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(select(part) for part in value)
-        if isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == new:
-            return picked.take(value.expand(rows, *value.shape[1:]))
-        return value
-
-    return {name: mask if name == "attention_mask" else select(value) for name, value in options.items()}
-
-
-def select_mask(mask: Tensor | None, picked: Selection, before: int, new: int) -> Tensor | None:
-    """Return the attention mask of the selected queries, (R, 1, r, M + T), from that of all queries.
-
-    If `mask` is None, the result is causal. It is None if there is only one new token.
-    """
-    if mask is not None:
-        rows = picked.rows if mask.shape[0] > 1 else torch.zeros_like(picked.rows)
-        return mask[rows.unsqueeze(1), :, picked.tokens].transpose(1, 2)
-    if new == 1:
-        return None
-    seen = torch.arange(before + new, device=picked.tokens.device)
-    return (seen <= before + picked.tokens.unsqueeze(2)).unsqueeze(1)
