@@ -10,7 +10,7 @@ from typing import Any
 
 # Public names that belong to no single family.
 _SHARED = {
-    "StepwiseOutput": "adadepth.models.shared.steps:StepwiseOutput",
+    "StepwiseOutput": "adadepth.models.depth.outputs:StepwiseOutput",
     "convert_reference_config": "adadepth.models.shared.convert:convert_reference_config",
     "convert_reference_state_dict": "adadepth.models.shared.convert:convert_reference_state_dict",
 }

@@ -181,7 +181,7 @@ class TokenSubset(RowSubset):
     def _select(self, value: Any, rows: int) -> Any:
         return self.take(value.expand(rows, *value.shape[1:]))
 
-    def select_mask(self, mask: Tensor | None, before: int, new: int) -> Tensor | None:
+    def select_mask(self, mask: Tensor | None, before: int, new: int, selected: dict[int, Any]) -> Tensor | None:
         """Return the attention mask of the selected queries, (R, 1, r, M + T), from that of all queries.
 
         If `mask` is None, the result is causal. It is None if there is only one new token.
@@ -190,7 +190,14 @@ class TokenSubset(RowSubset):
             mask: Mask of all queries, (B, 1, T, M + T) or (1, 1, T, M + T), or None.
             before: Number M of tokens in the cache.
             new: Number T of new tokens.
+            selected: Results so far by the identity of the mask, because layers share masks.
         """
+        if id(mask) not in selected:
+            selected[id(mask)] = self._build_mask(mask, before, new)
+        result: Tensor | None = selected[id(mask)]
+        return result
+
+    def _build_mask(self, mask: Tensor | None, before: int, new: int) -> Tensor | None:
         if mask is not None:
             rows = self.rows if mask.shape[0] > 1 else torch.zeros_like(self.rows)
             return mask[rows.unsqueeze(1), :, self.tokens].transpose(1, 2)

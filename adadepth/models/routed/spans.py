@@ -15,7 +15,6 @@ them, K columns that they attend to, D width.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -23,11 +22,11 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.cache import LayerView, record_keys_and_values
+from adadepth.models.depth.runner import ExitableLayers, LayerInputs, RunningTexts, SubsetRunner, run_layer
 from adadepth.models.depth.subset import ATTENTION_MASK, TokenSubset
-from adadepth.models.routed.cache import LayerView, RoutedCache
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
-from adadepth.models.shared.token_cache import record_keys_and_values
+from adadepth.models.routed.cache import RoutedCache
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 
 class RoutedSpan(NamedTuple):
@@ -90,21 +89,21 @@ class SpanRunner:
         needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
         if cache is None and needs_cache:
             cache = RoutedCache(sum(len(span.modules) for span in spans), len(spans))
-        if cache is not None and not all(CACHE_ARGUMENT in options for options in self._inputs):
+            cache.open(*real.shape)
+        if cache is not None and not all(CACHE_ARGUMENT in inputs.options for inputs in self._inputs):
             raise ConfigError(f"keys_and_values={keys_and_values}: the layers of this base store no keys and values")
         self._cache, self._keys_and_values = cache, keys_and_values
         self._owners = {layer: span.number for span in spans for layer in span.layers}
-        self._before = 0 if cache is None else cache.length
+        self._before = 0 if cache is None else cache.get_seq_length()
         self.counts: list[tuple[int, int, int]] = []
 
     def run_all(self, span: RoutedSpan, states: Tensor) -> Tensor:
         """Run a span for all tokens, and return their states, (B, T, D)."""
         rows, width = states.shape[:2]
-        everyone = torch.arange(rows, device=states.device)
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
-            options = dict(self._inputs[module])
+            options = dict(self._inputs[module].options)
             if CACHE_ARGUMENT in options:
-                options[CACHE_ARGUMENT] = self._view(layer, source, everyone, rows)
+                options[CACHE_ARGUMENT] = self._view_layer(layer, source, None)
             states = run_layer(self._layers.get_layer(module), states, (), options)
         pairs = width * (width + 1) // 2 if self._is_causal else width * width
         self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
@@ -130,14 +129,13 @@ class SpanRunner:
         if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
             self.counts.append((0, 0, 0))
             return states
-        span_columns, (rows, length) = self._append_columns(span, subset), chosen.shape
-        packed = subset.take(states)
+        span_columns = self._append_columns(span, subset)
+        runner = SubsetRunner(self._layers, self._inputs, states, subset)
         masks: dict[tuple[int, int], Tensor | None] = {}
-        selected: dict[int, Any] = {}  # layers share most inputs
         width = span_columns.shape[1]
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             if self._cache is not None and self._keys_and_values == "all":
-                states = subset.put(states, packed)
+                states = runner.put(states)
                 self._store_all(layer, module, states)
             if has_tokens:
                 owner = self._owners[source]
@@ -145,20 +143,21 @@ class SpanRunner:
                     columns = span_columns if owner == span.number else self._read_columns(owner, subset)
                     width = max(width, columns.shape[1])
                     masks[module, owner] = self._build_mask(module, subset, columns)
-                options = subset.select_inputs(self._inputs[module], (rows, length), selected)
-                if ATTENTION_MASK in options:
-                    options[ATTENTION_MASK] = masks[module, owner]
-                if CACHE_ARGUMENT in options:
-                    options[CACHE_ARGUMENT] = self._view(layer, source, subset.rows, rows)
-                packed = run_layer(self._layers.get_layer(module), packed, (), options)
+                view = self._view_layer(layer, source, subset)
+                replaced = {ATTENTION_MASK: masks[module, owner], CACHE_ARGUMENT: view}
+                accepted = self._inputs[module].options
+                runner.run(module, {name: value for name, value in replaced.items() if name in accepted})
         self._count(subset, width)
-        return subset.put(states, packed)
+        return runner.put(states)
 
-    def _view(self, layer: int, source: int, rows: Tensor, batch: int) -> LayerView | None:
+    def _view_layer(self, layer: int, source: int, subset: TokenSubset | None) -> LayerView | None:
+        """Return the cache of the next layer, which runs for a subset of the tokens or for all of them."""
         if self._cache is None:
             return None
         is_stored = self._keys_and_values == "all" and self._layer_is_routed(layer)
-        return LayerView(self._cache, source, rows, batch, appends=layer == source and not is_stored)
+        target = self._cache.target
+        target.picked, target.appends = subset, layer == source and not is_stored
+        return LayerView(self._cache, source)
 
     def _layer_is_routed(self, layer: int) -> bool:
         return self.spans[self._owners[layer]].router is not None
@@ -166,8 +165,10 @@ class SpanRunner:
     def _store_all(self, layer: int, module: int, states: Tensor) -> None:
         """Store the keys and values that a layer computes from the states of all tokens, (B, T, D)."""
         assert self._cache is not None
-        keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module])
-        self._cache.append(layer, torch.arange(len(states), device=states.device), len(states), keys, values)
+        keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module].options)
+        self._cache.target.picked = None
+        stored: Any = self._cache.layers[layer]
+        stored.append(keys, values)
 
     def _append_columns(self, span: RoutedSpan, subset: TokenSubset) -> Tensor:
         """Return the token of every column that the chosen tokens attend to, int64 (R, K), -1 where there is none."""
@@ -194,7 +195,7 @@ class SpanRunner:
 
         Places of the rectangle without a chosen token see everything, since attention to nothing is not a number.
         """
-        mask = self._inputs[module].get(ATTENTION_MASK)
+        mask = self._inputs[module].options.get(ATTENTION_MASK)
         is_packed = self._before == 0 and self._keys_and_values == "selected"
         if mask is None and is_packed and subset.is_full:
             return None
@@ -227,11 +228,8 @@ def has_fixed_shapes(chosen: Tensor) -> bool:
     return torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
 
 
-def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:
+def _name_inputs(layer: nn.Module, inputs: LayerInputs) -> LayerInputs:
     """Return the inputs of a layer beside its states, all of them by name."""
-    arguments, options = inputs
-    if not arguments:
-        return dict(options)
-    names = list(inspect.signature(layer.forward).parameters)[1:]
-    by_name: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
-    return {**by_name, **options}
+    names = list(inspect.signature(layer.forward).parameters)[1:] if inputs.arguments else []
+    by_name = dict(zip(names, inputs.arguments, strict=False))
+    return LayerInputs((), {**by_name, **inputs.options})

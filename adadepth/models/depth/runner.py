@@ -1,19 +1,19 @@
-"""Networks of transformers whose layers run one at a time, so that texts can leave the batch after each.
+"""Runner of the layers of a network of transformers, one at a time, for the rows and tokens that still run.
 
 No network is rewritten. Its own forward pass embeds the tokens, makes masks and positions, and calls stand-ins for its
 layers (`ExitableLayers`), which record what each layer gets beside its states. The layers then run one after the other
-with these inputs, for the texts that are still there (`RunningTexts`).
+with these inputs: for the texts that are still there (`RunningTexts`), or for some tokens (`SubsetRunner`).
 
     h_0 = embed(tokens)
     h_l = layer_l(h_{l-1})            l = 1..L
-    z_n = head_n(norm_n(h_l))         after every layer l with an exit, n = 1..N
 
-Shape legend: B texts, A texts that still run, T tokens, D width, L layers, N exits.
+Shape legend: B texts, A texts that still run, T tokens, M tokens in a cache, R rows with selected tokens and r columns
+of the fullest of them, D width, L layers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import local
@@ -21,22 +21,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from transformers import Cache, PreTrainedConfig
-from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers import Cache
 
-from adadepth.errors import ConfigError
-from adadepth.models.depth.subset import RowSubset
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+from adadepth.models.depth.cache import record_keys_and_values
+from adadepth.models.depth.subset import ATTENTION_MASK, RowSubset, TokenSubset
 from adadepth.models.shared.encoders import select_accepted_inputs
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 from adadepth.runtime.devices import fill_values, upload
 from adadepth.runtime.distributed import is_distributed
-
-# Names of the norm between the last layer and the heads.
-_NORMS = ("norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f")
-
-
-# Names of the linear layers that make queries, keys and values in decoders.
-_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
 class LayerInputs(NamedTuple):
@@ -171,100 +163,6 @@ class _StandIn:
         return getattr(self._layer, name)
 
 
-class HeadInput(nn.Module):
-    """Final norm and pooler of a network, which replace the network in its model of transformers with a head.
-
-    Attributes:
-        norm: Norm of the states before `forward`, which gets them normed; an identity if there is none.
-        pooler: Function from normed states to the pooled first token; None: the head needs none.
-    """
-
-    def __init__(self, norm: nn.Module, pooler: nn.Module | None) -> None:
-        super().__init__()
-        self.norm, self.pooler = norm, pooler
-
-    def get_input_embeddings(self) -> None:
-        """Return None: the embeddings are in the network. transformers asks before it returns a head's matrix."""
-
-    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> Any:
-        """Return normed states (A, T, D) as if they were the output of the network."""
-        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
-        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
-
-
-class FirstTokenPooler(nn.Module):
-    """The pooler of ALBERT, which is a linear layer and an activation of the network: tanh(W h_1)."""
-
-    def __init__(self, dense: nn.Linear, activation: nn.Module) -> None:
-        super().__init__()
-        self.dense, self.activation = dense, activation
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the pooled first token, (A, D), of states (A, T, D)."""
-        pooled: Tensor = self.activation(self.dense(states[:, 0]))
-        return pooled
-
-
-class Parts(NamedTuple):
-    """A model of transformers in two parts.
-
-    Attributes:
-        base: Its network up to the last layer, with `ExitableLayers`.
-        head: The model without the network, called with states as `inputs_embeds`; its network is a `HeadInput`.
-        tied: Tied weights by name, as `_tied_weights_keys` of a model with the attributes `model` and `head`.
-    """
-
-    base: Any
-    head: Any
-    tied: dict[str, str]
-
-
-def split_model(model: Any) -> Parts:
-    """Split a model of transformers, which is changed, before what follows its last layer.
-
-    Raises:
-        ConfigError: If its network has no list of layers, a second stack of them, or experts.
-    """
-    base, prefix, config = model.base_model, model.base_model_prefix, model.config
-    if base is model or config.is_encoder_decoder:
-        raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
-    if hasattr(config, "output_router_logits"):  # which their head reads
-        raise ConfigError(f"base={config.model_type}: mixtures of experts are not supported")
-    name, stack, layers = _find_layers(base, config)
-    setattr(stack, name, ExitableLayers(layers, config.num_hidden_layers))
-    norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)
-    norm = nn.Identity() if norm_name is None else getattr(base, norm_name)
-    if norm_name is not None:
-        setattr(base, norm_name, nn.Identity())
-    pooler = getattr(base, "pooler", None)
-    if pooler is not None:
-        base.pooler = None
-    if isinstance(pooler, nn.Linear):  # of ALBERT
-        pooler = FirstTokenPooler(pooler, base.pooler_activation)
-    setattr(model, prefix, HeadInput(norm, pooler))
-    for plan in ("_tp_plan", "_ep_plan", "_pp_plan"):  # of parallel execution; the network has its own
-        entries = (getattr(model, plan, None) or {}).items()
-        setattr(model, plan, {name: value for name, value in entries if not name.startswith(f"{prefix}.")})
-    tied = {f"head.{name}": _rename_source(source, prefix) for name, source in (model._tied_weights_keys or {}).items()}
-    model._tied_weights_keys, model.all_tied_weights_keys = None, {}
-    return Parts(base, model, tied)
-
-
-def _rename_source(name: str, prefix: str) -> str:
-    inner = name.removeprefix(f"{prefix}.")
-    return f"head.{name}" if inner == name else f"model.{inner}"
-
-
-def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
-    """Find the list of layers of a network: return the name of the attribute, the module that has it, and the list."""
-    modules = getattr(config, "num_hidden_groups", config.num_hidden_layers)  # ALBERT applies each several times
-    for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
-        for name, layers in stack.named_children():
-            if isinstance(layers, nn.ModuleList) and len(layers) == modules:
-                return name, stack, layers
-    raise ConfigError(f"base={config.model_type}: its network has no list of {config.num_hidden_layers} layers")
-
-
 def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], use_cache: bool) -> RunningTexts:
     """Embed texts, and return them before the first layer.
 
@@ -280,6 +178,72 @@ def begin_texts(base: Any, layers: ExitableLayers, inputs: Mapping[str, Any], us
         output = base(**select_accepted_inputs(base, {**inputs, "use_cache": use_cache}))
     running.cache = getattr(output, CACHE_ARGUMENT, None)
     return running
+
+
+class SubsetRunner:
+    """Runner of layers for a subset of the tokens of a batch, or for all of them.
+
+    Args:
+        layers: Layers of the network.
+        inputs: Inputs of every layer for all tokens.
+        states: States of all tokens, (B, T, D).
+        subset: Tokens, or None for all tokens.
+
+    Attributes:
+        states: Current states of the tokens, (R, r, D).
+    """
+
+    def __init__(
+        self, layers: ExitableLayers, inputs: Sequence[LayerInputs], states: Tensor, subset: TokenSubset | None
+    ) -> None:
+        self._layers, self._inputs, self._subset = layers, inputs, subset
+        self._batch = states.shape[0], states.shape[1]
+        self.states = states if subset is None else subset.take(states)
+        self._selected: dict[int, Any] = {}  # layers share most inputs
+
+    def run(self, number: int, replaced: Mapping[str, Any]) -> None:
+        """Run a layer, counted from 0. The inputs `replaced` are not those that its network passes."""
+        arguments, options = self._select_inputs(number)
+        self.states = run_layer(self._layers.get_layer(number), self.states, arguments, {**options, **replaced})
+
+    def record(self, number: int, replaced: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the keys and values, (R, h, r, d) each, that a layer computes from the states."""
+        arguments, options = self._select_inputs(number)
+        layer = self._layers.get_layer(number)
+        return record_keys_and_values(layer, self.states, *arguments, **{**options, **replaced})
+
+    def put(self, states: Tensor) -> Tensor:
+        """Return the states of all tokens, (B, T, D), with those of these tokens replaced."""
+        return self.states if self._subset is None else self._subset.put(states, self.states)
+
+    def select_mask(self, number: int, before: int) -> dict[str, Any]:
+        """Return the attention mask of a layer for the tokens, as an input, given the number M of tokens in the cache.
+
+        There is none for all tokens, whose mask is that of the network.
+        """
+        if self._subset is None:
+            return {}
+        mask = self._inputs[number].options[ATTENTION_MASK]
+        return {ATTENTION_MASK: self._subset.select_mask(mask, before, self._batch[1], self._selected)}
+
+    def _select_inputs(self, number: int) -> LayerInputs:
+        """Return the inputs of a layer for the tokens, except for the attention mask."""
+        inputs = self._inputs[number]
+        if self._subset is None:
+            return inputs
+        options = self._subset.select_inputs(inputs.options, self._batch, self._selected)
+        return LayerInputs(inputs.arguments, options)
+
+
+def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
+    """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
+    return torch.rand(rows, len(probabilities), device=device) < fill_values(probabilities, device)
+
+
+# ---- Multiply-accumulates
+
+# Names of the linear layers that make queries, keys and values in decoders.
+_PROJECTIONS = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 
 
 def count_layer_macs(layer: nn.Module) -> int:
@@ -305,8 +269,3 @@ def count_projection_macs(layer: nn.Module) -> int:
         for name, part in layer.named_modules()
         if isinstance(part, nn.Linear) and name.rpartition(".")[2] in _PROJECTIONS
     )
-
-
-def draw_skipped(probabilities: list[float], rows: int, device: torch.device) -> Tensor:
-    """Draw whether each text skips each layer, boolean (B, L), by the probabilities of the layers."""
-    return torch.rand(rows, len(probabilities), device=device) < fill_values(probabilities, device)
