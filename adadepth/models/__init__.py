@@ -38,7 +38,7 @@ def public_names() -> Mapping[str, Callable[[], Any]]:
 
 
 def _import_stepwise_output() -> type[Any]:
-    from adadepth.models.shared.steps import StepwiseOutput
+    from adadepth.models.depth.outputs import StepwiseOutput
 
     return StepwiseOutput
 

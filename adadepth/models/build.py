@@ -15,11 +15,11 @@ from adadepth.config.kinds import PREDICTED, Problem
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.auto import register_auto_classes
+from adadepth.models.depth.engine import resolve_exit_rule
 from adadepth.models.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.models.loading import list_weight_names
 from adadepth.models.memory_check import check_size
 from adadepth.models.registry import families, family, join_alternatives
-from adadepth.models.shared.steps import resolve_exit_rule
 from adadepth.models.validation import check_model
 from adadepth.runtime.hub_access import get_first_line
 

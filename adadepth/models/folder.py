@@ -37,7 +37,7 @@ from adadepth.models.loading import (
     warn_about_new_weights,
 )
 from adadepth.models.registry import families
-from adadepth.models.shared.convert import MODULE
+from adadepth.models.shared.configuration import MODULE
 from adadepth.runtime.hub_access import get_first_line, load_with_code_policy, silence_transformers
 
 _READ = (".json", ".safetensors", ".bin", ".txt", ".model")  # endings of the files that are read

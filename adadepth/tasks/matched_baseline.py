@@ -45,8 +45,8 @@ from adadepth.metrics.matched_baseline import (
 from adadepth.metrics.significance import GROUPS, choose_group
 from adadepth.metrics.step_records import POSITIONS, StepRecords
 from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
+from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.registry import family
-from adadepth.models.shared.steps import ExitRuleKnob
 from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import MATCHED_BASELINE, write_json
 from adadepth.runtime.console import say

@@ -42,9 +42,9 @@ from adadepth.contrib.decoding.drafters import refuse_options
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
+from adadepth.models.depth.cache import compute_keys_and_values
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_state import Looping
-from adadepth.models.shared.token_cache import compute_keys_and_values
 
 _POLICIES = ("all", "frozen")
 

@@ -19,13 +19,13 @@ from transformers.masking_utils import create_masks_for_generate
 
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS, ExitRule, Fixed
+from adadepth.models.depth.engine import Cohort, ReadingRule, Signals
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.early_exit.token_steps import TokenStepper
-from adadepth.models.looped.exits import LoopReading
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_state import Looping
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 # Options of `generate` that change tokens by decoding in another way, with the values that change nothing.
 _OTHER_DECODING: dict[str, Any] = {
@@ -193,9 +193,8 @@ class LoopDrafter:
             self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
         run = self._inner.begin(token.unsqueeze(0), self._mask, None, self.cache, num_loops=self._loops)
         self._pending.append(run)
-        running = torch.ones(1, dtype=torch.bool, device=token.device)
-        reading = LoopReading(None, self._model.lm_head, rule, running)
-        reading.start(token.device)
+        drafted = Cohort(torch.zeros(1, dtype=torch.int64, device=token.device), rule.start(1, token.device))
+        reader = ReadingRule(rule, lambda step, states: self._model.lm_head(states))
         reads_logits = LOGITS in rule.needs and not isinstance(rule, Fixed)
         while True:
             self._loop(run.done)
@@ -203,7 +202,8 @@ class LoopDrafter:
                 return None
             read = self._read_draft(run) if reads_logits else None
             halting = self._inner.compute_halting_logits(run.normed)[:, 0] if self._model.config.gate else None
-            if reading.exits(run.done, self._loops, running, read, halting):
+            drafted.step = run.done
+            if drafted.decide(reader, Signals(read, halting), self._loops):
                 break
         logits: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)
         return logits

@@ -32,7 +32,7 @@ from adadepth.halting.exit_rules import STATES, ExitRule
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.looped.heads import LoopedForCausalLM
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 
 @dataclass

@@ -22,6 +22,7 @@ from adadepth.models.adalayers.base import OnBaseModel, stream_states, weights_d
 from adadepth.models.adalayers.configuration import AdaLayersConfig
 from adadepth.models.adalayers.head_layers import build_zero, distribution_terms, project
 from adadepth.models.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
+from adadepth.models.depth.outputs import choose_states, requested_states
 from adadepth.models.shared.encoders import (
     check_words,
     compute_block_macs,
@@ -30,7 +31,6 @@ from adadepth.models.shared.encoders import (
 )
 from adadepth.models.shared.layers import Dropout, sinusoidal_positions, whole
 from adadepth.models.shared.losses import LossTerm, combine_terms, count_head_classes
-from adadepth.models.shared.steps import choose_states, requested_states
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:

@@ -24,7 +24,8 @@ from adadepth.models.albert_act.modeling import AlbertActModel, Start
 from adadepth.models.albert_act.ragged import build_positions
 from adadepth.models.albert_act.readouts import Read
 from adadepth.models.albert_act.recurrence import AlbertActTransformer, DensePositions
-from adadepth.models.shared.steps import build_unit_fields, resolve_exit_rule, run_steps
+from adadepth.models.depth.engine import resolve_exit_rule, run_steps
+from adadepth.models.depth.outputs import build_unit_fields
 
 SIGNALS = frozenset({"logits", "halting"})
 

@@ -22,11 +22,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache
 
 from adadepth.errors import ConfigError, nearest
+from adadepth.models.depth.cache import Target, TokenCache, TokenLayer
 from adadepth.models.early_exit.settings import ExitCachePolicy
-from adadepth.models.shared.token_cache import Target, TokenLayer
 
 
 def check_policy(policy: str) -> str:
@@ -61,7 +60,7 @@ class WaitingTokens:
         return WaitingTokens(states, self.done[of_host][:, columns], positions)
 
 
-class ExitCache(Cache):
+class ExitCache(TokenCache):
     """Cache with the policy `frozen` or `deferred`.
 
     Args:
@@ -77,42 +76,29 @@ class ExitCache(Cache):
         ConfigError: If there is no such policy, or the policy is `all`.
     """
 
+    rows_name = "texts"
+
     def __init__(self, layers: int, policy: str) -> None:
         if check_policy(policy) == "all":
             raise ConfigError("cache_policy=all: use DynamicCache; ExitCache implements frozen and deferred")
-        self.policy, self.target = policy, Target()
         self.waiting: WaitingTokens | None = None
-        self.keeps_states = False
-        self._layers: list[TokenLayer] = [TokenLayer(self.target) for _ in range(layers)]
-        super().__init__([*self._layers])
+        self.keeps_states, target = False, Target()
+        super().__init__([TokenLayer(target) for _ in range(layers)], target, policy)
 
     def open(self, rows: int, new: int) -> None:
-        """Begin a forward pass of T new tokens in each of B texts, in which the waiting tokens run on.
-
-        Raises:
-            ConfigError: If the cache has another number of texts.
-        """
-        first = self._layers[0]
-        if first.is_initialized and len(first.keys) != rows:
-            raise ConfigError(f"cache: has {len(first.keys)} texts, but the call has {rows}")
+        """Begin a forward pass of T new tokens in each of B texts, in which the waiting tokens run on."""
         waiting = 0 if self.waiting is None else self.waiting.done.shape[1]
-        target = self.target
-        target.before, target.new, target.rows, target.picked = (
-            self.get_seq_length() - waiting,
-            waiting + new,
-            rows,
-            None,
-        )
-        self._set_length(target.before)
+        super().open(rows, waiting + new)
+        self.target.before -= waiting
 
-    def close(self, running: WaitingTokens, exits: int) -> None:
+    def finish(self, running: WaitingTokens, exits: int) -> None:
         """End the forward pass.
 
         Args:
             running: State of all tokens that may have run, (B, W + T).
             exits: Number N of exits.
         """
-        self._set_length(self.target.before + self.target.new)
+        self.close()
         self.waiting = None
         if self.policy == "deferred":
             unfinished = (running.done < exits).any(dim=0)
@@ -124,10 +110,6 @@ class ExitCache(Cache):
     def release(self) -> None:
         """Forget the states of the last tokens, which have run all layers."""
         self.waiting = None
-
-    def _set_length(self, length: int) -> None:
-        for layer in self._layers:
-            layer.close(length)
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last tokens of every text; their number is given as a negative number, or 0."""
@@ -141,37 +123,15 @@ class ExitCache(Cache):
         super().reset()
         self.waiting = None
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Select texts in a new order, as beam search does."""
-        super().reorder_cache(beam_idx.long())  # type: ignore[arg-type]
-        self._select_waiting(beam_idx)
-
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep only the texts with the given indices."""
         super().batch_select_indices(indices)
-        self._select_waiting(indices)
+        if self.waiting is not None:
+            self.waiting = self.waiting.select(indices.to(self.waiting.states.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat every text `repeats` times."""
         super().batch_repeat_interleave(repeats)
         if self.waiting is not None:
             rows = torch.arange(len(self.waiting.done), device=self.waiting.states.device)
-            self._select_waiting(rows.repeat_interleave(repeats))
-
-    def _select_waiting(self, rows: Tensor) -> None:
-        if self.waiting is not None:
-            self.waiting = self.waiting.select(rows.to(self.waiting.states.device))
-
-    def bytes_per_token(self) -> int:
-        """Return the bytes of keys and values that each token takes. Unused capacity is not counted.
-
-        A waiting token takes the D numbers of its state more.
-
-        Raises:
-            ConfigError: If the cache is empty.
-        """
-        if not self._layers[0].is_initialized:
-            raise ConfigError("bytes_per_token: the cache is empty")
-        stored = [tensor for layer in self._layers if layer.is_initialized for tensor in (layer.keys, layer.values)]
-        first = sum(tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored[:2])
-        return first * len(self._layers)
+            self.waiting = self.waiting.select(rows.repeat_interleave(repeats))

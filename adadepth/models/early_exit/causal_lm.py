@@ -17,18 +17,17 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution
+from adadepth.models.depth.engine import ReadingRule, fill_table, run_steps
+from adadepth.models.depth.outputs import Choice
+from adadepth.models.depth.runner import RunningTexts
 from adadepth.models.early_exit.cache import ExitCache, check_policy
 from adadepth.models.early_exit.modeling import EarlyExitOutput
-from adadepth.models.early_exit.stepping import ReadingRule, fill_table
 from adadepth.models.early_exit.token_steps import TokenStepper
 from adadepth.models.early_exit.word_model import TokenRun, WordModel
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, mask_by_documents, select_kept_columns
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
-from adadepth.models.shared.layered_network import RunningTexts
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name, resolve_cache
 from adadepth.models.shared.losses import LossOptions, LossTerm, combine_terms, refuse_unknown
-from adadepth.models.shared.steps import Choice, run_steps
 
 
 class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
@@ -151,7 +150,7 @@ class EarlyExitForCausalLM(CheckedGeneration, WordModel, GenerationMixin):
             units[:, columns] = real[:, columns]
         stepper = TokenStepper(self, cache, inputs, real, units)
         steps = run_steps(
-            stepper, ReadingRule(rule, self), max_updates=self.max_updates, run_all=False, generator=generator,
+            stepper, ReadingRule(rule, self.read), max_updates=self.max_updates, run_all=False, generator=generator,
             exits_only=True,
         )  # fmt: skip
         stepper.finish()

@@ -20,13 +20,14 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
+from adadepth.models.depth.engine import fill_table, run_steps, runs_all
+from adadepth.models.depth.outputs import Choice, Steps, build_unit_fields, choose_states, requested_states
 from adadepth.models.early_exit.losses import (
     divergences,
     exit_gate_losses,
 )
-from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, fill_table
-from adadepth.models.shared.encoders import find_real_tokens
+from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput, ExitStepper
+from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
 from adadepth.models.shared.losses import (
     class_losses,
     combine_terms,
@@ -34,15 +35,6 @@ from adadepth.models.shared.losses import (
     refuse_unknown,
     step_losses,
     target_weights,
-)
-from adadepth.models.shared.steps import (
-    Choice,
-    Steps,
-    build_unit_fields,
-    choose_states,
-    requested_states,
-    run_steps,
-    runs_all,
 )
 
 
@@ -216,7 +208,7 @@ class EarlyExitForTokenClassification(_Classifier):
 
 def _pick_last_tokens(states: Tensor, real: Tensor) -> Tensor:
     """Return the states of the last real token of every text, (A, D), from (A, T, D) and the mask (A, T)."""
-    last = real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)
+    last = find_last_tokens(real)
     return states[torch.arange(last.shape[0], device=last.device), last]
 
 

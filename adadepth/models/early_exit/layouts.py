@@ -8,9 +8,8 @@ from typing import Any
 from torch import Tensor
 
 from adadepth.errors import ConfigError
-from adadepth.models.shared.layouts import describe_decoder, refuse_setting
-from adadepth.models.shared.network_loading import map_network_names
-from adadepth.models.shared.published_files import LayoutFiles
+from adadepth.models.shared.layouts import LayoutFiles, describe_decoder, refuse_setting
+from adadepth.models.shared.network_model import map_network_names
 
 # Settings that change predictions or add weights, and their values in a plain decoder.
 _PLAIN = {"exit_heads": "shared", "exit_gate": False, "exit_rule": None}

@@ -13,11 +13,11 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule
+from adadepth.models.depth.outputs import Choice
 from adadepth.models.early_exit.modeling import EarlyExitOutput
 from adadepth.models.early_exit.word_model import WordModel
 from adadepth.models.shared.encoders import find_real_tokens
 from adadepth.models.shared.losses import combine_terms
-from adadepth.models.shared.steps import Choice
 
 
 class EarlyExitForMaskedLM(WordModel):

@@ -31,13 +31,9 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
-from adadepth.models.early_exit.configuration import EarlyExitConfig
-from adadepth.models.early_exit.losses import (
-    dropout_probability,
-    exit_weights,
-)
-from adadepth.models.registry import families
-from adadepth.models.shared.layered_network import (
+from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule
+from adadepth.models.depth.outputs import StepMacs, price_steps
+from adadepth.models.depth.runner import (
     RunningTexts,
     begin_texts,
     count_layer_macs,
@@ -45,25 +41,26 @@ from adadepth.models.shared.layered_network import (
     count_projection_macs,
     draw_skipped,
 )
+from adadepth.models.early_exit.configuration import EarlyExitConfig
+from adadepth.models.early_exit.losses import (
+    dropout_probability,
+    exit_weights,
+)
+from adadepth.models.registry import families
+from adadepth.models.shared.generation import CacheOutput
 from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
     takes_one_class,
 )
-from adadepth.models.shared.network_loading import map_network_names
-from adadepth.models.shared.network_model import NetworkModel
+from adadepth.models.shared.network_model import NetworkModel, map_network_names
 from adadepth.models.shared.network_settings import DECODERS
-from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.published_files import (
     find_folder,
     is_rotary_table,
     load_stored_weights,
     read_generation_config,
-)
-from adadepth.models.shared.steps import (
-    ExitRuleKnob,
-    resolve_exit_rule,
 )
 
 
@@ -80,7 +77,7 @@ class EarlyExitOutput(CacheOutput):
         cache: The cache of a language model.
         hidden_states: States before the first layer and after every exit, (B, T, D) each, on request; None in place of
             those that are not requested.
-        step_logits: Predictions of every exit: `ExitLogits` (B, T, N, V) of a language model, if all ran; else
+        step_logits: Predictions of every exit: `StepLogits` (B, T, N, V) of a language model, if all ran; else
             (K, N, C), NaN at exits that a unit did not reach.
         halting_logits: Logits of the gate at every exit, in the shape of `step_logits` without C, if there is a gate.
         exit_steps: Exit of each unit, from 1, int64: (B, T) of a language model, 0 at padding; else (K,).
@@ -295,54 +292,17 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
 
         A layer takes its weights a token, and 2 D_q a pair of query and key, where D_q is the width of all queries.
         """
-        ran, updates = trace.executed, trace.updates
-        device, by_token = updates.device, updates.dim() == 2
-        lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
-        width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
-        width = torch.as_tensor(width, dtype=torch.float64, device=device).max()
-        token, pair = (sums.to(device) for sums in self._cumulative_macs)
-
-        def compute_macs(exits: Tensor, length: Tensor) -> Tensor:  # of a token of a text of this length
-            seen = ran.memory_length + ((length + 1) / 2 if self.is_causal else length)
-            return token[exits.long()] + pair[exits.long()] * seen
-
-        everything = len(updates) * width
-        executed = everything * compute_macs(torch.as_tensor(ran.steps, device=device), width)
-        if ran.computed is not None:
-            queries, pairs = (counts.to(token) for counts in (ran.computed.queries, ran.computed.pairs))
-            executed = (queries * token.diff()[: len(queries)] + pairs * pair.diff()[: len(pairs)]).sum()
-            stored = ran.computed.keys.to(token) - queries  # their queries are computed, too, and dropped
-            executed = executed + (stored * self._projection_macs[: len(stored)]).sum()
-        units, length = trace.valid.double(), lengths
-        if by_token:
-            length = length.unsqueeze(1)
-        else:
-            units = units * lengths
-        most = torch.full_like(updates, trace.max_updates)
-        return Work(
-            executed=executed,
-            dense=everything * compute_macs(updates.max(), width),
-            adaptive=(units * compute_macs(updates, length)).sum(),
-            full=(units * compute_macs(most, length)).sum(),
-        )
+        return price_steps(trace, self._step_macs, is_causal=self.is_causal)
 
     @cached_property
-    def _cumulative_macs(self) -> tuple[Tensor, Tensor]:
-        """Multiply-accumulates of a token, and of a pair, until every exit, from 0 exits on, float64 (N + 1,) each."""
-        pair = count_pair_macs(self.config.base_config)
-        numbers = [0, *self.config.exits]
-        token = [
-            float(sum(count_layer_macs(self.layers.get_layer(layer)) for layer in range(number))) for number in numbers
-        ]
-        return torch.tensor(token, dtype=torch.float64), pair * torch.tensor(numbers, dtype=torch.float64)
-
-    @cached_property
-    def _projection_macs(self) -> Tensor:
-        """Multiply-accumulates of a token's queries, keys and values between two exits, float64 (N,)."""
-        exits = [0, *self.config.exits]
-        spans = [range(*span) for span in pairwise(exits)]
-        macs = [sum(count_projection_macs(self.layers.get_layer(layer)) for layer in span) for span in spans]
-        return torch.tensor(macs, dtype=torch.float64)
+    def _step_macs(self) -> StepMacs:
+        """Multiply-accumulates of the layers until every exit."""
+        pair, numbers = count_pair_macs(self.config.base_config), [0, *self.config.exits]
+        layers = [self.layers.get_layer(layer) for layer in range(numbers[-1])]
+        token = [float(sum(map(count_layer_macs, layers[:number]))) for number in numbers]
+        stored = [float(sum(map(count_projection_macs, layers[slice(*span)]))) for span in pairwise(numbers)]
+        sums = (token, [pair * number for number in numbers], stored)
+        return StepMacs(*(torch.tensor(values, dtype=torch.float64) for values in sums))
 
     # ---- The forward pass
 
@@ -413,3 +373,73 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
             states = states if exit.mlp is None else exit.mlp(states)
         norm = head.base_model.norm if exit is None or exit.norm is None else exit.norm
         return self.predict(head, norm(states), **options)
+
+
+class ExitStepper:
+    """Stepper of units that are read after every exit; see `adadepth.models.depth.engine.Stepper`.
+
+    Args:
+        model: Model.
+        running: Texts before the first layer.
+        slots: b T + t of the token at which each unit is read, int64, (K,); None: units are whole texts.
+        read: Function from the number of an exit and states, (k, D) or (A, T, D), and for texts their positions in the
+            batch, to what is recorded of them, (k, C).
+        states: Whether to store the states after every exit.
+        estimate: Function from the same states, and positions of texts, to the logits of a gate, (k,); None: no gate.
+    """
+
+    def __init__(
+        self,
+        model: EarlyExitModel,
+        running: RunningTexts,
+        slots: Tensor | None,
+        read: Any,
+        states: bool = False,
+        estimate: Any = None,
+    ) -> None:
+        self._model, self._running, self._slots, self._read = model, running, slots, read
+        self._estimate = estimate
+        self.rows = (running.states if slots is None else slots).shape[0]  # no `len`, which a program cannot have
+        self.device = running.states.device
+        self.states = [running.states] if states else None
+        self._step = 0
+        self._host_slots: Tensor | None = None  # `slots` on the CPU, once a unit has exited
+        self._texts = torch.arange(running.states.shape[0], device=self.device)
+
+    @property
+    def width(self) -> int:
+        """Padded length T of the texts."""
+        return self._running.states.shape[1]
+
+    @property
+    def computed(self) -> tuple[int, int, Tensor | int]:
+        """Number of queries, keys and pairs of them in a layer of the next step."""
+        tokens = self._running.states.shape[0] * self.width
+        return tokens, tokens, self._model.compute_pairs(self._running)
+
+    def advance(self) -> tuple[Tensor, Tensor | None]:
+        """Run the layers until the next exit, and read all units there, and their gate if there is one."""
+        self._step += 1
+        states = self._model.run_to_exit(self._running, self._step)
+        if self.states is not None:
+            self.states.append(states)
+        units = (states, self._texts) if self._slots is None else (states.flatten(0, 1)[self._slots],)
+        return self._read(self._step, *units), None if self._estimate is None else self._estimate(*units)
+
+    def keep(self, rows: Tensor) -> None:
+        """Drop all units but these positions, int64 (A',), on the CPU, and the texts without any."""
+        if self._running.cache is not None:  # later tokens read all layers
+            positions = rows.to(self.device, non_blocking=True)
+            self._slots = positions if self._slots is None else self._slots[positions]
+            return
+        texts = rows
+        if self._slots is not None:
+            before = self._slots.cpu() if self._host_slots is None else self._host_slots
+            slots = before[rows]
+            texts, numbers = torch.unique(slots // self.width, return_inverse=True)
+            self._host_slots = numbers * self.width + slots % self.width
+            self._slots = self._host_slots.to(self.device, non_blocking=True)
+        if len(texts) < len(self._running.states):
+            texts = texts.to(self.device, non_blocking=True)
+            self._running.keep(texts)
+            self._texts = self._texts[texts]

@@ -28,11 +28,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.models.depth.runner import RunningTexts, SubsetRunner
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
 from adadepth.models.early_exit.modeling import EarlyExitModel
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.layered_network import RunningTexts, run_layer
-from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_mask
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 # Tokens that a layer computes in about the time that it takes to read its weights, which every rectangle does again.
 _TOKENS_PER_READ = {"cpu": 16, "cuda": 256}
@@ -52,7 +52,7 @@ class _NextStep(NamedTuple):
 
 
 class TokenStepper:
-    """Stepper of the tokens of a forward pass with a cache; see `adadepth.models.shared.steps.Stepper`.
+    """Stepper of the tokens of a forward pass with a cache; see `adadepth.models.depth.engine.Stepper`.
 
     Args:
         model: Model in evaluation mode.
@@ -62,6 +62,9 @@ class TokenStepper:
         units: Mask of the new tokens that are units, boolean (B, T), on the CPU.
 
     Attributes:
+        model: Model.
+        cache: Cache.
+        running: Embedded tokens with the inputs of every layer.
         states: Current state of every token, (B, W + T, D).
         done: Number of exits that each token passed, int64 on the CPU, (B, W + T), N at padding.
         counts: Number of queries, keys and query-key pairs in a layer of every step so far.
@@ -70,11 +73,11 @@ class TokenStepper:
     def __init__(
         self, model: EarlyExitModel, cache: ExitCache, inputs: Mapping[str, Any], real: Tensor, units: Tensor
     ) -> None:
-        self._model, self._cache = model, cache
+        self.model, self.cache = model, cache
         waiting, past = cache.waiting, cache.get_seq_length()
         self._waiting = 0 if waiting is None else waiting.done.shape[1]
-        self._running, self._positions = _begin_tokens(model, cache, inputs, past)
-        self.states, self.device = self._running.states, self._running.states.device
+        self.running, self._positions = _begin_tokens(model, cache, inputs, past)
+        self.states, self.device = self.running.states, self.running.states.device
         self.done = torch.where(real, 0, model.max_updates)
         if waiting is not None:
             self.states = torch.cat([waiting.states, self.states[:, self._waiting :]], dim=1)
@@ -102,7 +105,7 @@ class TokenStepper:
         runs = self._plan().runs
         self._run_step()
         self.done = torch.where(runs, self._step, self.done)
-        read, gate = self.states.flatten(0, 1)[self._device_units], self._model.gate
+        read, gate = self.states.flatten(0, 1)[self._device_units], self.model.gate
         return read, None if gate is None else gate(read)
 
     def keep(self, rows: Tensor) -> None:
@@ -116,17 +119,17 @@ class TokenStepper:
 
     def finish(self) -> None:
         """End the forward pass: store its tokens in the cache."""
-        if self._cache.policy == "frozen":
+        if self.cache.policy == "frozen":
             self.keep(self._units.new_empty(0))
-            while self._step < self._model.max_updates:
+            while self._step < self.model.max_updates:
                 self._run_step()
-        self._cache.close(WaitingTokens(self.states, self.done, self._positions), self._model.max_updates)
+        self.cache.finish(WaitingTokens(self.states, self.done, self._positions), self.model.max_updates)
 
     def run_waiting(self) -> Tensor:
         """Run all layers of all tokens, and return their states after the last one, (B, W + T, D)."""
         self._set_units(torch.arange(self.done.numel()))
         self._step = int(self.done.min())
-        while self._step < self._model.max_updates:
+        while self._step < self.model.max_updates:
             self.advance()
         return self.states
 
@@ -136,7 +139,7 @@ class TokenStepper:
             units = torch.zeros_like(self.done, dtype=torch.bool)
             units.view(-1)[self._units] = True
             runs, frozen = units, self._new_real & ~units
-            if self._cache.policy == "deferred":
+            if self.cache.policy == "deferred":
                 last_first = units.flip(1).long().cummax(dim=1).values.flip(1).bool()  # a unit at or after the token
                 runs, frozen = last_first & (self.done == self._step), torch.zeros_like(units)
             self._next = self._prepare_step(runs, frozen)
@@ -159,12 +162,12 @@ class TokenStepper:
 
     def _run_step(self) -> None:
         """Run the layers until the next exit, and count what they compute."""
-        exits, step = [0, *self._model.config.exits], self._plan()
+        exits, step = [0, *self.model.config.exits], self._plan()
         for number in range(exits[self._step], exits[self._step + 1]):
             for part in step.stored:
                 part.store(number)
             for part in step.moved:
-                part.run(number)
+                part.run_layer(number)
         for part in step.moved:
             self.states = part.put(self.states)
         self.counts.append(step.counts)
@@ -195,8 +198,8 @@ def group_texts(counts: Sequence[int], overhead: int) -> list[list[int]]:
     return groups
 
 
-class _Part:
-    """Some tokens of a stepper, given by a mask on the CPU, (B, W + T): their states and their inputs of each layer.
+class _Part(SubsetRunner):
+    """Runner of some tokens of a stepper, given by a mask on the CPU, (B, W + T).
 
     Attributes:
         queries: Number of queries in a layer.
@@ -204,54 +207,23 @@ class _Part:
     """
 
     def __init__(self, stepper: TokenStepper, tokens: Tensor) -> None:
-        selection = Selection.from_mask(tokens)
-        columns = torch.arange(tokens.shape[1]).expand(tokens.shape) if selection is None else selection.tokens
-        self._model, self._cache, self._running = stepper._model, stepper._cache, stepper._running
-        self.queries, self.pairs = columns.numel(), int((columns + 1 + self._cache.target.before).sum())
-        self._selection = None if selection is None else selection.to(stepper.device)
-        self._states = stepper.states if self._selection is None else self._selection.take(stepper.states)
-        self._selected: dict[int, Any] = {}  # layers share most inputs
+        subset, running = TokenSubset.from_mask(tokens, stepper.device), stepper.running
+        super().__init__(stepper.model.layers, running.inputs, stepper.states, subset)
+        self._cache, (rows, width) = stepper.cache, tokens.shape
+        seen = rows * width * (width + 1) // 2 if subset is None else subset.causal_pairs
+        self.queries = tokens.numel() if subset is None else subset.cell_count
+        self.pairs = seen + self.queries * self._cache.target.before
 
-    def run(self, number: int) -> None:
+    def run_layer(self, number: int) -> None:
         """Run a layer, counted from 0."""
-        self._cache.target.picked = self._selection
-        arguments, options = self._running.inputs[number]
-        self._states = run_layer(self._model.layers.get_layer(number), self._states, arguments, self._select(options))
+        self._cache.target.picked = self._subset
+        self.run(number, self.select_mask(number, self._cache.target.before))
 
     def store(self, number: int) -> None:
         """Store the keys and values that a layer, counted from 0, computes from the states."""
-        self._cache.target.picked = self._selection
-        arguments, options = self._running.inputs[number]
-        both = record_keys_and_values(
-            self._model.layers.get_layer(number), self._states, *arguments, **self._select(options)
-        )
+        self._cache.target.picked = self._subset
+        both = self.record(number, self.select_mask(number, self._cache.target.before))
         self._cache.layers[number].update(*both)
-
-    def put(self, states: Tensor) -> Tensor:
-        """Return the states of all tokens, (B, W + T, D), with those of these tokens replaced."""
-        return self._states if self._selection is None else self._selection.put(states, self._states)
-
-    def _select(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Select the tokens in the arguments of a layer."""
-        if self._selection is None:
-            return dict(options)
-        return {name: self._select_input(name, value) for name, value in options.items()}
-
-    def _select_input(self, name: str, value: Any) -> Any:
-        assert self._selection is not None
-        if isinstance(value, tuple):
-            return tuple(self._select_input(name, part) for part in value)
-        target = self._cache.target
-        if name != "attention_mask" and not (
-            isinstance(value, Tensor) and value.dim() > 1 and value.shape[1] == target.new
-        ):
-            return value
-        if id(value) not in self._selected:
-            if name == "attention_mask":
-                self._selected[id(value)] = select_mask(value, self._selection, target.before, target.new)
-            else:
-                self._selected[id(value)] = self._selection.take(value.expand(target.rows, *value.shape[1:]))
-        return self._selected[id(value)]
 
 
 def _begin_tokens(

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule
 from adadepth.halting.trace import DepthTrace, Execution
+from adadepth.models.depth.engine import ReadingRule, fill_table, run_steps, runs_all
+from adadepth.models.depth.outputs import Choice, StepLogits, choose_states, requested_states
+from adadepth.models.depth.runner import RunningTexts
 from adadepth.models.early_exit.losses import exit_gate_losses, find_right, token_divergences
-from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput
-from adadepth.models.early_exit.stepping import ExitStepper, ReadingRule, fill_table
+from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput, ExitStepper
 from adadepth.models.shared.causal import cross_entropies
-from adadepth.models.shared.layered_network import RunningTexts
 from adadepth.models.shared.losses import LossTerm
-from adadepth.models.shared.steps import Choice, choose_states, requested_states, run_steps, runs_all
 
 
 @dataclass
@@ -57,21 +57,6 @@ class TokenRun:
             return self.states[self.fixed_exit - 1]
         numbers = (self.exit_steps.clamp(min=1) - 1)[..., None, None].expand(-1, -1, 1, self.table.shape[-1])
         return self.table.gather(2, numbers).squeeze(2)
-
-
-class ExitLogits:
-    """The predictions of every exit, (B, T, N, V), computed when they are indexed.
-
-    `logits[rows, tokens, exits]` is indexed like a tensor and gives float32 (..., V); `logits[...]` gives all of them.
-    """
-
-    def __init__(self, model: WordModel, states: Tensor) -> None:
-        self._model, self._states = model, states
-        self._steps = torch.arange(1, states.shape[2] + 1, device=states.device).expand(states.shape[:3])
-        self.shape = torch.Size((*states.shape[:3], model.config.vocab_size))
-
-    def __getitem__(self, index: Any) -> Tensor:
-        return self._model.read_exits(self._states[index], self._steps[index]).float()
 
 
 class WordModel(EarlyExitModel):
@@ -124,7 +109,7 @@ class WordModel(EarlyExitModel):
         )
         is_shown = run.has_all_exits and not (self.training and targets is not None)
         if is_shown and not torch.compiler.is_exporting():  # a program returns tensors alone
-            output.step_logits = ExitLogits(self, run.table)
+            output.step_logits = StepLogits(run.table, self.read_exits, self.config.vocab_size)
         return run, output
 
     def _run_all(self, running: RunningTexts, rule: ExitRule, real: Tensor, generator: Any) -> TokenRun:
@@ -145,7 +130,9 @@ class WordModel(EarlyExitModel):
             with torch.no_grad():
                 read = torch.stack([read.flatten(0, 1)[slots] for read in states], dim=1)
                 halting = None if gates is None else gates.flatten(0, 1)[slots]
-                exits = fill_table(apply_rule(ReadingRule(rule, self), read, halting, generator), slots, real.shape)
+                exits = fill_table(
+                    apply_rule(ReadingRule(rule, self.read), read, halting, generator), slots, real.shape
+                )
         execution = Execution(self.max_updates, width=real.shape[1], memory_length=running.memory_length)
         fixed = rule.k if isinstance(rule, Fixed) else None
         return TokenRun(states, exits, execution, has_all_exits=True, fixed_exit=fixed, gates=gates)
@@ -159,7 +146,12 @@ class WordModel(EarlyExitModel):
         slots = real.flatten().nonzero().squeeze(1)
         stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
         result = run_steps(
-            stepper, ReadingRule(rule, self), max_updates=steps, run_all=False, generator=generator, exits_only=True
+            stepper,
+            ReadingRule(rule, self.read),
+            max_updates=steps,
+            run_all=False,
+            generator=generator,
+            exits_only=True,
         )
         states = fill_table(result.logits.to(running.states), slots, shape)
         exits = fill_table(result.exit_steps, slots, shape)

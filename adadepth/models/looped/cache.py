@@ -36,8 +36,9 @@ from torch import Tensor
 from transformers import Cache, DynamicCache
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.cache import Target, TokenCache, TokenLayer
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.looped.cache_policies import parse_policy
-from adadepth.models.shared.token_cache import Selection, Target, TokenLayer
 
 
 def bytes_per_token(config: Any, policy: str | None = None, loops: int | None = None, item: int = 4) -> int:
@@ -61,7 +62,7 @@ class LoopLayer(TokenLayer):
 
     Args:
         entries: Number S of entries per token.
-        target: Position of the current forward pass, shared by all layers of a cache.
+        target: Position of the current forward pass.
         policy: Name of the cache policy: `frozen`, `last`, `mean`, `first` or `ring`.
     """
 
@@ -74,7 +75,7 @@ class LoopLayer(TokenLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """Write keys and values, (R, h, r, d), to the cache, and return those for attention, (R, h, M + T, d)."""
         loop = max(self._target.loop, 0)
-        entry = min(loop, self._entries - 1) if self._policy == "frozen" else loop % self._entries
+        entry = min(loop, self.entries - 1) if self._policy == "frozen" else loop % self.entries
         read = self._write_entry(entry, key_states, value_states)
         self._accumulate((key_states.detach(), value_states.detach()), loop)
         self._written.add(entry)
@@ -98,23 +99,22 @@ class LoopLayer(TokenLayer):
                 result = accumulated / loop if self._policy == "mean" else accumulated
                 stored[rows, 0, :, columns] = result.to(stored.dtype)
             elif empty := self._find_empty_entries(loop):
-                newest = (loop - 1) % self._entries
+                newest = (loop - 1) % self.entries
                 filling = stored[rows, newest, :, columns] if frozen is None else frozen[number]
                 for entry in empty:
                     stored[rows, entry, :, columns] = filling
 
     def _find_empty_entries(self, loop: int) -> list[int]:
         """Return the cache entries that are still empty for a token that exits after loop n, counted from 1."""
-        if self._entries == 1:
+        if self.entries == 1:
             return []
         if self._policy == "ring":
-            return list(range(loop, self._entries))
-        newest = (loop - 1) % self._entries
-        return [entry for entry in range(self._entries) if entry > newest or entry not in self._written]
+            return list(range(loop, self.entries))
+        newest = (loop - 1) % self.entries
+        return [entry for entry in range(self.entries) if entry > newest or entry not in self._written]
 
-    def close(self, length: int) -> None:
-        """End the forward pass, after which the cache has `length` tokens."""
-        super().close(length)
+    def close(self) -> None:
+        """End the forward pass."""
         self._accumulated, self._written = [], set()
 
     def _accumulate(self, both: tuple[Tensor, Tensor], loop: int) -> None:
@@ -135,7 +135,7 @@ class LoopLayer(TokenLayer):
                 total[picked.token_rows, :, picked.token_columns] += picked.flatten(new.transpose(1, 2))
 
 
-class LoopedCache(Cache):
+class LoopedCache(TokenCache):
     """Key-value cache of a looped model that stores only some loops of each token, as a cache policy defines.
 
     Args:
@@ -147,62 +147,39 @@ class LoopedCache(Cache):
         ConfigError: If there is no such policy, or the policy is `all`.
     """
 
+    estimate = "; call cache.bytes_per_token(config) for an estimate"
+
     def __init__(self, config: Any, policy: str | None = None, loops: int | None = None) -> None:
-        self.policy, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
-        if self.policy.name == "all":
+        parsed, self.loops = parse_policy(policy or config.cache_policy), config.loops(loops)
+        if parsed.name == "all":
             raise ConfigError(
                 "cache_policy=all: use DynamicCache or StaticCache; LoopedCache implements the other policies"
             )
-        self.target, name = Target(), self.policy.name
-        entries, coda_entries = self.policy.core_entries(self.loops), self.policy.coda_entries(self.loops)
+        target, name = Target(), parsed.name
+        entries, coda_entries = parsed.core_entries(self.loops), parsed.coda_entries(self.loops)
         coda_policy = "frozen" if name == "frozen" else "last"
-        self._prelude = [LoopLayer(1, self.target, "last") for _ in range(config.prelude)]
-        self.core = [LoopLayer(entries, self.target, name) for _ in range(config.layers_per_loop)]
-        self.coda = [LoopLayer(coda_entries, self.target, coda_policy) for _ in range(config.coda)]
-        super().__init__([*self._loop_layers])
+        prelude = [LoopLayer(1, target, "last") for _ in range(config.prelude)]
+        self.core = [LoopLayer(entries, target, name) for _ in range(config.layers_per_loop)]
+        self.coda = [LoopLayer(coda_entries, target, coda_policy) for _ in range(config.coda)]
+        super().__init__([*prelude, *self.core, *self.coda], target, parsed)
 
-    @property
-    def _loop_layers(self) -> list[LoopLayer]:
-        return [*self._prelude, *self.core, *self.coda]
-
-    def open(self, rows: int, new: int, loops: int) -> None:
-        """Begin a forward pass of B rows, T tokens and N loops.
-
-        Raises:
-            ConfigError: If `frozen` stores fewer loops than the forward pass may run, or the number of rows differs
-                from that of the cache.
-        """
+    def check_loops(self, loops: int) -> None:
+        """Raise an error if `frozen` stores fewer loops than a forward pass of N loops may run."""
         if self.policy.name == "frozen" and loops > self.loops:
             raise ConfigError(
                 f"num_loops={loops}: this cache was created for {self.loops} loops; create it with loops={loops}"
             )
-        first = self._loop_layers[0]
-        if first.is_initialized and len(first.keys) != rows:
-            raise ConfigError(f"cache: has {len(first.keys)} rows, but the call has {rows}")
-        target = self.target
-        target.before, target.new, target.rows = self.get_seq_length(), new, rows
-        target.loop, target.picked = -1, None
 
-    def set_loop(self, loop: int, picked: Selection | None) -> None:
+    def set_loop(self, loop: int, picked: TokenSubset | None) -> None:
         """Set the loop n, counted from 1, and the tokens whose keys and values are written next."""
         self.target.loop, self.target.picked = loop - 1, picked
 
     def close(self) -> None:
-        """End the forward pass; its tokens then belong to the past."""
-        length = self.target.before + self.target.new
-        for layer in self._loop_layers:
-            layer.close(length)
-
-    def bytes_per_token(self) -> int:
-        """Return the bytes of cached keys and values per token, without unused capacity.
-
-        Raises:
-            ConfigError: If the cache is empty.
-        """
-        if not all(layer.is_initialized for layer in self._loop_layers):
-            raise ConfigError("bytes_per_token: the cache is empty; call cache.bytes_per_token(config) for an estimate")
-        stored = [tensor for layer in self._loop_layers for tensor in (layer.keys, layer.values)]
-        return sum(tensor.shape[1] * tensor.shape[2] * tensor.shape[4] * tensor.element_size() for tensor in stored)
+        """End the forward pass."""
+        super().close()
+        layers: list[Any] = self.layers
+        for layer in layers:
+            layer.close()
 
 
 def make_cache(config: Any, policy: str, loops: int) -> Cache:

@@ -2,22 +2,21 @@
 
 A rule reads the predictions or halting logits of each unit. The states do not depend on its decisions, because other
 tokens still attend to a token that has exited. Shape legend: B rows, T tokens, K units (tokens, or rows predicted from
-their last token), D width, C classes or vocabulary size, N loops, n loops that ran.
+their last token), A units that have not exited, D width, C classes or vocabulary size, N loops, n loops that ran.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory, state_moves
-from adadepth.models.looped.loop_state import Looping
+from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, state_moves
+from adadepth.models.depth.engine import ReadingRule, Signals, run_steps
+from adadepth.models.looped.loop_state import Looping, remove_exited
 from adadepth.models.looped.modeling import LoopedModel
-from adadepth.models.looped.token_compaction import remove_exited
 
 
 class LoopResults(NamedTuple):
@@ -40,12 +39,8 @@ class LoopResults(NamedTuple):
     states: tuple[Tensor, ...] | None
 
 
-ROWS = 1024  # predictions made at once for a rule
-
-
-@dataclass
-class LoopReading:
-    """Early-exit settings of a forward pass (exit rule, prediction head, predicted tokens), and the exit rule's memory.
+class LoopReading(NamedTuple):
+    """What a forward pass reads of the loops, and for which units.
 
     Attributes:
         slots: Index b T + t of the token from which each unit is predicted, int64, (K,), or None for all B T tokens.
@@ -66,47 +61,104 @@ class LoopReading:
     states: bool = False
     moves: bool = False
     generator: torch.Generator | None = None
-    _memory: Tensor = field(init=False)
 
-    def units(self, tokens: Tensor) -> Tensor:
-        """Select the values of the predicted tokens or sequences, (K, ...), from those of all tokens, (B, T, ...)."""
+
+class LoopStepper:
+    """Stepper of loops, in which units that have exited go on for the others; implements `LazyStepper`.
+
+    If the cache policy stops exited tokens, they leave the batch (token compaction).
+
+    Args:
+        model: Model.
+        run: State of the batch before its first loop.
+        reading: Units, head and exit rule of the forward pass.
+
+    Attributes:
+        readings: Head inputs r_n of all units, (K, D) each: of every loop that was read, or of the last one.
+        halting_logits: Halting logits of all units after every loop, (K,) each, if there is a halting unit.
+        moves: Movement of the states of all units in every loop, (K, 2) each, if it is read.
+        states: State s_0 and, if requested, the states after every loop, (B, T, D) each.
+    """
+
+    computed = None  # see `Looping.computed`
+
+    def __init__(self, model: LoopedModel, run: Looping, reading: LoopReading) -> None:
+        rule = reading.rule
+        self._model, self._run, self._reading = model, run, reading
+        self.width, self.device = run.embedded.shape[1], run.state.device
+        self.readings: list[Tensor] = []
+        self.halting_logits: list[Tensor] = []
+        self.moves: list[Tensor] = []
+        first = model.split_state(run.state)[0]
+        self.states = [first]
+        self.reads_all = reading.all_loops or rule.mixes
+        # Later tokens attend to all loops of a cache without compaction, and a coda must fill any cache at every loop.
+        self._runs_all = self.reads_all or (run.cache is not None and run.running is None)
+        self._is_lazy = run.cache is None and not self._runs_all and LOGITS not in rule.reads
+        self._recent = [self._select(first)] if reading.moves or STATES in rule.needs else []
+        self._units = self._device_units = torch.empty(0, dtype=torch.int64)
+        self.rows = 0
+
+    def start(self) -> Tensor:
+        """Start the units that are not padding, and return their indices, int64 (A,)."""
+        run, real = self._run, self._reading.real
+        self._set_units((real.cpu() if run.running is None else run.running.flatten()).nonzero().squeeze(1))
+        self.rows = len(self._units)
+        return self._device_units
+
+    def loop(self) -> None:
+        """Run one loop, and record what is read of the states."""
+        model, run = self._model, self._run
+        normed = model.loop(run)
+        state = model.split_state(run.state)[0]
+        if self._reading.states:
+            self.states.append(state)
+        if model.config.gate:
+            self.halting_logits.append(model.compute_halting_logits(self._select(normed)))
+        if self._recent:
+            self._recent = [*self._recent[-2:], self._select(state.detach())]
+            before = self._recent[-3] if len(self._recent) > 2 else None
+            self.moves.append(state_moves(self._recent[-1], self._recent[-2], before))
+
+    def read_units(self) -> Tensor:
+        """Return the head inputs of all units after the last loop, (K, D), and record them."""
+        read = self._select(self._model.read(self._run))
+        self.readings = [*(self.readings if self.reads_all else []), read]
+        return read
+
+    def advance(self) -> Signals:
+        """Run one loop, and return what the rule reads of the running units."""
+        self.loop()
+        halting, moves = (values[-1].detach() if values else None for values in (self.halting_logits, self.moves))
+        read = None if self._is_lazy else self.read_units()
+        return Signals(*(None if values is None else values[self._device_units] for values in (read, halting, moves)))
+
+    def read(self) -> Tensor:
+        """Return the head inputs of the running units, (A, D)."""
+        return self.read_units()[self._device_units]
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only the running units at these positions, int64 (A',), on the CPU."""
+        run, staying = self._run, self._units[rows]
+        if run.running is not None and not self.reads_all:
+            stays = torch.zeros(run.running.numel(), dtype=torch.bool).index_fill(0, staying, True)
+            remove_exited(self._model, run, ~stays.view_as(run.running))
+        self._set_units(staying)
+
+    def run_rest(self) -> None:
+        """Run the loops that the loss, the mixture of all loops or later tokens read, after all units have exited."""
+        while self._runs_all and self._run.done < self._run.loops:
+            self.loop()
+            self.read_units()
+
+    def _set_units(self, units: Tensor) -> None:
+        """Set the running units, int64 (A,), on the CPU."""
+        self._units, self._device_units = units, units.to(self.device, non_blocking=True)
+
+    def _select(self, tokens: Tensor) -> Tensor:
+        """Select the values of the units, (K, ...), from those of all tokens, (B, T, ...)."""
         flat = tokens.flatten(0, 1)
-        return flat if self.slots is None else flat[self.slots]
-
-    def start(self, device: torch.device) -> None:
-        """Create the exit rule's memory before the first loop.
-
-        A fixed rule has no state, so that an exported program can have any number of rows.
-        """
-        if not isinstance(self.rule, Fixed):
-            self._memory = self.rule.start(len(self.real), device, self.generator)
-
-    @torch.no_grad()
-    def exits(
-        self,
-        step: int,
-        steps: int,
-        running: Tensor,
-        read: Tensor | None,
-        halting: Tensor | None,
-        moves: Tensor | None = None,
-    ) -> Tensor:
-        """Return which tokens or sequences exit after this loop, boolean (K,).
-
-        The rule decides for the running ones. If their mask is on the CPU, the host does not wait for the device.
-        Predictions are computed for a part of the units at a time.
-        """
-        if isinstance(self.rule, Fixed):
-            return (running & (step >= self.rule.k)).to(self.real.device)
-        exits = torch.zeros_like(self.real)
-        numbers = running.nonzero().squeeze(1).to(exits.device, non_blocking=True)
-        for rows in numbers.split(ROWS) if len(numbers) else ():
-            logits = self.head(read[rows]).float() if read is not None and LOGITS in self.rule.needs else None
-            signals = (None if values is None else values[rows] for values in (halting, moves))
-            exits[rows], memory = self.rule.decide(StepView(step, steps, logits, *signals), self._memory[rows])
-            self._memory = pad_memory(self._memory, memory.shape[1])
-            self._memory[rows] = memory
-        return exits
+        return flat if self._reading.slots is None else flat[self._reading.slots]
 
 
 def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopResults:
@@ -115,64 +167,37 @@ def run_loops(model: LoopedModel, run: Looping, reading: LoopReading) -> LoopRes
     The states do not depend on the decisions of the rule. A unit that has exited continues to run for the others,
     unless the cache policy stops it (token compaction).
     """
-    rule, steps = reading.rule, run.loops
-    last = min(rule.k, steps) if isinstance(rule, Fixed) and not reading.all_loops else steps
-    reads_all = reading.all_loops or rule.mixes
-    attended = run.cache is not None and run.running is None  # later tokens attend to all loops
-    runs_all = reads_all or attended or isinstance(rule, Fixed)
-    # A coda must fill a cache at every loop. Without one, exits alone are read, if the rule needs no predictions.
-    reads_exits_only = run.cache is None and not runs_all and LOGITS not in rule.reads
-    reads_moves = reading.moves or STATES in rule.needs
-    reading.start(run.state.device)
-    running, readings, halting, moves = reading.real.clone(), [], [], []
-    on_host = None if run.running is None else run.running.flatten()  # `running` on the CPU, if shapes depend on it
-    if on_host is None and not isinstance(rule, Fixed):
-        on_host = running.cpu()
-    exit_steps, at_exit = torch.zeros_like(running, dtype=torch.int64), None
-    first = model.split_state(run.state)[0]
-    states, recent = [first], [reading.units(first)] if reads_moves else []
-    while run.done < last:
-        normed = model.loop(run)
-        step, state = run.done, model.split_state(run.state)[0]
-        states += [state] if reading.states else []
-        if model.config.gate:
-            halting.append(model.compute_halting_logits(reading.units(normed)))
-        if reads_moves:
-            recent = [*recent[-2:], reading.units(state.detach())]
-            moves.append(state_moves(recent[-1], recent[-2], recent[-3] if len(recent) > 2 else None))
-        if isinstance(rule, Fixed) and not reading.all_loops and step < last:
-            continue
-        signals = (values[-1].detach() if values else None for values in (halting, moves))
-        read = None if reads_exits_only else _read_units(model, run, reading)
-        mask = running if on_host is None else on_host
-        exits = running if step == last else reading.exits(step, steps, mask, read, *signals)
-        exits_on_host = on_host if on_host is None or step == last else exits.cpu()  # the host waits here alone
-        if read is None:
-            if step < last and exits_on_host is not None and not exits_on_host.any():
-                continue
-            read = _read_units(model, run, reading)
-        readings += [read] if reads_all else []
-        exit_steps = torch.where(exits, step, exit_steps)
-        at_exit = read if at_exit is None else torch.where((running | ~reading.real).unsqueeze(-1), read, at_exit)
-        running = running & ~exits
-        if on_host is not None and exits_on_host is not None:
-            if run.running is not None and not reads_all:
-                remove_exited(model, run, exits_on_host.view_as(run.running))
-            on_host = on_host & ~exits_on_host
-            if not runs_all and not on_host.any():
-                break
-    assert at_exit is not None
+    stepper, rule = LoopStepper(model, run, reading), reading.rule
+    if isinstance(rule, Fixed):
+        exit_steps, at_exit = _run_fixed(stepper, rule.k, run, reading)
+    else:
+        units = stepper.start()
+        reader = ReadingRule(rule, lambda step, states: reading.head(states), (len(reading.real), units))
+        steps = run_steps(
+            stepper, reader, max_updates=run.loops, run_all=False, generator=reading.generator, exits_only=True
+        )
+        stepper.run_rest()
+        exit_steps = torch.zeros_like(reading.real, dtype=torch.int64).index_copy(0, units, steps.exit_steps)
+        at_exit = stepper.readings[-1].index_copy(0, units, steps.logits)
     model.finish(run)
     return LoopResults(
         at_exit,
-        readings if reads_all else None,
-        torch.stack(halting, dim=1) if halting else None,
+        stepper.readings if stepper.reads_all else None,
+        torch.stack(stepper.halting_logits, dim=1) if stepper.halting_logits else None,
         exit_steps,
-        torch.stack(moves, dim=1) if moves else None,
-        tuple(states) if reading.states else None,
+        torch.stack(stepper.moves, dim=1) if stepper.moves else None,
+        tuple(stepper.states) if reading.states else None,
     )
 
 
-def _read_units(model: LoopedModel, run: Looping, reading: LoopReading) -> Tensor:
-    """Return the hidden states from which the head predicts the tokens or sequences, r_n, (K, D)."""
-    return reading.units(model.read(run))
+def _run_fixed(stepper: LoopStepper, exit: int, run: Looping, reading: LoopReading) -> tuple[Tensor, Tensor]:
+    """Run loops with the same exit for all units; return the exits and the head inputs there. Nothing is decided."""
+    exit = min(exit, run.loops)
+    while run.done < (run.loops if reading.all_loops else exit):
+        stepper.loop()
+        if reading.all_loops or run.done == exit:
+            stepper.read_units()
+    if not reading.all_loops:
+        return reading.real * exit, stepper.readings[-1]
+    last = stepper.readings[-1]
+    return reading.real * exit, torch.where(reading.real.unsqueeze(-1), stepper.readings[exit - 1], last)

@@ -21,10 +21,12 @@ from adadepth.halting.exit_rules import (
     select_predictions,
 )
 from adadepth.halting.trace import DepthUnit
+from adadepth.models.depth.engine import ROWS, fill_table
+from adadepth.models.depth.outputs import StepLogits
 from adadepth.models.looped.cache import make_cache
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.configuration import LoopedConfig
-from adadepth.models.looped.exits import ROWS, LoopResults
+from adadepth.models.looped.exits import LoopResults
 from adadepth.models.looped.layers import LanguageModelHead
 from adadepth.models.looped.loop_state import Looping, find_prefix_blocks
 from adadepth.models.looped.objectives import (
@@ -32,11 +34,10 @@ from adadepth.models.looped.objectives import (
     mixed_losses,
     objective_terms,
 )
-from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions, StepLogits
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
+from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions
 from adadepth.models.shared.causal import causal_targets, select_kept_columns
-from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.generation import CheckedGeneration, resolve_cache
+from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name, resolve_cache
 from adadepth.models.shared.losses import (
     CLASSES,
     LossOptions,
@@ -168,7 +169,7 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         )
         if all_loops and results.all_loops is not None:
             states = torch.stack(results.all_loops, dim=1).view(*real.shape, len(results.all_loops), -1)
-            output.step_logits = StepLogits(states, self.lm_head, self.config.vocab_size)
+            output.step_logits = StepLogits(states, lambda states, _: self.lm_head(states), self.config.vocab_size)
         return output
 
     def _compute_losses(
@@ -360,8 +361,7 @@ class LoopedForSequenceClassification(_Classifier):
 
     def _find_slots(self, real: Tensor) -> Tensor:
         rows, length = real.shape
-        last = length - 1 - real.flip(1).long().argmax(dim=1)
-        return torch.arange(rows, device=real.device) * length + last
+        return torch.arange(rows, device=real.device) * length + find_last_tokens(real)
 
     def _compute_losses(self, readings: Tensor, labels: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
         losses, _ = step_losses(self.config, readings, labels)
@@ -393,11 +393,9 @@ class LoopedForTokenClassification(_Classifier):
         return losses, target_weights(self.config, targets)
 
     def _complete(self, output: LoopedOutput, run: Looping, real: Tensor, slots: Tensor) -> None:
-        exits = torch.zeros_like(real, dtype=torch.int64).view(-1).index_copy(0, slots, _unwrap(output.exit_steps))
-        output.unit_slots, output.trace = slots, self._trace(exits.view_as(real), real, run)
-        logits = _unwrap(output.logits)
-        table = logits.new_zeros((real.numel(), logits.shape[-1]))
-        output.logits = table.index_copy(0, slots, logits).view(*real.shape, -1)
+        exits = fill_table(_unwrap(output.exit_steps), slots, real.shape)
+        output.unit_slots, output.trace = slots, self._trace(exits, real, run)
+        output.logits = fill_table(_unwrap(output.logits), slots, real.shape)
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled tokens in a batch, for each part of the loss."""

@@ -16,7 +16,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from adadepth.errors import ConfigError
 from adadepth.models.looped.configuration import LoopedConfig
-from adadepth.models.shared.cache_argument import accept_former_name
+from adadepth.models.shared.generation import accept_former_name
 from adadepth.models.shared.layers import Product, linear_in_float32
 
 

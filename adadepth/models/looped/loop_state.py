@@ -1,13 +1,20 @@
-"""State of a batch in the course of the loops, and stacks of layers that read it.
+"""State of a batch in the course of the loops, stacks of layers that read it, and token compaction.
+
+With a cache policy other than `all`, each loop computes only the tokens that have not exited. Before each loop, the
+tokens that still run are gathered from the batch. After the loop, their states are scattered back. Tokens that have
+exited keep their state. Other tokens attend to them as the cache policy defines (see `adadepth.models.looped.cache`).
+The result of a token does not depend on which other tokens are selected, because each is only another row or column of
+the same matrix products.
 
 Shape legend: B rows, T new tokens, M tokens in the cache, D width, S width of the state (D, or 2 D with a low-level
-stack), h heads, N loops.
+stack), h heads of width d, N loops, R rows that still run and r columns of the fullest of them, K tokens that exit.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,31 +23,15 @@ from transformers import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.cache import LayerView, compute_keys_and_values
+from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.looped.cache import LoopedCache
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.loop_adapters import LoopProduct
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.token_cache import Selection
+from adadepth.models.shared.encoders import find_real_tokens
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 _BIDIRECTIONAL = ("eager", "sdpa", "flex_attention")  # attention implementations with masks of any form
-
-
-class CacheLayerView:
-    """View of a key-value cache for one layer, which replaces the layer's index by its index in the cache."""
-
-    def __init__(self, cache: Cache, number: int) -> None:
-        self._cache, self._number = cache, number
-
-    def update(self, keys: Tensor, values: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        """Append keys and values, (B, h, T, d) each, and return those of all tokens, (B, h, M + T, d) each."""
-        return self._cache.update(keys, values, self._number, *args, **kwargs)
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number M of tokens in the cache."""
-        return self._cache.get_seq_length(self._number)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._cache, name)
 
 
 @dataclass
@@ -54,7 +45,7 @@ class Looping:
         positions: Positions of the new tokens, int64, (B, T).
         masks: Attention masks by kind of layer, or one mask for all layers.
         rotation: Cosines and sines of the positions.
-        cache: Keys and values of earlier tokens, or None if there are none and none are stored.
+        cache: Keys and values of earlier tokens, a `Cache`, or None if there are none and none are stored.
         loops: Number N of loops of this forward pass.
         done: Number n of completed loops.
         counts: Number of loops of each row, int64 (B,), if rows train with different numbers, else None.
@@ -63,6 +54,7 @@ class Looping:
         running: Mask of the tokens that have not exited, boolean (B, T) on the CPU, if the cache policy stops exited
             tokens, else None.
         picked: The same tokens, or None for all tokens.
+        selected: Inputs of the layers for these tokens, by the identity of those of all tokens.
         readings: Last head input r of each token, (B, T, D), if `running` is set.
         computed: Number of queries, keys and query-key pairs of every loop, if `running` is set.
     """
@@ -73,14 +65,15 @@ class Looping:
     positions: Tensor
     masks: Any
     rotation: Any
-    cache: Cache | None
+    cache: Any
     loops: int
     done: int = 0
     counts: Tensor | None = None
     fewest: int | None = None
     kinds: list[str] | None = None
     running: Tensor | None = None
-    picked: Selection | None = None
+    picked: TokenSubset | None = None
+    selected: dict[int, Any] = field(default_factory=dict)
     readings: Tensor | None = None
     computed: list[tuple[int, int, int]] = field(default_factory=list)
 
@@ -125,14 +118,14 @@ class Layers(nn.ModuleList, GradientCheckpointingLayer):
         return states
 
 
-def _view_layer(cache: Cache | None, cached: int, layer: int) -> CacheLayerView | None:
+def _view_layer(cache: Cache | None, cached: int, layer: int) -> LayerView | None:
     """Return a view of the cache for one layer.
 
     A `LoopedCache` has one cache layer for all loops of a layer. Other caches have one for each loop.
     """
     if cache is None:
         return None
-    return CacheLayerView(cache, layer if isinstance(cache, LoopedCache) else cached)
+    return LayerView(cache, layer if isinstance(cache, LoopedCache) else cached)
 
 
 def build_part(layers: Sequence[nn.Module]) -> nn.ModuleList:
@@ -157,3 +150,108 @@ def find_prefix_blocks(config: LoopedConfig, token_type_ids: Tensor | None) -> T
             f"attn_implementation={config._attn_implementation}: token_type_ids need one of {', '.join(_BIDIRECTIONAL)}"
         )
     return torch.where(token_type_ids == 1, 0, -1)
+
+
+# ---- Token compaction
+
+_COMPACTED = ("eager", "sdpa")
+
+
+def begin_running(cache: LoopedCache, shape: torch.Size, loops: int, mask: Any, attention: str | None) -> Tensor:
+    """Prepare the cache for a forward pass, and return a mask of the tokens that are not padding, boolean (B, T).
+
+    The mask is on the CPU: the host plans every loop from it, and no layer waits for the device.
+
+    Raises:
+        ConfigError: If the attention implementation does not support masks for selected tokens.
+    """
+    if attention not in _COMPACTED:
+        raise ConfigError(
+            f"attn_implementation={attention}: cache_policy={cache.policy} needs one of {', '.join(_COMPACTED)}"
+        )
+    cache.check_loops(loops)
+    cache.open(shape[0], shape[1])
+    return find_real_tokens(mask, shape, torch.device("cpu")).cpu()
+
+
+def set_running(run: Looping, running: Tensor) -> None:
+    """Set the tokens that run the next loop, by their mask on the CPU, (B, T)."""
+    run.running, run.picked, run.selected = running, TokenSubset.from_mask(running, run.state.device), {}
+
+
+def loop_running(model: Any, run: Looping) -> Tensor:
+    """Run one more loop of the running tokens, and return the normed states of all tokens, (B, T, D)."""
+    run.cache.set_loop(run.done + 1, run.picked)
+    rows, new = run.embedded.shape[:2]
+    cells = rows * new if run.picked is None else run.picked.cell_count
+    seen = 2 * run.cache.target.before + new + 1  # twice what a token sees: half of T, and all of M
+    run.computed.append((cells, cells, cells * seen // 2))
+    if run.picked is None:
+        normed: Tensor = model.loop_once(run)
+        return normed
+    normed = run.state.new_zeros(run.embedded.shape) if run.normed is None else run.normed
+    if run.picked.cell_count:
+        part = select_tokens(run, run.picked)
+        computed = model.loop_once(part)
+        run.state, normed = run.picked.put(run.state, part.state), run.picked.put(normed, computed)
+    run.normed, run.done = normed, run.done + 1
+    return normed
+
+
+def read_running(model: Any, run: Looping) -> Tensor:
+    """Return the hidden states for the head, (B, T, D): new ones for running tokens, the last ones for the others."""
+    if run.picked is None:
+        read: Tensor = model.read_once(run)
+    else:
+        read = run.state.new_zeros(run.embedded.shape) if run.readings is None else run.readings
+        if run.picked.cell_count:
+            read = run.picked.put(read, model.read_once(select_tokens(run, run.picked)))
+    run.readings = read
+    return read
+
+
+def remove_exited(model: Any, run: Looping, exits: Tensor) -> None:
+    """Remove the tokens that exit after the last loop, (B, T), on the CPU, and store their final cache entries."""
+    assert run.running is not None, "no token leaves without compaction"
+    exits = exits & run.running
+    if not bool(exits.any()):
+        return
+    set_running(run, run.running & ~exits)
+    rows, tokens = exits.nonzero().T.to(run.state.device, non_blocking=True)
+    cache: Any = run.cache
+    frozen: list[Any] = [None] * len(cache.core)
+    if cache.policy.name == "frozen" and run.done < cache.loops:
+        frozen = compute_frozen_keys(model, run, rows, tokens)
+        queries, keys, pairs = run.computed[-1]
+        run.computed[-1] = queries, keys + len(rows), pairs
+    for layer, both in zip(cache.core, frozen, strict=True):
+        layer.finalize_exited(rows, tokens, run.done, both)
+    for layer in cache.coda:
+        layer.finalize_exited(rows, tokens, run.done)
+
+
+def close(model: Any, run: Looping) -> None:
+    """End the loops: the tokens that are still running exit, and the cache stores all tokens."""
+    remove_exited(model, run, torch.ones(run.embedded.shape[:2], dtype=torch.bool))
+    run.cache.close()
+
+
+def compute_frozen_keys(model: Any, run: Looping, rows: Tensor, tokens: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """Compute the keys and values, (K, h, d) each, of every layer of a loop, for the loops that exited tokens skip."""
+    states = model.loop_input(run.state[rows, tokens], run.embedded[rows, tokens]).unsqueeze(1)
+    rotation = tuple(table[rows, tokens].unsqueeze(1) for table in run.rotation)
+    positions = run.positions[rows, tokens].unsqueeze(1)
+    both = compute_keys_and_values(model.layers_of_loop(), states, rotation, positions)
+    return [(keys.squeeze(2), values.squeeze(2)) for keys, values in both]
+
+
+def select_tokens(run: Looping, picked: TokenSubset) -> Looping:
+    """Return the loop state restricted to the selected tokens, (R, r)."""
+    rows, new = run.embedded.shape[:2]
+    inputs = {"embedded": run.embedded, "positions": run.positions, "rotation": run.rotation}
+    inputs = picked.select_inputs(inputs, (rows, new), run.selected)
+    select_mask = partial(picked.select_mask, before=run.cache.target.before, new=new, selected=run.selected)
+    masks: Any = run.masks
+    masks = {kind: select_mask(mask) for kind, mask in masks.items()} if isinstance(masks, dict) else select_mask(masks)
+    normed = None if run.normed is None else picked.take(run.normed)
+    return replace(run, **inputs, masks=masks, state=picked.take(run.state), normed=normed)

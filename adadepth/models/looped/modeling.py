@@ -55,13 +55,21 @@ from adadepth.models.looped.layers import (
     rotation_tables,
 )
 from adadepth.models.looped.loop_adapters import LoopProduct, add_loop_products, draw_factors, repeat_changes
-from adadepth.models.looped.loop_state import Layers, Looping, build_part, find_prefix_blocks
-from adadepth.models.looped.token_compaction import begin_running, close, loop_running, read_running, set_running
-from adadepth.models.shared.cache_argument import accept_former_name
+from adadepth.models.looped.loop_state import (
+    Layers,
+    Looping,
+    begin_running,
+    build_part,
+    close,
+    find_prefix_blocks,
+    loop_running,
+    read_running,
+    set_running,
+)
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
+from adadepth.models.shared.generation import CacheOutput, accept_former_name
 from adadepth.models.shared.layers import Product
-from adadepth.models.shared.outputs import CacheOutput
 from adadepth.models.shared.published_files import find_folder, load_stored_weights, read_generation_config
 
 

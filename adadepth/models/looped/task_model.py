@@ -6,7 +6,7 @@ predicted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,7 +27,8 @@ from adadepth.halting.exit_rules import (
     parse_rule,
 )
 from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
-from adadepth.models.looped.activation_memory import count_stored_numbers
+from adadepth.models.depth.engine import ExitRuleKnob
+from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import LoopReading, LoopResults, run_loops
 from adadepth.models.looped.loop_adapters import count_loop_products
@@ -38,24 +39,8 @@ from adadepth.models.looped.objectives import (
     draw_loops,
     text_uniforms,
 )
-from adadepth.models.shared.outputs import CacheOutput
-from adadepth.models.shared.steps import ExitRuleKnob
+from adadepth.models.shared.generation import CacheOutput
 from adadepth.runtime.devices import select_float64_device, upload
-
-
-class StepLogits:
-    """Logits after every loop, (B, T, N, V), computed lazily when they are indexed to save memory.
-
-    `logits[rows, tokens, loops]` is indexed like a tensor and returns float32 (..., V). `logits[...]` returns all
-    predictions.
-    """
-
-    def __init__(self, states: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> None:
-        self.states, self._head = states, head
-        self.shape = torch.Size((*states.shape[:-1], pieces))
-
-    def __getitem__(self, index: Any) -> Tensor:
-        return self._head(self.states[index]).float()
 
 
 @dataclass
@@ -287,40 +272,16 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         a token until the loops end. If the cache policy stops exited tokens, `executed` counts what was computed,
         including keys and values of frozen states.
         """
-        config, ran, updates = self.config, trace.executed, trace.updates.double()
-        by_token = updates.dim() == 2
-        lengths = (trace.valid.sum(dim=1) if ran.tokens is None else ran.tokens).double()
-        width = ran.width if ran.width is not None else updates.shape[1] if by_token else lengths.max()
+        config = self.config
         token, pair = compute_layer_macs(config)
         layers, stacks = config.layers_per_loop, 1 + (config.low_cycles if config.low_layers else 0)
         adapter = 2.0 * config.hidden_size**2 * stacks if config.injection == "linear" else 0.0
         adapter += count_loop_products(self.model.core.loop_products)
-
-        def work_of_token(length: Tensor) -> Tensor:  # in a layer; it sees half of the new tokens, and all cached ones
-            return token + pair * ((length + 1) / 2 + ran.memory_length)
-
-        width = torch.as_tensor(width, dtype=torch.float64, device=updates.device)
-        positions = len(updates) * width
-        everything = positions * work_of_token(width)
-        executed = everything * (config.prelude + layers * ran.steps) + positions * adapter * ran.steps
-        if ran.computed is not None:
-            queries, keys, pairs = (counts.sum().to(everything) for counts in ran.computed)
-            key = 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head
-            core = queries * (token - key) + keys * key + pairs * pair
-            executed = everything * config.prelude + layers * core + keys * adapter
-        units = trace.valid.double()
-        if by_token:
-            units, updates = units.sum(dim=1), updates.sum(dim=1)
-        else:
-            units, updates = units * lengths, updates * lengths
-        layer, deepest = work_of_token(lengths), trace.updates.max().double()
-        loop = layers * layer + adapter
-        return Work(
-            executed=executed,
-            dense=everything * (config.prelude + layers * deepest) + positions * adapter * deepest,
-            adaptive=(config.prelude * layer * units + loop * updates).sum(),
-            full=(units * (config.prelude * layer + loop * trace.max_updates)).sum(),
-        )
+        stored = layers * 2.0 * config.hidden_size * config.key_value_heads * config.width_of_head + adapter
+        loops = torch.arange(trace.max_updates + 1, dtype=torch.float64)
+        passed = config.prelude + layers * loops
+        macs = StepMacs(token * passed + adapter * loops, pair * passed, torch.full_like(loops[1:], stored))
+        return price_steps(trace, macs)
 
     def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
         """Return the MACs of computing an exit rule's input signal after one loop.
@@ -340,3 +301,46 @@ def compute_layer_macs(config: LoopedConfig) -> tuple[float, float]:
     queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
     width, gate = config.hidden_size, queries if config.attention_gate else 0
     return width * (2.0 * (queries + keys) + gate + 3.0 * config.intermediate_size), 2.0 * queries
+
+
+# ---- Activation memory
+
+# States of width D, or of the heads' width, that a layer stores of a token, by where its norms are.
+_STATES = {"pre": 11, "branch": 15, "sandwich": 11}
+_HF_STATES = 7  # the same of a layer of another decoder: residual and normed states, and those of attention
+
+
+def count_stored_numbers(config: Any, lengths: Sequence[int], recomputed: bool) -> dict[str, int]:
+    """Return a lower bound on the number of activation values stored for the backward pass, by part of the model.
+
+    The number of values per token and layer was fitted to what autograd stores in float32; see docs/looped.md. D is the
+    width, F the inner width of a layer, h and h_kv the number of heads of queries and keys, and d_h their width. Three
+    smaller parts are not counted: a few values per token, a mask of T values per token of packed documents, and the
+    gates of attention. Low-level cycles without gradients store nothing.
+
+    If the number of loops is drawn, one loop is counted, because a text may have only one. For recomputed loops, only
+    the states before each loop are counted.
+
+    Args:
+        config: Configuration of the model, a `LoopedConfig`.
+        lengths: Number of tokens of every row.
+        recomputed: Whether the backward pass recomputes loops, one at a time.
+    """
+    tokens, most = sum(lengths), config.backprop_loops or config.num_loops
+    loops = 1 if config.train_loops == "drawn" else min(config.num_loops, most)
+    read = 1 if config.objective == "last" else loops
+    trains_prelude = config.backprop_loops is None or config.injection != "none"
+    prelude = config.prelude if trains_prelude else 0
+    cycles = config.low_gradient_cycles(config.num_loops)[-loops:] if config.low_layers else [0] * loops
+    core = [config.core + config.low_layers * count for count in cycles]
+    layers = min(core) if recomputed else sum(core) + config.coda * read + prelude
+    states, inner = (_STATES[config.norms], 4) if config.base_config is None else (_HF_STATES, 2)
+    queries, keys = (heads * config.width_of_head for heads in (config.num_attention_heads, config.key_value_heads))
+    layer_states = (states - 4) * config.hidden_size + 2 * min(queries, config.hidden_size) + 2 * keys
+    numbers = {
+        "states": tokens * (layers * layer_states + ((loops - 1) * config.hidden_size if recomputed else 0)),
+        "feed-forward": tokens * layers * inner * config.intermediate_size,
+    }
+    if config._attn_implementation == "eager":
+        numbers["attention"] = layers * config.num_attention_heads * sum(length**2 for length in lengths)
+    return numbers

@@ -11,6 +11,8 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.models.depth.engine import ExitRuleKnob
+from adadepth.models.depth.outputs import StepwiseOutput
 from adadepth.models.multi_exit_albert.configuration import MultiExitAlbertConfig
 from adadepth.models.shared.albert.pricing import price_sequences
 from adadepth.models.shared.albert.stepper import (
@@ -27,7 +29,6 @@ from adadepth.models.shared.losses import (
     expected_loss,
     step_losses,
 )
-from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 class MultiExitAlbertModel(SteppedAlbertModel):

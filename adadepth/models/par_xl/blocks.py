@@ -33,10 +33,9 @@ from adadepth.models.par_xl.attention import (
     relative_positions,
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.encoders import check_words
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CacheOutput, accept_former_name
 from adadepth.models.shared.layers import Dropout, Product
-from adadepth.models.shared.outputs import CacheOutput
 from adadepth.runtime.devices import fill_values
 
 ATTENTION, FEED_FORWARD, IDENTITY = range(3)  # in the order of OPERATIONS

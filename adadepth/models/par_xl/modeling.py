@@ -33,9 +33,8 @@ from adadepth.models.par_xl.blocks import (
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, find_most_probable_at_cost, price_par_xl
 from adadepth.models.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import select_kept_columns
-from adadepth.models.shared.generation import CheckedGeneration
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name
 from adadepth.models.shared.layers import whole
 from adadepth.models.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.runtime.devices import fill_values, select_float64_device, upload

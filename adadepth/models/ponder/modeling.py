@@ -29,6 +29,8 @@ from adadepth.halting.distribution import (
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.contract import HoldsBudget
+from adadepth.models.depth.engine import ExitRuleKnob
+from adadepth.models.depth.outputs import StepwiseOutput
 from adadepth.models.ponder.configuration import PonderAlbertConfig
 from adadepth.models.shared.albert.block import HaltingProjection
 from adadepth.models.shared.albert.configuration import derive_config
@@ -48,7 +50,6 @@ from adadepth.models.shared.losses import (
     expected_loss,
     step_losses,
 )
-from adadepth.models.shared.steps import ExitRuleKnob, StepwiseOutput
 
 
 def ponder_distributions(config: Any, halting_logits: Tensor) -> tuple[HaltingDistribution, HaltingDistribution]:

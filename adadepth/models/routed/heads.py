@@ -19,11 +19,11 @@ from transformers import (
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError
+from adadepth.models.depth.outputs import Choice
 from adadepth.models.routed.cache import RoutedCache
 from adadepth.models.routed.modeling import RoutedModel, RoutedOutput
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
 from adadepth.models.shared.causal import causal_targets, cross_entropies, mask_by_documents, select_kept_columns
-from adadepth.models.shared.generation import CheckedGeneration
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name
 from adadepth.models.shared.losses import (
     LossOptions,
     LossTerm,
@@ -32,7 +32,6 @@ from adadepth.models.shared.losses import (
     refuse_unknown,
     target_weights,
 )
-from adadepth.models.shared.steps import Choice
 
 
 class RoutedForCausalLM(CheckedGeneration, RoutedModel, GenerationMixin):

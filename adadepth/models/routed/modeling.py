@@ -29,6 +29,8 @@ from adadepth.errors import ConfigError
 from adadepth.halting.routing import count_chosen, count_depths, nudge_bias
 from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
 from adadepth.models.contract import DepthKnob
+from adadepth.models.depth.outputs import Choice, choose_states, requested_states
+from adadepth.models.depth.runner import begin_texts, count_layer_macs, count_pair_macs, count_projection_macs
 from adadepth.models.routed.cache import RoutedCache
 from adadepth.models.routed.configuration import RoutedConfig
 from adadepth.models.routed.routers import (
@@ -42,13 +44,10 @@ from adadepth.models.routed.routers import (
     choose_depths,
 )
 from adadepth.models.routed.spans import RoutedSpan, SpanRunner, has_fixed_shapes
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
 from adadepth.models.shared.encoders import find_real_tokens
-from adadepth.models.shared.layered_network import begin_texts, count_layer_macs, count_pair_macs, count_projection_macs
+from adadepth.models.shared.generation import CACHE_ARGUMENT, CacheOutput
 from adadepth.models.shared.losses import LossTerm
 from adadepth.models.shared.network_model import NetworkModel
-from adadepth.models.shared.outputs import CacheOutput
-from adadepth.models.shared.steps import Choice, choose_states, requested_states
 from adadepth.runtime.distributed import all_reduce_sum
 
 ROUTINGS = ("causal", "topk")
@@ -197,7 +196,7 @@ class RoutedModel(DepthKnob, NetworkModel):
         real = find_real_tokens(attention_mask, words.shape[:2], words.device)
         cache = inputs.get(CACHE_ARGUMENT)
         if cache is not None:
-            cache.check_rows(words.shape[0])
+            cache.open(*words.shape[:2])
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
             running = begin_texts(self.model, self.layers, inputs, cache is not None)
         uses_largest = (self.training if routing is None else routing == "topk") and self.config.router in (
@@ -216,7 +215,7 @@ class RoutedModel(DepthKnob, NetworkModel):
             if requested is not None:
                 returned.append(states)
         if cache is not None:
-            cache.length += words.shape[1]
+            cache.close()
         if self.training and choices.depths is not None and self.config.balance == "bias":
             load = count_depths(choices.depths, real, self.max_updates)
             all_reduce_sum([load])
@@ -312,7 +311,7 @@ class RoutedModel(DepthKnob, NetworkModel):
 
     def _build_output(self, routing: Routing, runner: SpanRunner, cache: RoutedCache | None) -> RoutedOutput:
         ran = torch.stack(routing.ran, dim=-1)
-        before = 0 if cache is None else cache.length - routing.real.shape[1]
+        before = 0 if cache is None else cache.get_seq_length() - routing.real.shape[1]
         execution = Execution(
             len(runner.counts),
             width=routing.real.shape[1],

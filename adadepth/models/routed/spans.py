@@ -15,9 +15,6 @@ them, K columns that they attend to, D width.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -25,11 +22,11 @@ from torch import Tensor, nn
 from torch._subclasses import FakeTensor
 
 from adadepth.errors import ConfigError
-from adadepth.models.routed.cache import LayerView, RoutedCache
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT
-from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, run_layer
-from adadepth.models.shared.token_cache import Selection, record_keys_and_values, select_layer_inputs
-from adadepth.runtime.devices import upload
+from adadepth.models.depth.cache import LayerView, record_keys_and_values
+from adadepth.models.depth.runner import ExitableLayers, LayerInputs, RunningTexts, SubsetRunner, run_layer
+from adadepth.models.depth.subset import ATTENTION_MASK, TokenSubset
+from adadepth.models.routed.cache import RoutedCache
+from adadepth.models.shared.generation import CACHE_ARGUMENT
 
 
 class RoutedSpan(NamedTuple):
@@ -54,33 +51,6 @@ class RoutedSpan(NamedTuple):
     def layers(self) -> range:
         """Numbers of its layers among those that a token passes."""
         return range(self.start, self.start + len(self.modules))
-
-
-@dataclass
-class ChosenTokens(Selection):
-    """Tokens that run a span, whose number in each row the host knows.
-
-    Attributes:
-        is_full: Whether all cells of the rectangle hold a chosen token.
-    """
-
-    is_full: bool = False
-
-    @classmethod
-    def from_counts(cls, chosen: Tensor, counts: Tensor) -> ChosenTokens:
-        """Arrange the chosen tokens, boolean (B, T), by their number in each row, int64 (B,), which is on the host."""
-        rows, most = counts.nonzero().squeeze(1), int(counts.max())
-        is_full = bool((counts[rows] == most).all())
-        rows = upload(rows, chosen.device)
-        chosen = chosen[rows]
-        tokens = (~chosen).long().argsort(dim=1, stable=True)[:, :most]
-        return cls(rows, tokens, chosen.gather(1, tokens), is_full=is_full)
-
-    def put(self, values: Tensor, computed: Tensor) -> Tensor:
-        """Return `values`, (B, T, ...), in which `computed`, (R, r, ...), replaces those of the chosen tokens."""
-        if not self.is_full:
-            computed = torch.where(self.real.unsqueeze(-1), computed, self.take(values))
-        return values.index_put((self.rows.unsqueeze(1), self.tokens), computed)
 
 
 class SpanRunner:
@@ -119,21 +89,21 @@ class SpanRunner:
         needs_cache = keys_and_values != "selected" and any(span.router is not None for span in spans)
         if cache is None and needs_cache:
             cache = RoutedCache(sum(len(span.modules) for span in spans), len(spans))
-        if cache is not None and not all(CACHE_ARGUMENT in options for options in self._inputs):
+            cache.open(*real.shape)
+        if cache is not None and not all(CACHE_ARGUMENT in inputs.options for inputs in self._inputs):
             raise ConfigError(f"keys_and_values={keys_and_values}: the layers of this base store no keys and values")
         self._cache, self._keys_and_values = cache, keys_and_values
         self._owners = {layer: span.number for span in spans for layer in span.layers}
-        self._before = 0 if cache is None else cache.length
+        self._before = 0 if cache is None else cache.get_seq_length()
         self.counts: list[tuple[int, int, int]] = []
 
     def run_all(self, span: RoutedSpan, states: Tensor) -> Tensor:
         """Run a span for all tokens, and return their states, (B, T, D)."""
         rows, width = states.shape[:2]
-        everyone = torch.arange(rows, device=states.device)
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
-            options = dict(self._inputs[module])
+            options = dict(self._inputs[module].options)
             if CACHE_ARGUMENT in options:
-                options[CACHE_ARGUMENT] = self._view(layer, source, everyone, rows)
+                options[CACHE_ARGUMENT] = self._view_layer(layer, source, None)
             states = run_layer(self._layers.get_layer(module), states, (), options)
         pairs = width * (width + 1) // 2 if self._is_causal else width * width
         self.counts.append((rows * width, rows * width, rows * (pairs + width * self._before)))
@@ -148,52 +118,46 @@ class SpanRunner:
             chosen: Mask of the chosen tokens, boolean (B, T).
             counts: Number of chosen tokens of each row on the host, int64 (B,); None: the host reads it.
         """
-        is_graph = has_fixed_shapes(chosen)  # all tokens run, and are masked
-        if is_graph:
-            rows, tokens = (torch.arange(size, device=chosen.device) for size in chosen.shape)
-            selection = ChosenTokens(rows, tokens.expand(chosen.shape), chosen)
+        if has_fixed_shapes(chosen):
+            subset = TokenSubset.from_batch(chosen)
         else:
             counts = chosen.sum(dim=1).cpu() if counts is None else counts
             if self._cache is None and int(counts.min()) == chosen.shape[1]:
                 return self.run_all(span, states)
-            selection = ChosenTokens.from_counts(chosen, counts)
-        put = partial(_put_everywhere, chosen) if is_graph else selection.put
-        has_tokens = bool(selection.tokens.numel())
+            subset = TokenSubset.from_counts(chosen, counts)
+        has_tokens = bool(subset.cell_count)
         if not has_tokens and (self._cache is None or self._keys_and_values != "all"):
             self.counts.append((0, 0, 0))
             return states
-        span_columns = self._append_columns(span, selection)
-        packed = selection.take(states)
+        span_columns = self._append_columns(span, subset)
+        runner = SubsetRunner(self._layers, self._inputs, states, subset)
         masks: dict[tuple[int, int], Tensor | None] = {}
         width = span_columns.shape[1]
         for layer, module, source in zip(span.layers, span.modules, span.sources, strict=True):
             if self._cache is not None and self._keys_and_values == "all":
-                states = put(states, packed)
+                states = runner.put(states)
                 self._store_all(layer, module, states)
             if has_tokens:
                 owner = self._owners[source]
                 if (module, owner) not in masks:
-                    columns = span_columns if owner == span.number else self._read_columns(owner, selection)
+                    columns = span_columns if owner == span.number else self._read_columns(owner, subset)
                     width = max(width, columns.shape[1])
-                    masks[module, owner] = self._build_mask(module, selection, columns)
-                packed = self._run_packed(layer, module, source, packed, selection, masks[module, owner])
-        self._count(selection, width)
-        return put(states, packed)
+                    masks[module, owner] = self._build_mask(module, subset, columns)
+                view = self._view_layer(layer, source, subset)
+                replaced = {ATTENTION_MASK: masks[module, owner], CACHE_ARGUMENT: view}
+                accepted = self._inputs[module].options
+                runner.run(module, {name: value for name, value in replaced.items() if name in accepted})
+        self._count(subset, width)
+        return runner.put(states)
 
-    def _run_packed(
-        self, layer: int, module: int, source: int, packed: Tensor, selection: ChosenTokens, mask: Tensor | None
-    ) -> Tensor:
-        rows, width = self._real.shape
-        options = select_layer_inputs(self._inputs[module], selection, rows, width, mask)
-        if CACHE_ARGUMENT in options:
-            options[CACHE_ARGUMENT] = self._view(layer, source, selection.rows, rows)
-        return run_layer(self._layers.get_layer(module), packed, (), options)
-
-    def _view(self, layer: int, source: int, rows: Tensor, batch: int) -> LayerView | None:
+    def _view_layer(self, layer: int, source: int, subset: TokenSubset | None) -> LayerView | None:
+        """Return the cache of the next layer, which runs for a subset of the tokens or for all of them."""
         if self._cache is None:
             return None
         is_stored = self._keys_and_values == "all" and self._layer_is_routed(layer)
-        return LayerView(self._cache, source, rows, batch, appends=layer == source and not is_stored)
+        target = self._cache.target
+        target.picked, target.appends = subset, layer == source and not is_stored
+        return LayerView(self._cache, source)
 
     def _layer_is_routed(self, layer: int) -> bool:
         return self.spans[self._owners[layer]].router is not None
@@ -201,53 +165,55 @@ class SpanRunner:
     def _store_all(self, layer: int, module: int, states: Tensor) -> None:
         """Store the keys and values that a layer computes from the states of all tokens, (B, T, D)."""
         assert self._cache is not None
-        keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module])
-        self._cache.append(layer, torch.arange(len(states), device=states.device), len(states), keys, values)
+        keys, values = record_keys_and_values(self._layers.get_layer(module), states, **self._inputs[module].options)
+        self._cache.target.picked = None
+        stored: Any = self._cache.layers[layer]
+        stored.append(keys, values)
 
-    def _append_columns(self, span: RoutedSpan, selection: ChosenTokens) -> Tensor:
+    def _append_columns(self, span: RoutedSpan, subset: TokenSubset) -> Tensor:
         """Return the token of every column that the chosen tokens attend to, int64 (R, K), -1 where there is none."""
         rows, width = self._real.shape
         if self._keys_and_values == "all":
-            tokens = torch.arange(width, device=selection.rows.device).expand(rows, width)
+            tokens = torch.arange(width, device=subset.rows.device).expand(rows, width)
             columns = torch.where(self._real, tokens + self._before, -1)
         else:
-            columns = selection.rows.new_full((rows, selection.tokens.shape[1]), -1)
-            columns[selection.rows] = torch.where(selection.real, selection.tokens + self._before, -1)
+            columns = subset.rows.new_full((rows, subset.tokens.shape[1]), -1)
+            columns[subset.rows] = torch.where(subset.real, subset.tokens + self._before, -1)
         if self._cache is None:
-            return columns[selection.rows]
-        return self._cache.append_columns(span.number, span.layers, columns)[selection.rows]
+            return columns[subset.rows]
+        return self._cache.append_columns(span.number, span.layers, columns)[subset.rows]
 
-    def _read_columns(self, span: int, selection: ChosenTokens) -> Tensor:
+    def _read_columns(self, span: int, subset: TokenSubset) -> Tensor:
         """Return the token of every column of another span, int64 (R, K)."""
         assert self._cache is not None
         columns = self._cache.columns[span]
         assert columns is not None
-        return columns[selection.rows]
+        return columns[subset.rows]
 
-    def _build_mask(self, module: int, selection: ChosenTokens, columns: Tensor) -> Tensor | None:
+    def _build_mask(self, module: int, subset: TokenSubset, columns: Tensor) -> Tensor | None:
         """Return the attention mask of the chosen tokens, (R, 1, r, K); None: the layer's own, causal or full.
 
         Places of the rectangle without a chosen token see everything, since attention to nothing is not a number.
         """
-        mask = self._inputs[module].get("attention_mask")
+        mask = self._inputs[module].options.get(ATTENTION_MASK)
         is_packed = self._before == 0 and self._keys_and_values == "selected"
-        if mask is None and is_packed and selection.is_full:
+        if mask is None and is_packed and subset.is_full:
             return None
         seen = (columns >= 0)[:, None, None, :]
         if mask is None:
             if self._is_causal:
-                seen = seen & (columns[:, None, None, :] <= (selection.tokens + self._before)[:, None, :, None])
-            return seen | ~selection.real[:, None, :, None]
-        rows = mask.expand(self._real.shape[0], *mask.shape[1:])[selection.rows]
-        rows = rows.take_along_dim(selection.tokens[:, None, :, None], dim=2)
+                seen = seen & (columns[:, None, None, :] <= (subset.tokens + self._before)[:, None, :, None])
+            return seen | ~subset.real[:, None, :, None]
+        rows = mask.expand(self._real.shape[0], *mask.shape[1:])[subset.rows]
+        rows = rows.take_along_dim(subset.tokens[:, None, :, None], dim=2)
         rows = rows.take_along_dim(columns.clamp(min=0)[:, None, None, :], dim=3)
         if mask.dtype == torch.bool:
-            return (rows & seen) | ~selection.real[:, None, :, None]
+            return (rows & seen) | ~subset.real[:, None, :, None]
         lowest = torch.finfo(rows.dtype).min
-        return rows.masked_fill(~seen, lowest).masked_fill(~selection.real[:, None, :, None], 0.0)
+        return rows.masked_fill(~seen, lowest).masked_fill(~subset.real[:, None, :, None], 0.0)
 
-    def _count(self, selection: ChosenTokens, columns: int) -> None:
-        rows, width = selection.tokens.shape
+    def _count(self, subset: TokenSubset, columns: int) -> None:
+        rows, width = subset.tokens.shape
         stored = rows * width  # and with `all`, queries, keys and values of every token once more
         if self._keys_and_values == "all":
             stored += self._real.numel()
@@ -262,16 +228,8 @@ def has_fixed_shapes(chosen: Tensor) -> bool:
     return torch.compiler.is_compiling() or isinstance(chosen, FakeTensor)
 
 
-def _put_everywhere(chosen: Tensor, states: Tensor, computed: Tensor) -> Tensor:
-    """Return the computed states of chosen tokens, and the states of all others, (B, T, D)."""
-    return torch.where(chosen.unsqueeze(-1), computed, states)
-
-
-def _name_inputs(layer: nn.Module, inputs: Any) -> dict[str, Any]:
+def _name_inputs(layer: nn.Module, inputs: LayerInputs) -> LayerInputs:
     """Return the inputs of a layer beside its states, all of them by name."""
-    arguments, options = inputs
-    if not arguments:
-        return dict(options)
-    names = list(inspect.signature(layer.forward).parameters)[1:]
-    by_name: Mapping[str, Any] = dict(zip(names, arguments, strict=False))
-    return {**by_name, **options}
+    names = list(inspect.signature(layer.forward).parameters)[1:] if inputs.arguments else []
+    by_name = dict(zip(names, inputs.arguments, strict=False))
+    return LayerInputs((), {**by_name, **inputs.options})

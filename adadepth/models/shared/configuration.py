@@ -25,7 +25,7 @@ from adadepth.config.declaration import (
 from adadepth.errors import ConfigError, nearest
 from adadepth.halting.exit_rules import ExitRule, parse_rule
 from adadepth.models.loading import check_model_type, describe_place, read_stored_config
-from adadepth.models.shared.convert import auto_map, write_module
+from adadepth.models.registry import families
 
 _KEY = "keys_to_ignore_at_inference"
 
@@ -49,6 +49,36 @@ _MEANINGS: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
 }
+
+
+# Module saved with models that imports this package. This package never runs it. If the package has not been imported,
+# transformers reports that the model has custom code, and runs the module if the user trusts it.
+MODULE = "modeling_adadepth"
+_CODE = '''"""Imports the classes of this model from the package adadepth."""
+
+try:
+    import adadepth
+except ImportError as error:
+    raise ImportError(
+        "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
+    ) from error
+
+
+def __getattr__(name):
+    return getattr(adadepth, name)
+'''
+
+
+def auto_map(model_type: str) -> dict[str, str]:
+    """Return the `auto_map` of a configuration: the model class for each Auto class of transformers."""
+    spec = families()[model_type]
+    classes = {"AutoConfig": spec.config, **spec.auto_classes()}
+    return {auto: f"{MODULE}.{importer().__name__}" for auto, importer in classes.items()}
+
+
+def write_module(folder: Path) -> None:
+    """Write a small Python module into a model folder that makes transformers import this package."""
+    (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
 
 
 class WithStockConfig(PreTrainedModel):

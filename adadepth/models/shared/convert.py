@@ -1,13 +1,8 @@
-"""Conversion of checkpoints of other implementations, and the module saved with models that imports this package.
-
-This package never runs that module. If the package has not been imported, transformers reports that the model has
-custom code, and runs the module if the user trusts it. The module contains no model code.
-"""
+"""Conversion of checkpoints and configurations of other implementations."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -15,33 +10,6 @@ from transformers import PreTrainedConfig
 
 from adadepth.errors import CheckpointError, nearest
 from adadepth.models.registry import families
-
-MODULE = "modeling_adadepth"
-_CODE = '''"""Imports the classes of this model from the package adadepth."""
-
-try:
-    import adadepth
-except ImportError as error:
-    raise ImportError(
-        "this model needs the package adadepth; install it from a clone or a wheel, then `import adadepth`"
-    ) from error
-
-
-def __getattr__(name):
-    return getattr(adadepth, name)
-'''
-
-
-def auto_map(model_type: str) -> dict[str, str]:
-    """Return the `auto_map` of a configuration: the model class for each Auto class of transformers."""
-    spec = families()[model_type]
-    classes = {"AutoConfig": spec.config, **spec.auto_classes()}
-    return {auto: f"{MODULE}.{importer().__name__}" for auto, importer in classes.items()}
-
-
-def write_module(folder: Path) -> None:
-    """Write a small Python module into a model folder that makes transformers import this package."""
-    (folder / f"{MODULE}.py").write_text(_CODE, encoding="utf-8")
 
 
 def convert_reference_state_dict(

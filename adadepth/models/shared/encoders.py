@@ -98,3 +98,8 @@ def find_real_tokens(mask: Any, shape: Sequence[int], device: torch.device) -> T
     if isinstance(mask, Tensor) and mask.dim() == 2:
         return mask[:, -shape[1] :].bool()
     return torch.ones(*shape, dtype=torch.bool, device=device)
+
+
+def find_last_tokens(real: Tensor) -> Tensor:
+    """Return the index of the last real token of each row, int64 (B,), from the mask of real tokens, (B, T)."""
+    return real.shape[1] - 1 - real.flip(1).long().argmax(dim=1)

@@ -1,16 +1,71 @@
-"""Mixin with `generate` for language models, which validates prompts and options."""
+"""Generation with language models: the cache of keys and values by both of its names, and checks of prompts.
+
+transformers passes a key-value cache by the argument `cache`, or before 5.24 `past_key_values`. Models of this package
+call it `cache`, and accept and return it by both names.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import fields
+from functools import wraps
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
-from transformers import Cache
+from transformers import Cache, GenerationMixin
+from transformers.utils import ModelOutput
 
 from adadepth.errors import ConfigError, DataError
-from adadepth.models.shared.cache_argument import CACHE_ARGUMENT, accept_former_name
+
+FORMER_NAME = "past_key_values"
+_NAMES = inspect.signature(GenerationMixin.prepare_inputs_for_generation).parameters
+
+# By which `generate` and networks of transformers name the cache.
+CACHE_ARGUMENT = "cache" if "cache" in _NAMES else FORMER_NAME
+
+
+def accept_former_name(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Let callers of a method of a model also pass its `cache` as `past_key_values`.
+
+    Raises:
+        ConfigError: If a call passes a cache by both names.
+    """
+
+    @wraps(method)
+    def call_with_cache(*args: Any, **kwargs: Any) -> Any:
+        if (former := kwargs.pop(FORMER_NAME, None)) is not None:
+            if kwargs.get("cache") is not None:
+                raise ConfigError("cache and past_key_values: are two names of one argument; pass one of them")
+            kwargs["cache"] = former
+        return method(*args, **kwargs)
+
+    return call_with_cache
+
+
+class CacheOutput(ModelOutput):
+    """`ModelOutput` with a field `cache`, which can also be read as `past_key_values`.
+
+    Its tuple follows the order of the declared fields, not the order of assignment.
+    """
+
+    cache: Cache | None
+
+    @property
+    def past_key_values(self) -> Cache | None:
+        """The cache."""
+        return self.cache
+
+    def __getitem__(self, key: Any) -> Any:
+        return super().__getitem__("cache" if key == FORMER_NAME else key)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__("cache" if key == FORMER_NAME else key)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        """Return the values of all fields that are not None, in declared order."""
+        return tuple(self[field.name] for field in fields(cast(Any, self)) if field.name in self)
 
 
 class CheckedGeneration:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,8 +14,8 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import ConfigError
 from adadepth.models.folder import is_weightless
 from adadepth.models.loading import allow_new_weights, refuse_mismatched, refuse_missing, warn_about_new_weights
-from adadepth.models.shared.layered_network import split_model
 from adadepth.models.shared.network_configuration import OPTIONAL_SIZES, SIZES
+from adadepth.models.shared.network_model import split_model
 from adadepth.runtime.hub_access import silence_transformers
 
 
@@ -57,28 +56,6 @@ def build_adopted_config(
         raise ConfigError(f"model.pretrained={path}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}")
     special = {name: getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return config_class(**{**special, **options, **fields, "base_config": text.to_dict()})
-
-
-def map_network_names(model_class: Any, config: Any) -> dict[str, str]:
-    """Return the name in a network of transformers of every weight of a model around it.
-
-    Tied weights have names of their own.
-
-    Args:
-        model_class: Class of the model, a `NetworkModel`.
-        config: Its configuration.
-    """
-    network = copy.deepcopy(config.base_config)
-    network.tie_word_embeddings = False
-    with torch.random.fork_rng(devices=[]), torch.device("meta"):
-        stock = model_class.find_stock_class(config)._from_config(network)
-    names = {id(weight): name for name, weight in stock.state_dict(keep_vars=True).items()}
-    parts = split_model(stock)
-    return {
-        f"{part}.{name}": names[id(weight)]
-        for part, module in (("model", parts.base), ("head", parts.head))
-        for name, weight in module.state_dict(keep_vars=True).items()
-    }
 
 
 def load_adopted_model(

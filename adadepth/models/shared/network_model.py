@@ -1,21 +1,121 @@
-"""The base class of models around a network of transformers: the network, its layers, and its head.
+"""The base class of models around a network of transformers, which is split into its layers and its head.
 
 Shape legend: B texts, T tokens, D width, k tokens that are read, C classes or pieces.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
+import torch
 from torch import Tensor, nn
-from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_MASKED_LM_MAPPING, PreTrainedConfig, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.models.contract import DepthModel
+from adadepth.models.depth.runner import ExitableLayers, RunningTexts
 from adadepth.models.shared.encoders import check_words, longest_sequence
-from adadepth.models.shared.layered_network import ExitableLayers, RunningTexts, split_model
 from adadepth.models.shared.losses import count_head_classes
+
+# Names of the norm between the last layer and the heads.
+_NORMS = ("norm", "final_norm", "final_layernorm", "final_layer_norm", "ln_f")
+
+
+class HeadInput(nn.Module):
+    """Final norm and pooler of a network, which replace the network in its model of transformers with a head.
+
+    Attributes:
+        norm: Norm of the states before `forward`, which gets them normed; an identity if there is none.
+        pooler: Function from normed states to the pooled first token; None: the head needs none.
+    """
+
+    def __init__(self, norm: nn.Module, pooler: nn.Module | None) -> None:
+        super().__init__()
+        self.norm, self.pooler = norm, pooler
+
+    def get_input_embeddings(self) -> None:
+        """Return None: the embeddings are in the network. transformers asks before it returns a head's matrix."""
+
+    def forward(self, *arguments: Any, inputs_embeds: Tensor, **options: Any) -> Any:
+        """Return normed states (A, T, D) as if they were the output of the network."""
+        pooled = None if self.pooler is None else self.pooler(inputs_embeds)
+        return BaseModelOutputWithPoolingAndCrossAttentions(last_hidden_state=inputs_embeds, pooler_output=pooled)
+
+
+class FirstTokenPooler(nn.Module):
+    """The pooler of ALBERT, which is a linear layer and an activation of the network: tanh(W h_1)."""
+
+    def __init__(self, dense: nn.Linear, activation: nn.Module) -> None:
+        super().__init__()
+        self.dense, self.activation = dense, activation
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Return the pooled first token, (A, D), of states (A, T, D)."""
+        pooled: Tensor = self.activation(self.dense(states[:, 0]))
+        return pooled
+
+
+class Parts(NamedTuple):
+    """A model of transformers in two parts.
+
+    Attributes:
+        base: Its network up to the last layer, with `ExitableLayers`.
+        head: The model without the network, called with states as `inputs_embeds`; its network is a `HeadInput`.
+        tied: Tied weights by name, as `_tied_weights_keys` of a model with the attributes `model` and `head`.
+    """
+
+    base: Any
+    head: Any
+    tied: dict[str, str]
+
+
+def split_model(model: Any) -> Parts:
+    """Split a model of transformers, which is changed, before what follows its last layer.
+
+    Raises:
+        ConfigError: If its network has no list of layers, a second stack of them, or experts.
+    """
+    base, prefix, config = model.base_model, model.base_model_prefix, model.config
+    if base is model or config.is_encoder_decoder:
+        raise ConfigError(f"base={config.model_type}: {type(model).__name__} is no network of one stack with a head")
+    if hasattr(config, "output_router_logits"):  # which their head reads
+        raise ConfigError(f"base={config.model_type}: mixtures of experts are not supported")
+    name, stack, layers = _find_layers(base, config)
+    setattr(stack, name, ExitableLayers(layers, config.num_hidden_layers))
+    norm_name = next((name for name in _NORMS if isinstance(getattr(base, name, None), nn.Module)), None)
+    norm = nn.Identity() if norm_name is None else getattr(base, norm_name)
+    if norm_name is not None:
+        setattr(base, norm_name, nn.Identity())
+    pooler = getattr(base, "pooler", None)
+    if pooler is not None:
+        base.pooler = None
+    if isinstance(pooler, nn.Linear):  # of ALBERT
+        pooler = FirstTokenPooler(pooler, base.pooler_activation)
+    setattr(model, prefix, HeadInput(norm, pooler))
+    for plan in ("_tp_plan", "_ep_plan", "_pp_plan"):  # of parallel execution; the network has its own
+        entries = (getattr(model, plan, None) or {}).items()
+        setattr(model, plan, {name: value for name, value in entries if not name.startswith(f"{prefix}.")})
+    tied = {f"head.{name}": _rename_source(source, prefix) for name, source in (model._tied_weights_keys or {}).items()}
+    model._tied_weights_keys, model.all_tied_weights_keys = None, {}
+    return Parts(base, model, tied)
+
+
+def _rename_source(name: str, prefix: str) -> str:
+    inner = name.removeprefix(f"{prefix}.")
+    return f"head.{name}" if inner == name else f"model.{inner}"
+
+
+def _find_layers(base: Any, config: PreTrainedConfig) -> tuple[str, Any, nn.ModuleList]:
+    """Find the list of layers of a network: return the name of the attribute, the module that has it, and the list."""
+    modules = getattr(config, "num_hidden_groups", config.num_hidden_layers)  # ALBERT applies each several times
+    for stack in filter(None, (base, getattr(base, "encoder", None), getattr(base, "transformer", None))):
+        for name, layers in stack.named_children():
+            if isinstance(layers, nn.ModuleList) and len(layers) == modules:
+                return name, stack, layers
+    raise ConfigError(f"base={config.model_type}: its network has no list of {config.num_hidden_layers} layers")
 
 
 class NetworkModel(DepthModel, PreTrainedModel):
@@ -155,3 +255,25 @@ class NetworkModel(DepthModel, PreTrainedModel):
         texts, width = running.states.shape[:2]
         new = width * (width + 1) // 2 if self.is_causal else width * width
         return texts * (width * running.memory_length + new)
+
+
+def map_network_names(model_class: Any, config: Any) -> dict[str, str]:
+    """Return the name in a network of transformers of every weight of a model around it.
+
+    Tied weights have names of their own.
+
+    Args:
+        model_class: Class of the model, a `NetworkModel`.
+        config: Its configuration.
+    """
+    network = copy.deepcopy(config.base_config)
+    network.tie_word_embeddings = False
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        stock = model_class.find_stock_class(config)._from_config(network)
+    names = {id(weight): name for name, weight in stock.state_dict(keep_vars=True).items()}
+    parts = split_model(stock)
+    return {
+        f"{part}.{name}": names[id(weight)]
+        for part, module in (("model", parts.base), ("head", parts.head))
+        for name, weight in module.state_dict(keep_vars=True).items()
+    }

@@ -29,6 +29,7 @@ from adadepth.config.class_names import are_numbered, match_classes
 from adadepth.errors import CheckpointError, ConfigError, nearest
 from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth.models.contract import DepthModel
+from adadepth.models.depth.outputs import requested_states
 from adadepth.models.folder import convert_loading_errors, is_weightless, load_with_weights, read_config
 from adadepth.models.loading import describe_place, read_stored_config, refuse_mismatched, refuse_missing
 from adadepth.models.shared.albert.block import select_inputs
@@ -48,7 +49,6 @@ from adadepth.models.shared.losses import (
     sequence_loss,
     target_weights,
 )
-from adadepth.models.shared.steps import requested_states
 from adadepth.models.stock_classifier.settings import StockClassifierSettings
 from adadepth.runtime.hub_access import resolve_path, silence_transformers
 

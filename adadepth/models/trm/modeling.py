@@ -24,16 +24,10 @@ from transformers.utils.generic import can_return_tuple
 from adadepth.errors import DataError
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
+from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule, run_steps, runs_all
+from adadepth.models.depth.outputs import StepwiseOutput, stepwise_output
 from adadepth.models.loading import describe_place, take_config_fields
 from adadepth.models.shared.losses import LossTerm, combine_terms
-from adadepth.models.shared.steps import (
-    ExitRuleKnob,
-    StepwiseOutput,
-    resolve_exit_rule,
-    run_steps,
-    runs_all,
-    stepwise_output,
-)
 from adadepth.models.trm.configuration import TrmConfig
 from adadepth.models.trm.convert import find_published_folder, read_weights
 from adadepth.models.trm.network import Network, init_truncated_normal, rotations

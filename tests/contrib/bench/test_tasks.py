@@ -11,7 +11,7 @@ import yaml
 from adadepth.config import ExperimentConfig
 from adadepth.contrib.bench import runs
 from adadepth.models.build import build_classifier, build_language_model
-from adadepth.models.shared.steps import resolve_exit_rule
+from adadepth.models.depth.engine import resolve_exit_rule
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 

@@ -23,17 +23,18 @@ from transformers.utils import ModelOutput
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Execution, Work
 from adadepth.models.contract import DepthKnob, HoldsBudget
+from adadepth.models.depth.engine import resolve_exit_rule, run_steps, runs_all
+from adadepth.models.depth.outputs import build_unit_fields
 from adadepth.models.shared.albert.heads import PretrainingHeads
 from adadepth.models.shared.albert.pricing import update_work
 from adadepth.models.shared.albert.stepper import SteppedAlbert
 from adadepth.models.shared.losses import LossTerm, class_losses, combine_terms, count_head_classes
-from adadepth.models.shared.steps import build_unit_fields, resolve_exit_rule, run_steps, runs_all
 from adadepth_router.configuration import RouterConfig
 
 
 @dataclass
 class RouterOutput(ModelOutput):
-    """See `adadepth.models.head_outputs` and `adadepth.models.shared.steps.build_unit_fields`.
+    """See `adadepth.models.head_outputs` and `adadepth.models.depth.outputs.build_unit_fields`.
 
     `probabilities` are the router's, (B, T, steps that ran).
     """
@@ -243,7 +244,7 @@ class RouterForPreTraining(PretrainingHeads, RouterPreTrainedModel):
 
 
 class RouterStepper:
-    """The tokens of a batch in the middle of their steps; see `adadepth.models.shared.steps.Stepper`.
+    """The tokens of a batch in the middle of their steps; see `adadepth.models.depth.engine.Stepper`.
 
     A token that has exited stays as it is, and the others go on seeing it.
 

@@ -45,14 +45,21 @@ EXPLAINED: dict[str, str] = {
     "models/albert_act/recurrence.py forward: if step > 1 and may_wait and not tokens.halting.running.any():": (
         "evaluation: whether a token still runs, once an update"
     ),
+    "models/depth/cache.py update: return self._cache.update(keys, values, self._number, *args, **kwargs)": (
+        "a layer of transformers' cache begins with an empty tensor, once a layer"
+    ),
+    (
+        "models/depth/engine.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(cohort.rows.device, "
+        "non_blocking=True))"
+    ): ("early exits: the rows that stay, once a step with an exit; the device is idle after the read before it"),
+    "models/depth/engine.py drop_exited_rows: stays = torch.cat(exits).logical_not().cpu()": (
+        "early exits: which rows exit, once a step; the shape of the next step depends on it"
+    ),
     "models/early_exit/word_model.py compute_losses: counted = (targets >= 0).flatten().nonzero().squeeze(1)": (
         "the words with a target, once a pass"
     ),
     "models/looped/heads.py _compute_losses: counted = (targets >= 0).nonzero().squeeze(1)": (
         "the words with a target, once a pass"
-    ),
-    "models/looped/loop_state.py update: return self._cache.update(keys, values, self._number, *args, **kwargs)": (
-        "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     "models/looped/modeling.py begin: masks = create_masks_for_generate(": (
         "transformers' look whether a mask hides anything, or positions begin anew, once a pass"
@@ -74,7 +81,7 @@ EXPLAINED: dict[str, str] = {
         "models/par_xl/modeling.py set_step: self._path = (whole(self.gates).float().cpu() + "
         "noise).argmax(dim=-1).tolist()"
     ): ("a sampled path: the gates, once a step"),
-    "models/routed/cache.py append: self.layers[layer].update(keys, values)": (
+    "models/routed/cache.py append: super().update(keys, values)": (
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     "models/routed/heads.py compute_task_loss: counted = (targets >= 0).flatten().nonzero().squeeze(1)": (
@@ -111,23 +118,16 @@ EXPLAINED: dict[str, str] = {
         "transformers' loop: special tokens to the device once, and whether all texts have ended, once a token"
     ),
     (
-        "models/shared/layered_network.py begin_texts: output = base(**select_accepted_inputs(base, {**inputs, "
+        "models/depth/runner.py begin_texts: output = base(**select_accepted_inputs(base, {**inputs, "
         '"use_cache": use_cache}))'
     ): ("transformers' look whether a mask hides anything, or positions begin anew, once a pass"),
-    "models/shared/layered_network.py run_layer: output = layer(states, *arguments, **options)": (
+    "models/depth/runner.py run_layer: output = layer(states, *arguments, **options)": (
         "a layer of transformers' cache begins with an empty tensor, once a layer"
     ),
     (
-        "models/shared/layered_network.py run_layers: self.skipped = self.skipped.cpu()  # the host reads the "
+        "models/depth/runner.py run_layers: self.skipped = self.skipped.cpu()  # the host reads the "
         "choices of all layers at once"
     ): ("layer dropout: which layers each text skips, once a step"),
-    (
-        "models/shared/steps.py drop_exited_rows: cohort.keep(part.nonzero().squeeze(1).to(logits.device, "
-        "non_blocking=True))"
-    ): ("early exits: the rows that stay, once a step with an exit; the device is idle after the read before it"),
-    "models/shared/steps.py drop_exited_rows: stays = torch.cat(exits).logical_not().cpu()": (
-        "early exits: which rows exit, once a step; the shape of the next step depends on it"
-    ),
     (
         "models/stock_classifier/modeling.py forward: outputs = "
         "super().forward(**{**select_accepted_inputs(encoder, inputs), **requested})"

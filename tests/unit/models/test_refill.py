@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import ExitRule, StepView, parse_rule
-from adadepth.models.shared.steps import run_steps
+from adadepth.models.depth.engine import run_steps
 from adadepth.models.trm.modeling import TrmForPuzzles, step_macs
 from adadepth.tasks import exit_study
 from tests.marks_support import mostly_slow, quick_one_in

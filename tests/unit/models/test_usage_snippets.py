@@ -10,7 +10,7 @@ import torch
 from transformers import AlbertConfig, AlbertForPreTraining, AlbertTokenizer
 
 from adadepth import PonderAlbertClassifier
-from adadepth.models.shared import steps
+from adadepth.models.depth import outputs
 from tests.models_support import SMALL, padded_batch, small_multi_exit, small_ponder
 
 LOADING = """
@@ -104,7 +104,7 @@ def test_the_names_that_the_original_prints(caplog):
     model = small_ponder(num_hidden_layers=6)
     with torch.no_grad():
         output = model(**padded_batch(), run_all_steps=True)
-    steps._log_new_name.cache_clear()
+    outputs._log_new_name.cache_clear()
     with caplog.at_level("WARNING"):
         for _ in range(2):
             assert torch.equal(output["halt_probabilities"], output.halting_probabilities)

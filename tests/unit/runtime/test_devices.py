@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from adadepth.halting.layer_mixing import layer_weights
+from adadepth.models.depth.runner import draw_skipped
 from adadepth.models.looped.objectives import text_uniforms
 from adadepth.models.par_xl.blocks import make_architecture_trace, make_path_mixes, one_hot
-from adadepth.models.shared.layered_network import draw_skipped
 from adadepth.models.shared.losses import LossTerm, combine_terms, target_weights
 from adadepth.runtime.devices import fill_values, upload
 from adadepth.training.distributed_batches import sum_over_update

@@ -18,6 +18,8 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.active_set import ActiveSet, pack, take
 from adadepth.halting.exit_rules import ExitRule
+from adadepth.models.depth.engine import resolve_exit_rule, run_steps, runs_all
+from adadepth.models.depth.outputs import StepwiseOutput, choose_states, requested_states, stepwise_output
 from adadepth.models.shared.albert.block import (
     AlbertEmbeddings,
     AlbertLayer,
@@ -30,15 +32,6 @@ from adadepth.models.shared.albert.configuration import AlbertShape, StepwiseAlb
 from adadepth.models.shared.albert.convert import FromAnyAlbert
 from adadepth.models.shared.albert.packed_attention import Refresh, count_pairs
 from adadepth.models.shared.layers import Product
-from adadepth.models.shared.steps import (
-    StepwiseOutput,
-    choose_states,
-    requested_states,
-    resolve_exit_rule,
-    run_steps,
-    runs_all,
-    stepwise_output,
-)
 
 # Collators pad to a multiple of this width, with which accelerators are fastest; narrowing a batch keeps the multiple.
 _WIDTH_MULTIPLE = 8

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from adadepth import EarlyExitConfig, EarlyExitForCausalLM
-from adadepth.models.shared.layered_network import split_model
+from adadepth.models.shared.network_model import split_model
 
 PIECES, WIDTH, LENGTH, LAYERS = 53, 32, 9, 4
 IDS = torch.randint(3, PIECES, (3, LENGTH), generator=torch.Generator().manual_seed(1))

@@ -169,6 +169,13 @@ def test_exits_save_the_work_that_the_trace_says(policy: str) -> None:
     assert float(work[1]) == LAYERS * (IDS.numel() * macs + pairs)
 
 
+def test_beams_of_tokens_that_all_exit_early_are_those_of_full_caches() -> None:
+    """Layers above the exits have no keys yet when the rows of the cache are reordered."""
+    options = {"max_new_tokens": 6, "num_beams": 2, "exit_rule": "fixed:2"}
+    expected = small().generate(IDS, cache_policy="all", **options)
+    assert torch.equal(small().generate(IDS, cache_policy="deferred", **options), expected)
+
+
 @pytest.mark.parametrize("options", [{}, {"num_beams": 3}, {"do_sample": True, "top_k": 5}])
 def test_generation_with_waiting_tokens_is_that_of_all_layers(options: dict[str, Any]) -> None:
     model = with_diverse_exits()

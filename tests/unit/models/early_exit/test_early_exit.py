@@ -30,8 +30,8 @@ from adadepth import (
 from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import build_classifier, build_language_model
 from adadepth.models.early_exit.settings import EarlyExitSettings
-from adadepth.models.shared.layered_network import split_model
 from adadepth.models.shared.network_configuration import set_dropout
+from adadepth.models.shared.network_model import split_model
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.models.early_exit.early_exit_support import (
     DECODERS,

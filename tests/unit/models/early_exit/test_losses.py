@@ -190,7 +190,7 @@ def test_several_processes_also_run_a_layer_that_all_texts_skip(monkeypatch: pyt
 
 
 def test_layers_are_skipped_as_often_as_said() -> None:
-    from adadepth.models.shared.layered_network import draw_skipped
+    from adadepth.models.depth.runner import draw_skipped
 
     torch.manual_seed(0)
     shares = draw_skipped([0.0, 0.3, 1.0], 20_000, torch.device("cpu")).float().mean(dim=0)

@@ -10,8 +10,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from adadepth import EarlyExitForSequenceClassification
+from adadepth.models.depth.runner import RunningTexts
 from adadepth.models.shared import causal
-from adadepth.models.shared.layered_network import RunningTexts
 from tests.unit.models.early_exit.early_exit_support import LAYERS, LENGTH, MASK, PADDED, WIDTH, near, small
 
 TOKENS = int(MASK.sum())

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.halting.exit_rules import apply_rule, parse_rule, state_moves
 from adadepth.metrics.step_records import StepRecorder, merge
-from adadepth.models.looped import exits
+from adadepth.models.depth import engine
 from adadepth.models.looped.heads import LoopedForSequenceClassification, LoopedForTokenClassification
 from adadepth.models.looped.task_model import compute_layer_macs
 from tests.marks_support import quick_one_in
@@ -36,7 +36,7 @@ def test_moves_are_those_of_the_states(kind: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_online_decisions_are_those_on_what_was_recorded(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions are made of a few units at a time, whose memories grow with the first of them."""
-    monkeypatch.setattr(exits, "ROWS", 4)
+    monkeypatch.setattr(engine, "ROWS", 4)
     model = small(**OURO)
     with torch.no_grad():
         every, online = model(IDS, run_all_steps=True), model(IDS, exit_rule=rule)

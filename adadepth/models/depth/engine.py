@@ -1,34 +1,29 @@
 """Loop over the steps of models that predict after every step, in which finished rows leave the batch by an exit rule.
 
 A forward pass calls three parts. `resolve_exit_rule` and `runs_all` decide the exit rule and whether exits save steps.
-`run_steps` runs the steps of a `Stepper`, the interface to the model. `stepwise_output` (sequences) or
-`build_unit_fields` (tokens) builds the output. Rows are the units that exit: sequences, vectors, or tokens. In a model
-that refills slots, rows may wait. `places` rows run at a time, and the next one enters when one exits. The time is then
-proportional to the mean number of steps, not to the maximum.
+`run_steps` runs the steps of a `Stepper`, the interface to the model, and collects the predictions of all steps, or
+those at the exits. The functions of `outputs.py` build the output. Rows are the units that exit: sequences, vectors, or
+tokens. In a model that refills slots, rows may wait. `places` rows run at a time, and the next one enters when one
+exits. The time is then proportional to the mean number of steps, not to the maximum.
 
-Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes.
+Shape legend: B batch, A rows that still run, N steps, I iterations of the loop (at most N if no row waits), C classes,
+D width of states.
 """
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedConfig
-from transformers.utils import ModelOutput
 
-from adadepth.halting.distribution import HaltingDistribution, halting_distribution
-from adadepth.halting.exit_rules import ExitRule, StepView, apply_rule, check_rule, parse_rule, select_predictions
-from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+from adadepth.halting.exit_rules import LOGITS, ExitRule, StepView, apply_rule, check_rule, parse_rule
+from adadepth.halting.trace import ComputedSteps
 from adadepth.models.contract import DepthKnob, DepthModel
+from adadepth.models.depth.outputs import Steps
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
-
-logger = logging.getLogger(__name__)
 
 
 def resolve_exit_rule(model: DepthModel, choice: str | ExitRule | None) -> ExitRule:
@@ -104,6 +99,21 @@ def runs_all(run_all_steps: bool | None, labels: Tensor | None, *, training: boo
     return training or labels is not None or shows or torch.compiler.is_exporting()
 
 
+class Signals(NamedTuple):
+    """Outputs of a step for the rows that still run, which exit rules read.
+
+    Attributes:
+        logits: Predictions, (A, C), or the states from which a `ReadingRule` predicts, (A, D). None: nothing reads
+            them, unless a row exits; see `LazyStepper`.
+        halting_logits: Halting logits, (A,), or None.
+        moves: Movement of the states, (A, 2), or None; see `adadepth.halting.exit_rules.state_moves`.
+    """
+
+    logits: Tensor | None
+    halting_logits: Tensor | None = None
+    moves: Tensor | None = None
+
+
 class Stepper(Protocol):
     """Interface of models for the loop over steps: it holds the running rows of a batch and advances them by one step.
 
@@ -125,8 +135,8 @@ class Stepper(Protocol):
         """Number of queries, keys and query-key pairs of the next step, or None for inputs without tokens."""
         ...
 
-    def advance(self) -> tuple[Tensor, Tensor | None]:
-        """Run one step, and return the logits, (A, C), and the halting logits, (A,) or None."""
+    def advance(self) -> tuple[Tensor | None, ...]:
+        """Run one step, and return the logits, (A, C), the halting logits, (A,) or None, and more; see `Signals`."""
         ...
 
     def keep(self, rows: Tensor) -> None:
@@ -146,24 +156,13 @@ class RefillingStepper(Stepper, Protocol):
         ...
 
 
-class Steps(NamedTuple):
-    """Predictions of a batch after every step, as returned by `run_steps`.
+@runtime_checkable
+class LazyStepper(Stepper, Protocol):
+    """Stepper that may return no logits after a step, and makes them if rows exit there."""
 
-    The fields are logits, (B, N, C), halting logits, (B, N), exit steps, (B,), and the number and width of computed
-    rows, (I,). With `exits_only`, logits are (B, C), and there are no halting logits.
-
-    Logits are float32, and NaN where a row did not run. For answers of L cells they are (B, N, L, C). `exit_steps`,
-    `rows` and `widths` are int64; `rows` and `widths` are on the CPU. `deepest` is the maximum number of steps of a
-    row. `computed` counts the computed queries, keys and pairs of every iteration.
-    """
-
-    logits: Tensor
-    halting_logits: Tensor | None
-    exit_steps: Tensor
-    rows: Tensor
-    widths: Tensor
-    deepest: int
-    computed: ComputedSteps | None = None
+    def read(self) -> Tensor:
+        """Return the logits of the rows that ran the last step, (A, C)."""
+        ...
 
 
 @dataclass
@@ -188,11 +187,12 @@ class Cohort:
         head = Cohort(self.rows[:rows], self.memory[:rows], self.step)
         return head, Cohort(self.rows[rows:], self.memory[rows:], self.step)
 
-    def decide(self, rule: ExitRule, logits: Tensor, halting_logits: Tensor | None, max_updates: int) -> Tensor:
+    @torch.no_grad()
+    def decide(self, rule: ExitRule, signals: Signals, max_updates: int) -> Tensor:
         """Apply an exit rule after a step: return which rows exit, boolean (A,), and update the rule's memory."""
         if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
-        exits, self.memory = rule.decide(StepView(self.step, max_updates, logits, halting_logits), self.memory)
+        exits, self.memory = rule.decide(StepView(self.step, max_updates, *signals), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
@@ -200,9 +200,7 @@ class Cohort:
         self.rows, self.memory = self.rows[positions], self.memory[positions]
 
 
-def drop_exited_rows(
-    rule: ExitRule, running: Sequence[Cohort], logits: Tensor, halting_logits: Tensor | None, max_updates: int
-) -> Tensor:
+def drop_exited_rows(rule: ExitRule, running: Sequence[Cohort], signals: Signals, max_updates: int) -> Tensor:
     """Remove the rows that exit after this step, and return the positions of the remaining rows, int64 (A',).
 
     The positions are on the CPU, so that steppers need not read them from the device.
@@ -210,15 +208,14 @@ def drop_exited_rows(
     Args:
         rule: Exit rule.
         running: Cohorts that have just run a step.
-        logits: Logits of the rows, in the order of the cohorts, (A, C).
-        halting_logits: Halting logits of the rows, (A,), or None.
+        signals: Signals of the rows, in the order of the cohorts.
         max_updates: Number N of steps.
     """
     sizes = [len(cohort) for cohort in running]
-    halting = [None] * len(sizes) if halting_logits is None else _split_by_cohort(halting_logits, sizes)
+    parts = [[None] * len(sizes) if values is None else _split_by_cohort(values, sizes) for values in signals]
     exits = [
-        cohort.decide(rule, own_logits, own_halting, max_updates)
-        for cohort, own_logits, own_halting in zip(running, _split_by_cohort(logits, sizes), halting, strict=True)
+        cohort.decide(rule, Signals(*part), max_updates)
+        for cohort, part in zip(running, zip(*parts, strict=True), strict=True)
     ]
     if all(cohort.step == max_updates for cohort in running):
         stays = torch.zeros(sum(sizes), dtype=torch.bool)
@@ -227,7 +224,7 @@ def drop_exited_rows(
     staying = stays.nonzero().squeeze(1)
     if len(staying) < len(stays):
         for cohort, part in zip(running, _split_by_cohort(stays, sizes), strict=True):
-            cohort.keep(part.nonzero().squeeze(1).to(logits.device, non_blocking=True))
+            cohort.keep(part.nonzero().squeeze(1).to(cohort.rows.device, non_blocking=True))
     return staying
 
 
@@ -257,8 +254,8 @@ def run_steps(
         generator: Random generator for stochastic rules.
         places: Number of rows that run at a time, or None for all rows. If it is a number, `stepper` must be a
             `RefillingStepper` that has started this number of rows.
-        exits_only: Whether only the logits at the exit of each row are stored and returned, (B, C), because those of
-            all steps would take too much memory. There are then no halting logits.
+        exits_only: Whether only the logits at the exit of each row are stored and returned, (B, C), in their own dtype,
+            because those of all steps would take too much memory. There are then no halting logits.
 
     Raises:
         ValueError: If `places` is less than 1, or if both `places` and `run_all` are set.
@@ -274,19 +271,25 @@ def run_steps(
     running, results, at_exit = [begun], [], None
     while running:
         width, computed, size = stepper.width, stepper.computed, sum(map(len, running))
-        logits, halting_logits = _convert_to_float32(stepper.advance())
+        signals = Signals(*stepper.advance())
+        signals = signals if exits_only else _convert_to_float32(signals)
         for cohort in running:
             cohort.step += 1
         taken = [(cohort.rows, cohort.step) for cohort in running]
-        if exits_only:
-            table = logits.new_zeros(stepper.rows, *logits.shape[1:]) if at_exit is None else at_exit
-            at_exit = table.index_copy(0, torch.cat([numbers for numbers, _ in taken]), logits)
-            results.append(_Result(taken, size, width, computed))
-        else:
-            results.append(_Result(taken, size, width, computed, logits, halting_logits))
-        staying = drop_exited_rows(rule, running, logits, halting_logits, max_updates)
-        running = [cohort for cohort in running if len(cohort)]
+        staying = drop_exited_rows(rule, running, signals, max_updates)
         exited = size - len(staying)
+        if exits_only:
+            results.append(_Result(taken, size, width, computed))
+            logits = signals.logits
+            if logits is None and (exited or not size):
+                assert isinstance(stepper, LazyStepper), "it returned no logits"
+                logits = stepper.read()
+            if logits is not None:
+                table = logits.new_zeros(stepper.rows, *logits.shape[1:]) if at_exit is None else at_exit
+                at_exit = table.index_copy(0, torch.cat([numbers for numbers, _ in taken]), logits)
+        else:
+            results.append(_Result(taken, size, width, computed, signals.logits, signals.halting_logits))
+        running = [cohort for cohort in running if len(cohort)]
         if exited and (running or len(waiting)):
             stepper.keep(staying)
         if exited and len(waiting):
@@ -309,9 +312,9 @@ class _Result(NamedTuple):
 
 
 def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torch.Generator | None) -> Steps:
-    pairs = [_convert_to_float32(stepper.advance()) for _ in range(max_updates)]
-    logits = torch.stack([pair[0] for pair in pairs], dim=1)
-    halting = [pair[1] for pair in pairs if pair[1] is not None]
+    every = [_convert_to_float32(stepper.advance()) for _ in range(max_updates)]
+    logits = torch.stack([_unwrap(signals.logits) for signals in every], dim=1)
+    halting = [signals.halting_logits for signals in every if signals.halting_logits is not None]
     halting_logits = torch.stack(halting, dim=1) if halting else None
     with torch.no_grad():
         exit_steps = apply_rule(rule, logits, halting_logits, generator)
@@ -319,6 +322,11 @@ def _run_all(stepper: Stepper, rule: ExitRule, max_updates: int, generator: torc
     computed = None if stepper.computed is None else _repeat_counts(*stepper.computed, constant)
     sizes = stepper.rows * constant, stepper.width * constant
     return Steps(logits, halting_logits, exit_steps, *sizes, max_updates, computed)
+
+
+def _unwrap(logits: Tensor | None) -> Tensor:
+    assert logits is not None, "a stepper without logits cannot run all steps for a loss"
+    return logits
 
 
 def _repeat_counts(queries: int, keys: int, pairs: Tensor | int, constant: Tensor) -> ComputedSteps:
@@ -359,179 +367,56 @@ def _fill_table(values: list[Tensor], rows: Tensor, steps: Tensor, shape: tuple[
     return table.index_put_((rows, steps - 1), torch.cat(values))
 
 
-def _convert_to_float32(pair: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    logits, halting_logits = pair
-    return logits.float(), None if halting_logits is None else halting_logits.float()
+def _convert_to_float32(signals: Iterable[Tensor | None]) -> Signals:
+    return Signals(*(None if values is None else values.float() for values in signals))
 
 
-@dataclass
-class StepwiseOutput(ModelOutput):
-    """Model output with predictions after every step, float32, with NaN at steps that an example did not run.
+# ---- Predictions over a vocabulary
+
+ROWS = 1024  # predictions that are made at once for a rule
+
+
+@dataclass(frozen=True)
+class ReadingRule(ExitRule):
+    """Exit rule that gets states, (A, D), instead of predictions, and predicts for a part of the rows at a time.
 
     Attributes:
-        loss: Sum of `loss_parts`, or None without labels.
-        loss_parts: Weighted and normalised parts by name.
-        logits: Logits at the exit step of each example, (B, C). Under a rule that mixes the steps, these are the
-            logarithm of the mixture, or the mixed value in regression.
-        step_logits: Logits of every step, (B, N, C).
-        halting_logits: Halting logits z_n, (B, N), or None if the model has no halting head.
-        halting_probabilities: lambda_n = sigmoid(z_n), (B, N), the probability of halting at step n if it is reached.
-        exit_steps: Exit step of each example, counted from 1, int64, (B,).
-        posterior: Halting distribution p of every example, if all steps ran.
-        prior: Distribution over all steps towards which the loss regularises p, if the model has one.
-        trace: Depth of every sequence. `updates` equals `exit_steps`, and probabilities are 0 after the exit step.
-        hidden_states: States before the first and after every step, N + 1 tensors (B, T, H), if requested. No example
-            then leaves the batch, and its states after its exit continue the recurrence.
-        attentions: Attention weights of every step, N tensors (B, heads, T, T), if requested. They need eager
-            attention.
+        rule: Rule that decides.
+        read: Function from the number of a step, counted from 1, and states, (k, D), to predictions, (k, C).
+        started: Number of units for which the rule draws its memory, those included that do not run, such as padding,
+            and the indices of the rows among them. None: it draws for the rows.
     """
 
-    loss: Tensor | None = None
-    loss_parts: dict[str, Tensor] | None = None
-    logits: Tensor | None = None
-    step_logits: Tensor | None = None
-    halting_logits: Tensor | None = None
-    halting_probabilities: Tensor | None = None
-    exit_steps: Tensor | None = None
-    posterior: HaltingDistribution | None = None
-    prior: HaltingDistribution | None = None
-    trace: DepthTrace | None = None
-    hidden_states: tuple[Tensor | None, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None
+    name = "reading"
+    needs = frozenset({LOGITS})
+    rule: ExitRule
+    read: Callable[[int, Tensor], Tensor]
+    started: tuple[int, Tensor] | None = None
 
-    def __getitem__(self, key: Any) -> Any:
-        """Return a field by its name, its index, or its name in the original PonderALBERT code."""
-        return self._read_alias(key) if key in _ALIASES else super().__getitem__(key)
+    def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
+        """Return the memory of the rule."""
+        if self.started is None:
+            return self.rule.start(rows, device, generator)
+        units, indices = self.started
+        return self.rule.start(units, device, generator)[indices]
 
-    def __getattr__(self, name: str) -> Any:
-        """Return a field by its name in the original PonderALBERT code.
-
-        Raises:
-            AttributeError: If there is no such field, as `hasattr` and `getattr` with a default expect.
-        """
-        if name not in _ALIASES:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        try:
-            return self._read_alias(name)
-        except KeyError as error:
-            raise AttributeError(*error.args) from error
-
-    def _read_alias(self, name: str) -> Any:
-        """Return a field by its name in the original PonderALBERT code.
-
-        The halting distribution of an example that left early has the probabilities of the steps that it ran. Those of
-        later steps are unknown and count as 0.
-
-        Raises:
-            KeyError: If the model has no halting head, and hence no such field.
-        """
-        field = _ALIASES[name]
-        _log_new_name(name)
-        if name == "passes":  # number of the last step of the batch, from 0
-            assert self.exit_steps is not None
-            return int(self.exit_steps.max()) - 1
-        value = getattr(self, field)
-        if value is None and field == "posterior" and self.halting_logits is not None:
-            log_pmf = halting_distribution(self.halting_logits, "none").log_pmf
-            return HaltingDistribution(log_pmf.masked_fill(log_pmf.isnan(), -torch.inf))
-        if value is None:
-            raise KeyError(f"{name}: the output has no {field}, because the model has no halting head")
-        return value
+    @torch.no_grad()
+    def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the decisions of the rule."""
+        if LOGITS not in self.rule.reads:
+            return self.rule.decide(view, memory)
+        assert view.logits is not None
+        parts = [None if values is None else values.split(ROWS) for values in (view.halting_logits, view.moves)]
+        decisions = []
+        for number, (states, part) in enumerate(zip(view.logits.split(ROWS), memory.split(ROWS), strict=True)):
+            halting, moves = (None if values is None else values[number] for values in parts)
+            logits = self.read(view.step, states).float()
+            decisions.append(self.rule.decide(StepView(view.step, view.max_updates, logits, halting, moves), part))
+        exits, memories = zip(*decisions, strict=True)
+        return torch.cat(exits), torch.cat(memories)
 
 
-# Names of the original PonderALBERT's outputs -> the fields here.
-_ALIASES = {
-    "halt_probabilities": "halting_probabilities",
-    "model_halt_dist": "posterior",
-    "target_halt_dist": "prior",
-    "passes": "exit_steps",
-}
-
-
-@cache
-def _log_new_name(name: str) -> None:
-    """Log a warning with the new name of a renamed output field, once per process."""
-    more = ", the exit step of every example, from 1" if name == "passes" else ""
-    logger.warning("%s: use %s instead%s", name, _ALIASES[name], more)
-
-
-def stepwise_output(steps: Steps, rule: ExitRule, tokens: Tensor | None) -> StepwiseOutput:
-    """Build the model output from the predictions of all steps, without halting distribution and loss.
-
-    Args:
-        steps: Result of `run_steps`, one row per example.
-        rule: Exit rule that was used in the steps.
-        tokens: Number of real tokens of each example, (B,), or None for inputs without tokens.
-    """
-    probabilities, halting = None, None
-    if steps.halting_logits is not None:
-        probabilities = steps.halting_logits.sigmoid()
-        ran = torch.arange(1, steps.deepest + 1, device=probabilities.device) <= steps.exit_steps.unsqueeze(1)
-        halting = Halting(torch.where(ran, probabilities.detach()[:, : steps.deepest], 0.0))
-    trace = DepthTrace(
-        unit="sequence",
-        updates=steps.exit_steps.float(),
-        valid=torch.ones_like(steps.exit_steps, dtype=torch.bool),
-        max_updates=steps.logits.shape[1],
-        execution=Execution(
-            len(steps.rows), tokens=tokens, width=steps.widths, rows=steps.rows, computed=steps.computed
-        ),
-        halting=halting,
-    )
-    return StepwiseOutput(
-        logits=select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps),
-        step_logits=steps.logits,
-        halting_logits=steps.halting_logits,
-        halting_probabilities=probabilities,
-        exit_steps=steps.exit_steps,
-        trace=trace,
-    )
-
-
-def build_unit_fields(steps: Steps, rule: ExitRule, slots: Tensor, shape: tuple[int, int] | None) -> dict[str, Any]:
-    """Build the output fields for K tokens or sequences from the predictions of all steps.
-
-    Recorders of steps and early-exit evaluations need only these fields of a model.
-
-    Args:
-        steps: Result of `run_steps`, one row per unit.
-        rule: Exit rule that was used in the steps.
-        slots: Index b T + t of the token from which each unit is predicted, int64, (K,).
-        shape: B and T if units are tokens, or None if they are whole sequences.
-
-    Returns:
-        `unit_slots`, `step_logits` (K, N, C), `halting_logits` (K, N), `exit_steps` (K,), and `logits` at the exit of
-        each unit. These are (K, C), or (B, T, C) with NaN at tokens that are not units.
-    """
-    logits = select_predictions(rule, steps.logits, steps.halting_logits, steps.exit_steps)
-    if shape is not None:
-        table = logits.new_full((shape[0] * shape[1], logits.shape[1]), torch.nan)
-        logits = table.index_copy_(0, slots, logits).view(*shape, -1)
-    return {
-        "logits": logits,
-        "unit_slots": slots,
-        "step_logits": steps.logits,
-        "halting_logits": steps.halting_logits,
-        "exit_steps": steps.exit_steps,
-    }
-
-
-# Every state, some of them by number (negative ones from the end), or none.
-Choice = bool | int | Sequence[int]
-_NAMES = ("hidden_states", "attentions")
-
-
-def requested_states(config: PreTrainedConfig, options: Mapping[str, Any]) -> dict[str, Choice]:
-    """Return which of `hidden_states` and `attentions` to output, by the call's options or the configuration."""
-    requests = {name: options.get(f"output_{name}") for name in _NAMES}
-    choices = {name: getattr(config, f"output_{name}") if value is None else value for name, value in requests.items()}
-    return {name: value for name, value in choices.items() if value is not None and value is not False}
-
-
-def choose_states(states: Sequence[Tensor], choice: Choice) -> tuple[Tensor | None, ...]:
-    """Return the hidden states with the requested indices, and None in place of the others."""
-    if choice is True:
-        return tuple(states)
-    indices = (choice,) if isinstance(choice, int) else choice
-    numbers = {number % len(states) for number in indices if -len(states) <= number < len(states)}
-    return tuple(state if number in numbers else None for number, state in enumerate(states))
+def fill_table(values: Tensor, slots: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a table (B, T, ...) of the values (K, ...) of tokens at the indices b T + t, (K,), and 0 elsewhere."""
+    table = values.new_zeros(shape[0] * shape[1], *values.shape[1:])
+    return table.index_copy(0, slots, values).unflatten(0, tuple(shape))
