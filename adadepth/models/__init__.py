@@ -30,8 +30,8 @@ def public_names() -> Mapping[str, Callable[[], Any]]:
         classes = {importer(): importer for importer in importers}
         names |= {
             found.__name__: importer
-            for found, importer in classes.items()
-            if found.__module__.partition(".")[0] == package
+            for entry, importer in classes.items()
+            if entry.__module__.partition(".")[0] == package
         }
         names |= family.public
     return names
