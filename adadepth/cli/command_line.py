@@ -35,9 +35,11 @@ def arguments(words: list[str]) -> list[str]:
     configuration of that run is used.
 
     Raises:
-        ConfigError: If there is no ``--config-name``. Hydra would run an empty configuration instead.
+        ConfigError: If there is no ``--config-name``. Hydra would run an empty configuration instead. Also if an option
+            is unknown, has no value, or has one that is not allowed.
     """
-    if unreadable := [word for word in words if not _is_unicode(word)]:
+    # Python represents invalid bytes of the command line as surrogates.
+    if unreadable := [word for word in words if re.search("[\ud800-\udfff]", word)]:
         raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
     if any(len(word) > 3 and "--experimental-rerun".startswith(word.partition("=")[0]) for word in words):
         raise ConfigError(
@@ -59,19 +61,10 @@ def arguments(words: list[str]) -> list[str]:
             )
         raise ConfigError(_format_missing_config(options))
     words = options + [expand_preset(override, parse_config_name(options)) for override in overrides]
-    _check_options(words)
-    return words
-
-
-def _check_options(words: list[str]) -> None:
-    """Raise a one-line error where Hydra's parser would print its usage and exit.
-
-    Raises:
-        ConfigError: If an option is unknown, has no value, or has one that is not allowed.
-    """
     parser = get_args_parser()
-    parser.error = _raise_option_error  # type: ignore[method-assign]
+    parser.error = _raise_option_error  # type: ignore[method-assign]  # Hydra would print its usage and exit
     parser.parse_args(words)
+    return words
 
 
 def _raise_option_error(message: str) -> NoReturn:
@@ -167,11 +160,6 @@ def _parse_text(value: str) -> str:
         return str(OverridesParser.create().parse_override(f"a={value}").value())
     except HydraException:  # Hydra reports it once it has a configuration
         return value
-
-
-def _is_unicode(text: str) -> bool:
-    """Return whether a word is valid Unicode; Python represents invalid bytes of the command line as surrogates."""
-    return not re.search("[\ud800-\udfff]", text)
 
 
 def _names_latest(override: str) -> bool:
