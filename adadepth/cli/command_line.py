@@ -1,8 +1,9 @@
 """Preprocessing of the command line for Hydra: overrides, quotes, and the choice of the configuration."""
 
+import ast
 import re
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -15,7 +16,6 @@ from adadepth.cli.config_files import (
     parse_config_name,
     raise_option_error,
 )
-from adadepth.cli.python_values import from_python
 from adadepth.config.overrides import escape_references, quote_text
 from adadepth.errors import ConfigError, nearest
 from adadepth.runs.directory import read_record
@@ -35,9 +35,11 @@ def arguments(words: list[str]) -> list[str]:
     configuration of that run is used.
 
     Raises:
-        ConfigError: If there is no ``--config-name``. Hydra would run an empty configuration instead.
+        ConfigError: If there is no ``--config-name``. Hydra would run an empty configuration instead. Also if an option
+            is unknown, has no value, or has one that is not allowed.
     """
-    if unreadable := [word for word in words if not _is_unicode(word)]:
+    # Python represents invalid bytes of the command line as surrogates.
+    if unreadable := [word for word in words if re.search("[\ud800-\udfff]", word)]:
         raise ConfigError(f"{unreadable[0]!r}: not in UTF-8")
     if any(len(word) > 3 and "--experimental-rerun".startswith(word.partition("=")[0]) for word in words):
         raise ConfigError(
@@ -59,19 +61,10 @@ def arguments(words: list[str]) -> list[str]:
             )
         raise ConfigError(_format_missing_config(options))
     words = options + [expand_preset(override, parse_config_name(options)) for override in overrides]
-    _check_options(words)
-    return words
-
-
-def _check_options(words: list[str]) -> None:
-    """Raise a one-line error where Hydra's parser would print its usage and exit.
-
-    Raises:
-        ConfigError: If an option is unknown, has no value, or has one that is not allowed.
-    """
     parser = get_args_parser()
-    parser.error = _raise_option_error  # type: ignore[method-assign]
+    parser.error = _raise_option_error  # type: ignore[method-assign]  # Hydra would print its usage and exit
     parser.parse_args(words)
+    return words
 
 
 def _raise_option_error(message: str) -> NoReturn:
@@ -169,11 +162,6 @@ def _parse_text(value: str) -> str:
         return value
 
 
-def _is_unicode(text: str) -> bool:
-    """Return whether a word is valid Unicode; Python represents invalid bytes of the command line as surrogates."""
-    return not re.search("[\ud800-\udfff]", text)
-
-
 def _names_latest(override: str) -> bool:
     key, _, value = override.partition("=")
     return key in ("resume", "run", "runs", "checkpoint", "rival_of") and "latest" in _split_list(value)
@@ -200,3 +188,49 @@ def quote_non_ascii(override: str) -> str:
     if value.isascii() or re.search(r"[\"'\\{}()]", value):
         return override
     return f"{key}=" + re.sub(r"[^][,]*[^][,\x00-\x7f][^][,]*", lambda text: f'"{text[0].strip(" ")}"', value)
+
+
+# ---- overrides in Python syntax, as agents of W&B sweeps write them
+
+
+_CLASS_NAMES = "dataset.labels"  # whose entries are texts, whatever they look like
+_PLAIN_LIST = re.compile(r"\[([^][{}()\"'\\]+)\]")
+_KEY_MARKS = re.compile(r"([\\()\[\]{}:=, \t])")
+
+
+def from_python(override: str) -> str:
+    """Convert an override with a Python value (`None`, list or mapping) to Hydra's syntax.
+
+    Class names are quoted, so that `dataset.labels=[false,true]` and `[1.0,2.0]` stay texts.
+    """
+    key, equals, value = override.partition("=")
+    if key.lstrip("+") == _CLASS_NAMES and (entries := _PLAIN_LIST.fullmatch(value)):
+        return f"{key}=[" + ",".join(f'"{name.strip()}"' for name in entries[1].split(",")) + "]"
+    if value != "None" and value[:1] not in ("{", "["):
+        return override
+    try:
+        literal = ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return override
+    return f"{key}{equals}{_format_value(literal)}" if _needs_conversion(literal) else override
+
+
+def _needs_conversion(value: Any) -> bool:
+    """Return whether Hydra would reject a Python value, or parse it to something else."""
+    if isinstance(value, list):
+        return any(map(_needs_conversion, value))
+    return value is None or isinstance(value, dict)
+
+
+def _format_value(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, list):
+        return "[" + ",".join(map(_format_value, value)) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{_format_key(name)}: {_format_value(entry)}" for name, entry in value.items()) + "}"
+    return quote_text(value) if isinstance(value, str) else str(value)
+
+
+def _format_key(name: Any) -> str:
+    return _KEY_MARKS.sub(r"\\\1", name) if isinstance(name, str) else _format_value(name)

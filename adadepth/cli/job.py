@@ -1,22 +1,28 @@
-"""Hydra's part of the program: composes the configuration of a command line, checks it and runs its task."""
+"""Hydra's part of the program: composes the configuration of a command line, checks it and runs its task.
+
+Hydra's `--config-name NAME --help` shows the keys of an experiment with their values and meanings.
+"""
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from adadepth.cli.command_line import arguments
 from adadepth.cli.config_files import CONFIGS
 from adadepth.cli.failures import format_expected_error
+from adadepth.cli.help import format_yaml_value
 from adadepth.cli.hydra_keys import guard_hydra_keys
-from adadepth.cli.key_help import register_key_help
 from adadepth.cli.schemas import register_schema
 from adadepth.cli.validation import build_config
 from adadepth.config import ExperimentConfig
+from adadepth.config.declaration import choices, format_help, get_field_specs
 from adadepth.config.env_redaction import redact_env_values
 from adadepth.config.modes import modes
 from adadepth.runs.commands import get_choices, list_overridden_keys, note_choices
@@ -73,3 +79,38 @@ def _apply_runtime(config: ExperimentConfig) -> None:
         os.environ["HF_HUB_OFFLINE"] = "1"
     set_malloc_thresholds()
     allow_remote_code(config.runtime.trust_remote_code)
+
+
+# ---- help with the keys of an experiment
+
+
+_RESOLVER = "adadepth_keys"  # of the template of Hydra's help
+_INDENT = "  "
+
+
+def register_key_help() -> None:
+    """Register the resolver `${adadepth_keys:}`, which inserts the keys of an experiment into Hydra's help."""
+    OmegaConf.register_new_resolver(
+        _RESOLVER,
+        lambda *, _root_: "\n".join(_annotate_keys(_root_, 0)).replace("$", "$$"),  # the text is a template
+        replace=True,
+    )
+
+
+def _annotate_keys(node: DictConfig, depth: int) -> Iterator[str]:
+    """Yield a composed configuration as YAML lines, with the help of every key as a comment."""
+    schema = OmegaConf.get_type(node) or dict
+    allowed = choices(schema)
+    for name, spec in get_field_specs(schema).items():
+        comment = f"  # {format_help(spec, allowed.get(name, ()))}"
+        is_missing = OmegaConf.is_missing(node, name)
+        value = "???" if is_missing else node._get_node(name)
+        if isinstance(value, DictConfig) and get_field_specs(OmegaConf.get_type(value) or object):
+            yield f"{_INDENT * depth}{name}:{comment}"
+            yield from _annotate_keys(value, depth + 1)
+        else:
+            yield f"{_INDENT * depth}{name}: {value if is_missing else _format_node(node[name])}{comment}"
+
+
+def _format_node(value: Any) -> str:
+    return format_yaml_value(OmegaConf.to_container(value) if OmegaConf.is_config(value) else value)

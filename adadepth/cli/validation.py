@@ -1,9 +1,13 @@
-"""Validation of a composed configuration: types, ranges and checks across settings, with one line per mistake."""
+"""Validation of a composed configuration: types, ranges and checks across settings, with one line per mistake.
+
+It also replaces sizes by the small ones of `debug=default`.
+"""
 
 import copy
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
@@ -12,10 +16,9 @@ from adadepth.cli.checks.measures import check_optimised, check_prediction
 from adadepth.cli.checks.model import check_budget, check_halting_stage, check_largest_sizes, check_settings_of_family
 from adadepth.cli.checks.modes import format_mode
 from adadepth.cli.checks.training import check_trainer, selects_by_metric
-from adadepth.cli.debug_sizes import apply_debug_sizes
 from adadepth.cli.schemas import to_config
 from adadepth.config import ExperimentConfig, Mode, Task
-from adadepth.config.declaration import find_range_errors, find_type_errors, format_value
+from adadepth.config.declaration import find_range_errors, find_type_errors, format_value, get_field_specs
 from adadepth.config.env_redaction import record_env_references
 from adadepth.config.kinds import TASKS, get_kind, get_problem
 from adadepth.config.modes import find_misplaced_settings, modes
@@ -305,3 +308,41 @@ def _check_movable(config: ExperimentConfig, key: str, value: str, metric: str, 
 def _check_metric(key: str, value: str, metric: str, metrics: tuple[str, ...]) -> Iterator[str]:
     if metric not in metrics:
         yield f"{key}={value}: unknown evaluation metric{nearest(metric, metrics)}; known: {', '.join(metrics)}"
+
+
+# ---- sizes of debug=default
+
+
+def apply_debug_sizes(config: ExperimentConfig, overridden: Set[str]) -> ExperimentConfig:
+    """Return a copy of the experiment with sizes so small that it runs in seconds, to test the code.
+
+    A pretrained model keeps its sizes. The settings of a search are kept if there is no search.
+
+    Args:
+        config: Experiment to shrink.
+        overridden: Keys that keep their values.
+    """
+    groups = ["dataset", "trainer"]
+    if config.model.pretrained is None and config.mode is Mode.train:
+        groups.append("model")
+    if config.tokenizer.path is None:
+        groups.append("tokenizer")
+    if config.task is Task.architecture_search:
+        groups.append("search")
+    root = {
+        name: spec.debug
+        for name, spec in get_field_specs(ExperimentConfig).items()
+        if spec.shrinks and name not in overridden
+    }
+    shrunk_groups = {name: _shrink_group(name, getattr(config, name), overridden) for name in groups}
+    return dataclasses.replace(config, **root, **shrunk_groups)
+
+
+def _shrink_group(group: str, settings: Any, overridden: Set[str]) -> Any:
+    values = {}
+    for name, spec in get_field_specs(type(settings)).items():
+        value = getattr(settings, name)
+        is_open = spec.shape and not value  # a shape that something else decides, or that is absent
+        if spec.shrinks and f"{group}.{name}" not in overridden and not is_open:
+            values[name] = min(value, spec.debug) if spec.shape and isinstance(value, int) else spec.debug
+    return dataclasses.replace(settings, **values)

@@ -421,17 +421,12 @@ class LoggerConfig:
     artifacts: list[Kept] = setting([], "artifacts that a tracker stores at the end of a run")
 
     def __post_init__(self) -> None:
-        self.report_to = _list_names(self.report_to)
-
-
-def _list_names(value: Any) -> list[str]:
-    """Convert a name, a list of names, or a mapping of names to true to a list of names.
-
-    Hydra makes such a mapping from several options of a group.
-    """
-    if isinstance(value, dict):
-        value = [name for name, is_active in value.items() if is_active]
-    return [name for name in (value if isinstance(value, list) else [value]) if name not in (None, "none")]
+        names = self.report_to
+        if isinstance(names, dict):  # which Hydra makes of several options of a group
+            names = [name for name, is_active in names.items() if is_active]
+        self.report_to = [
+            name for name in (names if isinstance(names, list) else [names]) if name not in (None, "none")
+        ]
 
 
 Task = StrEnum("Task", ["pretrain", "finetune", "language_model", "architecture_search"])

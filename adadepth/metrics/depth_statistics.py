@@ -315,7 +315,10 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     for name, described in summary["classes"].items():
         flat |= {f"halting/{name}/{key}": described[key] for key in CLASS_SCALARS if key in described}
     everyone = summary["classes"]["all"]
-    flat |= _flatten_adaptation(summary.get("adaptation", {}))
+    adaptation = summary.get("adaptation", {})
+    flat |= {f"halting/{key}": adaptation[key] for key in ADAPTATION if key in adaptation}
+    shares = adaptation.get("between", {})
+    flat |= {f"halting/between/{partition}": share["share"] for partition, share in shares.items()}
     flat |= {f"halting/{key}": everyone[key] for key in ("remainder", "ponder_cost", "entropy") if key in everyone}
     for row in summary["steps"]:
         if "probability" in row:
@@ -330,12 +333,6 @@ def flatten(summary: Mapping[str, Any]) -> dict[str, float | list[Any]]:
     if "layers" in summary:
         flat |= _flatten_layers(summary["layers"])
     return flat | {f"cost/{key}": value for key, value in summary["cost"].items()}
-
-
-def _flatten_adaptation(adaptation: Mapping[str, Any]) -> dict[str, float]:
-    flat = {f"halting/{key}": adaptation[key] for key in ADAPTATION if key in adaptation}
-    shares = adaptation.get("between", {})
-    return flat | {f"halting/between/{partition}": share["share"] for partition, share in shares.items()}
 
 
 def _flatten_difficulties(difficulty: Mapping[str, Any]) -> dict[str, float]:
@@ -463,7 +460,10 @@ class HaltingStatistics:
         valid = trace.valid.flatten()
         members = torch.stack([classes[name].flatten() for name in self.classes]) & valid
         depth = trace.updates.round().long().clamp(0, self.max_updates).flatten()
-        group = self._assign_groups(trace.updates)
+        sequences = self._sequences + torch.arange(len(trace.updates), device=trace.updates.device)
+        self._sequences += len(trace.updates)
+        groups = torch.as_tensor(choose_group(sequences))  # of whole sequences, (B,) int64
+        group = groups.view(-1, *[1] * (trace.updates.dim() - 1)).expand_as(trace.updates).flatten()
         cell = group * (self.max_updates + 1) + depth
         self._sums["depth"].flatten(1).scatter_add_(1, cell.expand(members.shape), members.long())
         ran = trace.iterations_run.flatten(0, -2).T
@@ -490,12 +490,6 @@ class HaltingStatistics:
         if work is not None:
             self._sums["work"] += torch.stack(list(work)).double()
             self._sums["work_n"] += 1
-
-    def _assign_groups(self, updates: Tensor) -> Tensor:
-        """Return the group of whole sequences of each token or sequence, (M,) int64, and count the sequences."""
-        rows = self._sequences + torch.arange(len(updates), device=updates.device)
-        self._sequences += len(updates)
-        return torch.as_tensor(choose_group(rows)).view(-1, *[1] * (updates.dim() - 1)).expand_as(updates).flatten()
 
     def _add_by_group(self, name: str, values: Tensor, counted: Tensor, group: Tensor) -> None:
         """Add values of tokens or sequences, (M,), to the totals of their groups, with the number of values."""

@@ -199,7 +199,10 @@ class _ReplayEvaluator:
             return row
         steps = exits[0].unique()
         if len(steps) == 1:
-            row["warning"] = _format_warning(int(steps), self.records.max_updates)
+            step = int(steps)
+            row["warning"] = f"always fires at step {step}: every example exits there"
+            if step == self.records.max_updates:
+                row["warning"] = "never fires: every example runs all steps"
             return row
         permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
         row["permuted"] = self._evaluate_control(permuted, rule.reads)
@@ -346,12 +349,6 @@ def _group_difficulties(records: StepRecords) -> dict[str, Tensor]:
     classes = build_sequence_classes((), records.lengths, difficulty[difficulty >= 0])
     masks = classes.masks(records.logits, None, records.lengths, difficulty)
     return {name: mask for name, mask in masks.items() if name.startswith("difficulty") and mask.any()}
-
-
-def _format_warning(step: int, max_updates: int) -> str:
-    if step == max_updates:
-        return "never fires: every example runs all steps"
-    return f"always fires at step {step}: every example exits there"
 
 
 # ---- wall clock

@@ -14,7 +14,8 @@ def select_first_half(owners: NDArray[Any]) -> NDArray[np.bool_]:
     """Return the mask of the examples in the first half of a random split, (M,).
 
     The split is the same for every seed and model. It is random because data sets may be ordered. For example, every
-    second example may be of one class.
+    second example may be of one class. Its generator is not one of the streams of a run, whose keys contain the seed.
+    A stream with a constant key would draw other halves, and stored scores could not be compared with new ones.
 
     Args:
         owners: Number of the owner of each example, (M,), such as the question of a window or the sequence of a token.

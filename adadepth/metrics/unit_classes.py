@@ -168,7 +168,10 @@ class SequenceClasses:
         masks = {"all": everyone}
         if self.labels:
             predictions = logits.argmax(dim=-1)
-            masks |= self._mask_labels(predictions, torch.full_like(predictions, -1) if labels is None else labels)
+            labels = torch.full_like(predictions, -1) if labels is None else labels
+            labelled, right = labels >= 0, predictions == labels
+            masks |= {"correct": labelled & right, "wrong": labelled & ~right, "unlabelled": ~labelled}
+            masks |= {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
         elif self.has_cells and labels is not None:
             right = is_right(logits, labels)
             masks |= {"correct": right, "wrong": ~right}
@@ -177,11 +180,6 @@ class SequenceClasses:
             masks |= _mask_buckets("difficulty", difficulty, self.difficulty_edges)
         masks = {name: masks.get(name, ~everyone) for name in self.names}
         return masks if valid is None else {name: expand_to_units(mask, valid) & valid for name, mask in masks.items()}
-
-    def _mask_labels(self, predictions: Tensor, labels: Tensor) -> dict[str, Tensor]:
-        labelled, right = labels >= 0, predictions == labels
-        by_label = {f"label: {name}": labels == number for number, name in enumerate(self.labels)}
-        return {"correct": labelled & right, "wrong": labelled & ~right, **by_label, "unlabelled": ~labelled}
 
 
 def build_sequence_classes(

@@ -29,7 +29,7 @@ def public_names() -> Mapping[str, Callable[[], Any]]:
         importers = (family.config, *family.heads.values(), *family.auto.values())
         classes = {importer(): importer for importer in importers}
         names |= {
-            found.__name__: importer
+            entry.__name__: importer
             for entry, importer in classes.items()
             if entry.__module__.partition(".")[0] == package
         }

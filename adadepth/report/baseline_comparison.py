@@ -223,7 +223,8 @@ def _explain_no_comparison(files: RunFiles) -> str:
         return f"{_NOTHING}: the matched baseline was skipped, {reason}."
     if is_interrupted(files):
         return f"{_NOTHING}, because the run was interrupted."
-    if _exits_at_one_step(files):
+    sets = files.of(EXITS).get("sets", {}).values()
+    if sets and all(map(_is_constant, sets)):
         return _ONE_STEP
     if not halts(files):
         return f"{_NOTHING}."
@@ -444,11 +445,6 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
             against, brief = _format_fixed_depth(depth, set_exits["exit"]["mean"]), _format_brief_depth(depth)
             sample = "" if gain["sequences"] == set_exits["n"] else f"n {set_exits['n']:,}"
             yield build_gain_pair(f"fixed_step/{name}", against, name, gain, set_exits["exit"]["mean"], sample, brief)
-
-
-def _exits_at_one_step(files: RunFiles) -> bool:
-    sets = files.of(EXITS).get("sets", {}).values()
-    return bool(sets) and all(map(_is_constant, sets))
 
 
 def _is_constant(set_exits: Mapping[str, Any]) -> bool:

@@ -64,12 +64,6 @@ def select_drawn_quality(budgets: Mapping[str, Any]) -> str | None:
     return next((name for name in _QUALITIES if name in metrics), None)
 
 
-def _get_quality_points(budgets: Mapping[str, Any]) -> list[tuple[float, float]]:
-    """Return the points (mean depth, quality) of a checkpoint that was fitted to several depths, sorted by depth."""
-    name = select_drawn_quality(budgets)
-    return sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
-
-
 def format_budget_label(row: Mapping[str, Any]) -> str:
     """Return the label of a table row: its target depth or, without a target, `as trained`."""
     if row["target"] is None:
@@ -192,7 +186,8 @@ def targets(files: RunFiles) -> Section | None:
     budgets = files.of(BUDGETS)
     if not has_targets(budgets):
         return None
-    points, name, panels = _get_quality_points(budgets), str(select_drawn_quality(budgets)), []
+    name, panels = str(select_drawn_quality(budgets)), []
+    points = sorted((row["mean"], row["metrics"][name]) for row in budgets["rows"] if name in row["metrics"])
     if points:
         x, y = (pad_range(values, floor) for values, floor in zip(zip(*points, strict=True), (0.0, None), strict=True))
         axes = Axis(f"mean depth ({budgets['unit']})", x), Axis(name.replace("_", " "), y)

@@ -89,13 +89,13 @@ def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Se
 
 
 def _build_sections(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
-    sections = (build(comparison, folder) for build in builders)
-    return [_add_sample_size(section, comparison) for section in sections if section is not None]
-
-
-def _add_sample_size(section: Section, comparison: Comparison) -> Section:
-    sample = section.of or count_runs(comparison)
-    return replace(section, of=sample, figures=[replace(figure, of=sample) for figure in section.figures])
+    sections = []
+    for build in builders:
+        if (section := build(comparison, folder)) is not None:
+            sample = section.of or count_runs(comparison)
+            figures = [replace(figure, of=sample) for figure in section.figures]
+            sections.append(replace(section, of=sample, figures=figures))
+    return sections
 
 
 def count_runs(comparison: Comparison) -> str:
@@ -158,7 +158,12 @@ def over_training(comparison: Comparison, folder: Path) -> Section | None:
     if not panels:
         return None
     figure = Figure("curves", panels, columns=3)
-    remarks = {**dict(_get_reasons(comparison)), "many": len(comparison.entries) > MAX_CURVES}
+    remarks = {
+        "depth": comparison.unit is None,
+        "budget": len(_get_budget_units(comparison)) > 1,
+        "losses": len({group.settings.get("model.name") for group in comparison.groups}) > 1,
+        "many": len(comparison.entries) > MAX_CURVES,
+    }
     content = {"figure": figure, "comparison": comparison, "most": MAX_CURVES, "quality": quality, "remarks": remarks}
     html = fill("compared:curves", **content, means=any(len(entry.runs) > 1 for entry in comparison.entries))
     return Section("Training curves", "training", html, [figure])
@@ -180,12 +185,6 @@ def _get_incomparable_metrics(comparison: Comparison) -> Iterator[str]:
         yield DEPTH
     if len(_get_budget_units(comparison)) > 1:
         yield from ("budget/measured", "budget/target")
-
-
-def _get_reasons(comparison: Comparison) -> Iterator[tuple[str, bool]]:
-    yield "depth", comparison.unit is None
-    yield "budget", len(_get_budget_units(comparison)) > 1
-    yield "losses", len({group.settings.get("model.name") for group in comparison.groups}) > 1
 
 
 def _get_budget_units(comparison: Comparison) -> set[str]:

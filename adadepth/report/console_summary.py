@@ -14,7 +14,7 @@ from typing import Any
 
 from adadepth.metrics.architectures import is_fixed
 from adadepth.report.architectures import build_evaluation_table, build_gate_table
-from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Finding, Verdict
+from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
@@ -98,13 +98,12 @@ def _format_selection(files: RunFiles) -> list[str]:
 
 def format_verdict_lines(verdict: Verdict) -> list[str]:
     """Format the verdict as one whole sentence per question, with answer and decisive numbers."""
-    return [line for name, finding in verdict.items() for line in _wrap(_format_brief_answer(name, finding))]
-
-
-def _format_brief_answer(name: str, finding: Finding) -> str:
-    parts = [] if finding.answer is None else [ANSWERS[finding.answer]]
-    answer = ": ".join(filter(None, [*parts, finding.brief]))
-    return f"{QUESTIONS[name]} {answer[:1].upper()}{answer[1:]}."
+    lines = []
+    for name, finding in verdict.items():
+        parts = [] if finding.answer is None else [ANSWERS[finding.answer]]
+        answer = ": ".join(filter(None, [*parts, finding.brief]))
+        lines += _wrap(f"{QUESTIONS[name]} {answer[:1].upper()}{answer[1:]}.")
+    return lines
 
 
 def _wrap(text: str, max_lines: int | None = None) -> list[str]:
@@ -179,7 +178,11 @@ def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_r
 def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: ReferenceDepth | None) -> list[str]:
     table = build_class_table(halting)
     means = {} if reference is None else reference.means
-    priorities = [_rank_class(row, means) for row in table.rows]
+    # All units come first, then published classes and difficulties, then the largest classes.
+    priorities = [
+        (row["class"] == "all", row["class"] in means, row["class"].startswith("difficulty"), row["n"])
+        for row in table.rows
+    ]
     count = "" if len(table.rows) <= max_rows else f" ({max_rows} of {len(table.rows)})"
     name, *rest = table.columns
     columns = [replace(name, title=f"{name.title}{count}"), *rest]
@@ -189,12 +192,6 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
     rows = [{**row, "class": _shorten_name(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
     fitted = _drop_optional_columns(_drop_empty_columns(Table(table.name, columns, rows)))
     return _select(to_text(fitted).splitlines(), priorities, max_rows)
-
-
-def _rank_class(row: Mapping[str, Any], means: Mapping[str, float]) -> tuple[float, ...]:
-    """Return the sort key of a class in the depth table: all units, published classes, difficulties, then by size."""
-    name = row["class"]
-    return (name == "all", name in means, name.startswith("difficulty"), row["n"])
 
 
 def _shorten_name(name: str) -> str:

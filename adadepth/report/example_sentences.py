@@ -48,18 +48,16 @@ def sentences(files: RunFiles) -> Section | None:
     if built:
         is_zero_used = any(token.depth == 0 for sentence in built for token in sentence["tokens"])
         styles = depth_styles(max_updates(files))[0 if is_zero_used else 1 :]
-        html = fill("sentences", sentences=built, unit=get_run_unit(files), styles=styles, has_notes=_has_notes(built))
+        has_notes = any(
+            sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in built
+        )
+        html = fill("sentences", sentences=built, unit=get_run_unit(files), styles=styles, has_notes=has_notes)
         sample = f"n = {len(built)} examples{describe_set_and_step(files)}"
         return Section("Sentences", "sentences", html, of=sample)
     if get_run_unit(files) == "sequence":
         return None
     otherwise = "sentences.jsonl holds none"
     return Section("Sentences", "sentences", absent("Example sentences", files, "sentences.jsonl", otherwise))
-
-
-def _has_notes(sentences: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether a token or a sentence has an annotation to show."""
-    return any(sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in sentences)
 
 
 def _build_sentence(sentence: Mapping[str, Any]) -> dict[str, Any]:

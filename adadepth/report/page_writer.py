@@ -84,7 +84,9 @@ def write_page(
     page = fill("page", title=title, subtitle=subtitle, depth_styles=depth_styles(max_updates), **content)
     write_atomic(directory / REPORT, page)
     _write_tables(directory / TABLES, sections)
-    _write_vectors(directory / FIGURES, sections)
+    for figure in (figure for section in sections for figure in section.figures):
+        (directory / FIGURES).mkdir(exist_ok=True)
+        write_atomic(directory / FIGURES / f"{sanitise_file_name(figure.name)}.svg", svg.document(figure))
     return directory / REPORT
 
 
@@ -94,12 +96,6 @@ def _write_tables(folder: Path, sections: Iterable[Section]) -> None:
         stem.parent.mkdir(exist_ok=True)
         write_atomic(stem.with_name(f"{stem.name}.csv"), to_csv(table))
         write_atomic(stem.with_name(f"{stem.name}.tex"), to_latex(table, sample))
-
-
-def _write_vectors(folder: Path, sections: Iterable[Section]) -> None:
-    for figure in (figure for section in sections for figure in section.figures):
-        folder.mkdir(exist_ok=True)
-        write_atomic(folder / f"{sanitise_file_name(figure.name)}.svg", svg.document(figure))
 
 
 def depth_styles(depth: int) -> list[tuple[int, str, str]]:

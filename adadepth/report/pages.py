@@ -69,13 +69,8 @@ def build_sections(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = 
         placed = [entry for entry in placed if entry is alone or entry.always]
     else:
         placed = [entry for entry in placed if entry.alone is None]
-    return [
-        _add_sample_size(section, files) for entry in placed if (section := _build_section(entry, files)) is not None
-    ]
-
-
-def _build_section(placed: SectionEntry, files: RunFiles) -> Section | None:
-    return build_or_leave_out(placed.build, files, None)
+    sections = (build_or_leave_out(entry.build, files, None) for entry in placed)
+    return [_add_sample_size(section, files) for section in sections if section is not None]
 
 
 def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> SectionEntry | None:
@@ -152,12 +147,10 @@ def _format_subtitle(files: RunFiles) -> str:
         parts.append("evaluation of a trained model")
     elif (step := get_evaluation_step(files)) is not None:
         parts.append(f"evaluation at step {step:,}")
-    return " · ".join([*parts, *([_describe_ending(files)] if "status" in files.run else [])])
-
-
-def _describe_ending(files: RunFiles) -> str:
-    reason = get_early_stop_reason(files)
-    return f"run ended early: {reason}" if reason else f"run {get_status(files)}"
+    if "status" in files.run:
+        reason = get_early_stop_reason(files)
+        parts.append(f"run ended early: {reason}" if reason else f"run {get_status(files)}")
+    return " · ".join(parts)
 
 
 def draw_figures(report: RunReport) -> list[Path]:

@@ -307,17 +307,16 @@ def _flatten(node: Any, prefix: str = "") -> dict[str, Any]:
 
 def get_differing_keys(settings: Sequence[Settings]) -> list[str]:
     """Return the configuration keys whose values differ between runs."""
-    return [key for key in _get_shared_keys(settings) if any(other[key] != settings[0][key] for other in settings)]
+    if not settings:
+        return []
+    shared = [key for key in settings[0] if all(key in other for other in settings)]
+    return [key for key in shared if any(other[key] != settings[0][key] for other in settings)]
 
 
 def get_unshared_keys(settings: Sequence[Settings]) -> list[str]:
     """Return the configuration keys that only some of the runs have."""
     every = dict.fromkeys(key for group_settings in settings for key in group_settings)
     return [key for key in every if any(key not in group_settings for group_settings in settings)]
-
-
-def _get_shared_keys(settings: Sequence[Settings]) -> list[str]:
-    return [key for key in settings[0] if all(key in group_settings for group_settings in settings)] if settings else []
 
 
 def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:

@@ -59,12 +59,6 @@ def _lacks_metrics(files: RunFiles) -> bool:
     return "run.json" not in files.missing and expects_metrics and not files.run.get("final_metrics")
 
 
-def _get_length_setting(files: RunFiles) -> str:
-    """Return the name of the data setting for the length of texts."""
-    kind = kinds().get(str(files.run.get("dataset_schema")))
-    return "sequence_length" if kind is None else kind.positions
-
-
 def title(files: RunFiles) -> str:
     """Return the title of a run's page: its configuration name, or the name of its folder."""
     return str(files.run.get("config_name") or files.config.get("name") or files.directory.resolve().name)
@@ -74,9 +68,12 @@ def facts(files: RunFiles) -> list[tuple[str, str]]:
     """Return (name, value) pairs of a run's settings and environment, for the report."""
     run, config = files.run, files.config
     data = config.get("dataset") or {}
+    kind = kinds().get(str(run.get("dataset_schema")))
+    length_setting = "sequence_length" if kind is None else kind.positions
+    settings = run.get("settings") or {"model": config.get("model")}
     values = {
-        **_get_settings(files),
-        "Data": _join_settings({key: data.get(key) for key in ("name", "source", _get_length_setting(files))}),
+        **{title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()},
+        "Data": _join_settings({key: data.get(key) for key in ("name", "source", length_setting)}),
         "Tokenizer": tokenizer(files) if get_run_unit(files) == "architecture" else "",
         "Evaluated": _format_value(run.get("evaluated")),
         "Step": "" if (step := get_evaluation_step(files)) is None else number(step),
@@ -103,12 +100,6 @@ _SETTING_TITLES = {
     "search": "Search",
     "context": "Evaluation",
 }
-
-
-def _get_settings(files: RunFiles) -> dict[str, str]:
-    """Return the configuration settings that a report lists, by title."""
-    settings = files.run.get("settings") or {"model": files.config.get("model")}
-    return {title: _join_settings(settings.get(group) or {}) for group, title in _SETTING_TITLES.items()}
 
 
 def tokenizer(files: RunFiles) -> str:

@@ -87,9 +87,9 @@ def render_charts(figure: Figure | Sequence[Panel]) -> Markup:
 
 def render_chart(panel: Panel) -> Markup:
     """Render one panel with its legend."""
-    return _wrap_svg(
-        _draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel)
-    ) + _render_legend(panel.mark)
+    chart = _wrap_svg(_draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel))
+    measure = f"{panel.mark.measure}:" if isinstance(panel.mark, Heat) else ""
+    return chart + _render_entries(_build_legend_entries(panel.mark), measure, isinstance(panel.mark, Heat))
 
 
 def _compute_height(panel: Panel) -> int:
@@ -148,9 +148,10 @@ def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
     for number, line in enumerate(_split_title(y, height)):
         turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
         yield f'<text {turned} text-anchor="middle">{escape(line)}</text>'
-    for axis, corner in ((x, (area.left, area.bottom)), (y, (area.left - 4, area.bottom - 4))):
-        if axis.is_cut:
-            yield _draw_axis_break(*corner)
+    for axis, left, bottom in ((x, area.left, area.bottom), (y, area.left - 4, area.bottom - 4)):
+        if axis.is_cut:  # two slanted strokes
+            strokes = f"M{left:.1f} {bottom + 4:.1f}l4 -8m2 8l4 -8"
+            yield f'<path d="{strokes}" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
 def _split_title(y: Axis, height: int) -> list[str]:
@@ -158,11 +159,6 @@ def _split_title(y: Axis, height: int) -> list[str]:
     lines = [y.label] if y.label else []
     is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
     return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
-
-
-def _draw_axis_break(x: float, y: float) -> str:
-    """Draw two slanted strokes that mark an axis as cut."""
-    return f'<path d="M{x:.1f} {y + 4:.1f}l4 -8m2 8l4 -8" stroke="{MUTED}" stroke-width="1.5" fill="none"/>'
 
 
 def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup:
@@ -406,13 +402,6 @@ def _build_square_entry(name: str, color: str) -> _Entry:
 
 def _build_shape_entry(name: str, color: str, path: str) -> _Entry:
     return _Entry(name, f'<path d="{path}" fill="{color}"/>', 12, 12)
-
-
-def _render_legend(mark: Mark) -> Markup:
-    """Render the legend of a panel."""
-    return _render_entries(
-        _build_legend_entries(mark), f"{mark.measure}:" if isinstance(mark, Heat) else "", isinstance(mark, Heat)
-    )
 
 
 def _render_entries(entries: Sequence[_Entry], measure: str = "", is_heat: bool = False) -> Markup:

@@ -194,7 +194,12 @@ def cost(files: RunFiles) -> Finding:
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
-    sentences = [*_describe_updates(halting, unit), *_describe_work(needed, unit), *describe_wall_clock(files)]
+    sentences = list(_describe_updates(halting, unit))
+    if needed is not None:
+        words = get_unit_wording(unit)
+        share = format_whole_percent(needed)
+        sentences.append(f"{words.needing} {share} of the multiply-accumulates of {words.of_full}.")
+    sentences += describe_wall_clock(files)
     return Finding(None, sentences, figures, _format_brief_cost(files, needed))
 
 
@@ -220,12 +225,6 @@ def _describe_updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
     elif get_unit_wording(unit).halts:
         mean, max_depth = halting["classes"]["all"]["mean"], halting["max_depth"]
         yield f"{mean:.2f} of {max_depth} updates per {unit} ({format_whole_percent(mean / max_depth)})."
-
-
-def _describe_work(needed: float | None, unit: str) -> Iterator[str]:
-    if needed is not None:
-        words = get_unit_wording(unit)
-        yield f"{words.needing} {format_whole_percent(needed)} of the multiply-accumulates of {words.of_full}."
 
 
 class Depth(NamedTuple):

@@ -5,7 +5,7 @@ import dataclasses
 import shlex
 from collections.abc import Iterable, Iterator, Set
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
@@ -58,10 +58,16 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
     inheriting = copy.deepcopy(composed)
     for group in _list_inherited_groups(overridden, run):
         values = stored.get(group) or {}
-        schema = _find_group_schema(group, run, values)
+        schema: type
+        if group == "dataset":
+            schema = find_data_schema(run, set(values))
+        else:
+            schema = families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
         settings = OmegaConf.merge(OmegaConf.structured(schema), values)
-        if group == "tokenizer" and (folder := _find_saved_tokenizer(composed)) is not None:
-            settings.path = folder
+        if group == "tokenizer":
+            model = model_path(cast(ExperimentConfig, composed))
+            if any(Path(model, name).is_file() for name in _TOKENIZER_FILES):
+                settings.path = model
         if group == "dataset" and "dataset.path" in overridden and settings.source is Source.hub:
             settings.source = Source.auto
         inheriting[group] = settings
@@ -107,12 +113,6 @@ def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
     return (group for group in groups if group not in overridden)
 
 
-def _find_group_schema(group: str, run: Path, values: Any) -> type:
-    if group == "dataset":
-        return find_data_schema(run, set(values))
-    return families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
-
-
 def _select_keys(group: str, overridden: Set[str]) -> list[str]:
     """Return the keys of a configuration group that the command line sets."""
     return sorted(key.removeprefix(f"{group}.") for key in overridden if key.startswith(f"{group}."))
@@ -128,12 +128,6 @@ def find_data_schema(run: Path, keys: Set[str]) -> type:
         return schemas[name]
     fields = {schema: {field.name for field in dataclasses.fields(schema)} for schema in schemas.values()}
     return min(fields, key=lambda schema: (len(fields[schema] ^ keys), len(schema.__mro__)))
-
-
-def _find_saved_tokenizer(composed: Any) -> str | None:
-    """Return the checkpoint's folder if a tokenizer was saved in it, else None."""
-    model = model_path(composed)
-    return model if any(Path(model, name).is_file() for name in _TOKENIZER_FILES) else None
 
 
 _NOT_MERGED = ("hydra", "resume", "output_dir")  # keys that locate the run, or configure Hydra

@@ -88,12 +88,13 @@ def check_hub(what: str, alternative: str, kind: type[DataError] = DataError) ->
 
 
 _T = TypeVar("_T")
-_ALLOWED = {"is": False}
+_is_remote_code_allowed = False
 
 
 def allow_remote_code(is_allowed: bool) -> None:
     """Set whether this process may execute code from model repositories."""
-    _ALLOWED["is"] = is_allowed
+    global _is_remote_code_allowed
+    _is_remote_code_allowed = is_allowed
 
 
 def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
@@ -112,7 +113,7 @@ def load_with_code_policy(path: str, load: Callable[[bool], _T]) -> _T:
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
-        if not _ALLOWED["is"]:
+        if not _is_remote_code_allowed:
             raise ValueError(f"{path} comes with code, which runs only with runtime.trust_remote_code=true") from error
     log_remote_code(path)
     return load(True)

@@ -35,7 +35,13 @@ def time_interleaved(
         for name, call in calls.items():
             seconds[name].append(_time_call(call, device))
             after()
-    return {name: _summarise(values[warmup:]) for name, values in seconds.items()}
+    shares = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    times = {}
+    for name, values in seconds.items():
+        measured = torch.tensor(values[warmup:], dtype=torch.float64)
+        low, median, high = measured.quantile(shares).tolist()
+        times[name] = {"median": median, "p10": low, "p90": high, "n": len(measured)}
+    return times
 
 
 def _time_call(call: Callable[[], object], device: torch.device) -> float:
@@ -50,9 +56,3 @@ def synchronize(device: torch.device) -> None:
     """Wait until the GPU has finished its work; do nothing on a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def _summarise(seconds: list[float]) -> dict[str, float]:
-    shares = torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
-    low, median, high = torch.tensor(seconds, dtype=torch.float64).quantile(shares).tolist()
-    return {"median": median, "p10": low, "p90": high, "n": len(seconds)}

@@ -119,7 +119,8 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     target, bias = settings.target, model.halting_bias
     if target is None or bias is None or session.config.small:
         return False
-    examples = _sample_examples(next(iter(trainer.evaluation_sets.values())))
+    dataset = next(iter(trainer.evaluation_sets.values()))
+    examples = Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
     measure = partial(_measure_depth, trainer, model, examples, settings)
     before, learned = measure(), bias.detach().clone()
     if abs(before - target) <= TOLERANCE / 2 * target:
@@ -136,11 +137,6 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
         change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
         say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")
     return True
-
-
-def _sample_examples(dataset: Any) -> Subset[Any]:
-    """Return evenly spaced examples of a data set, as many as the measurement of a mean depth needs."""
-    return Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
 
 
 def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:

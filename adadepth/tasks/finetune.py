@@ -104,7 +104,9 @@ def _build_model(config: ExperimentConfig, data: RunData) -> Any:
     model: Any = build_classifier(config.model, vocab_size, head_fields(data), data.problem)
     if data.tokenizer is not None:
         model.take_padding(data.tokenizer.pad_token_id)
-    _set_class_weights(config, data, model)
+    weights = data.class_weights or getattr(config.model, "classes_weights", None)
+    if weights or getattr(model.config, "classes_weights", None):  # these are of an earlier run
+        model.config.classes_weights = list(weights) if weights else None
     return model
 
 
@@ -198,13 +200,6 @@ def _load_data(config: ExperimentConfig, tokenizer: TokenizerConfig, options: di
         check_tags(data.metrics, data.labels)
     load_metrics(data.metrics)
     return data
-
-
-def _set_class_weights(config: ExperimentConfig, data: RunData, model: Any) -> None:
-    """Set the class weights of the loss from the data or the settings, replacing those of an earlier run."""
-    weights = data.class_weights or getattr(config.model, "classes_weights", None)
-    if weights or getattr(model.config, "classes_weights", None):
-        model.config.classes_weights = list(weights) if weights else None
 
 
 def _check_checkpoint(config: ExperimentConfig, data: RunData, model: PreTrainedModel) -> None:

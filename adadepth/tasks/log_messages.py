@@ -36,8 +36,10 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
     unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
     size = f"{counts[unit]:,} {unit}" if unit else "streamed"
     memory = _format_memory(args.device, estimate_least_memory(model, data.train, args) if is_training else None)
+    device = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
+    processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
     on = [
-        _format_device(args),
+        f"{processes}{device}, {describe_threads()}",
         memory,
         _format_length(config, args) if is_training else None,
     ]
@@ -54,12 +56,6 @@ def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes
     return length if minutes is None else f"{length}, at most {minutes:g} minutes"
-
-
-def _format_device(args: TrainingArguments) -> str:
-    name = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
-    processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
-    return f"{processes}{name}, {describe_threads()}"
 
 
 def _format_memory(device: torch.device, needed: int | None) -> str | None:
@@ -111,7 +107,10 @@ def _get_signal(error: BaseException) -> int | None:
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:
     """Format why training ended without interruption, with its best step if one was selected."""
-    line = "; ".join(filter(None, (_format_reason(config, stop, state), _format_best_step(args, state))))
+    line = _format_reason(config, stop, state)
+    selection = describe_selection(args, state)
+    if selection is not None and state.best_global_step:
+        line += f"; best step {state.best_global_step:,}, {selection['metric']} {selection['value']:.4f}"
     return line if (warning := _warn_of_constant_metric(args, state)) is None else f"{line}\n{warning}"
 
 
@@ -145,13 +144,6 @@ def _warn_of_constant_metric(args: TrainingArguments, state: TrainerState) -> st
         f"warning: {name} was {values[0]:.4g} at all {len(values)} evaluations, so it cannot select a step; "
         "set trainer.metric_for_best_model to a metric that changes"
     )
-
-
-def _format_best_step(args: TrainingArguments, state: TrainerState) -> str | None:
-    """Format the best step and its metric, or return None if no step was selected."""
-    if (selection := describe_selection(args, state)) is None or not state.best_global_step:
-        return None
-    return f"best step {state.best_global_step:,}, {selection['metric']} {selection['value']:.4f}"
 
 
 def describe_selection(args: TrainingArguments, state: TrainerState) -> dict[str, Any] | None:

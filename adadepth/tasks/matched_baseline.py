@@ -44,7 +44,7 @@ from adadepth.metrics.matched_baseline import (
 )
 from adadepth.metrics.significance import GROUPS, choose_group
 from adadepth.metrics.step_records import POSITIONS, StepRecords
-from adadepth.models.contract import DepthModel, MixesLayers, ReplaysHalting
+from adadepth.models.contract import MixesLayers, ReplaysHalting
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.registry import family
 from adadepth.report.quality_pairs import find_errors
@@ -121,7 +121,8 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
         if baseline is None or build_session is None or not model.learns_distribution:
             return None
         return {"networks": [_train_baseline(session, *baseline, build_session, started)]}
-    if model.one_depth is not None or _is_fixed(model):
+    rule = getattr(model.config, "exit_rule", None)
+    if model.one_depth is not None or (rule is not None and isinstance(parse_rule(rule), Fixed)):
         return None
     trainer = session.trainer
     name, dataset = next(iter(trainer.evaluation_sets.items()))
@@ -140,12 +141,6 @@ def _compare(session: Session, model: Any, build_session: BuildSession | None, s
         examples = _choose_examples(session, dataset, passes=1)
         compared = _replay_labelled(trainer, model, examples)
     return {"sets": {name: {"examples": len(examples), "of_examples": len(dataset), **compared}}}
-
-
-def _is_fixed(model: DepthModel) -> bool:
-    """Return whether the configured exit rule gives every example the same depth."""
-    rule = getattr(model.config, "exit_rule", None)
-    return rule is not None and isinstance(parse_rule(rule), Fixed)
 
 
 def _choose_examples(session: Session, dataset: Any, passes: int) -> Subset[Any]:

@@ -46,7 +46,8 @@ def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = N
         if _reads_one_text(config):
             yield build_checkpoint_command(config, run, Mode.predict, f'text="{_TEXT}"')
         yield build_checkpoint_command(config, run, Mode.evaluate)
-        yield _train_seeds(config)
+        if config.seeds <= 1:
+            yield build_training_command("seeds=3")
 
     return list(islice((command for command in candidates() if command is not None), _MAX_COMMANDS))
 
@@ -105,8 +106,3 @@ def _reads_one_text(config: ExperimentConfig) -> bool:
     if get_kind(config.dataset).columns == "text_columns":
         return len(list_input_columns(config.dataset) or ("sentence",)) == 1
     return get_problem(config.dataset) is None  # running text
-
-
-def _train_seeds(config: ExperimentConfig) -> Command | None:
-    """Return the command that trains with three seeds, or None if the run had several seeds."""
-    return None if config.seeds > 1 else build_training_command("seeds=3")

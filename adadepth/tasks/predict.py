@@ -106,13 +106,14 @@ def load_pipeline(config: ExperimentConfig) -> tuple[Pipeline, str]:
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
     pipeline = Pipeline(
         model,
         _load_tokenizer(config, model, path),
         batch_size=config.trainer.per_device_eval_batch_size,
         device=None if config.trainer.use_cpu else device,
         max_length=_choose_max_length(config, model, path),
-        segment_length=_read_segment_length(config, model),
+        segment_length=None if run is None else int(read_settings(run).dataset.sequence_length),
         new_tokens=config.new_tokens,
         allow_changed_data=config.allow_changed_data,
     )
@@ -202,12 +203,3 @@ def _choose_columns(config: ExperimentConfig, model: Any, source: Path) -> list[
     is_of_run = run_of_checkpoint(config) is not None
     configured = list_input_columns(config.dataset) if is_set or is_of_run or not trained else None
     return resolve_input_columns(source, configured, trained)
-
-
-def _read_segment_length(config: ExperimentConfig, model: Any) -> int | None:
-    """Return the segment length with which the model's run evaluated text.
-
-    The result is None if the model has no memory, or if there is no run.
-    """
-    run = run_of_checkpoint(config) if isinstance(model, Remembers) else None
-    return None if run is None else int(read_settings(run).dataset.sequence_length)

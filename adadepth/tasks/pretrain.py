@@ -80,16 +80,10 @@ def build_pretraining_session(config: ExperimentConfig, args: TrainingArguments,
         wants_statistics = config.trainer.halting_statistics
         return Evaluation(model, scorer, args.device, wants_statistics=wants_statistics, wants_states=True)
 
-    return Session(config, args, data, model, data.evaluation, start, baselines=_score_baselines(args, data))
-
-
-def _score_baselines(args: TrainingArguments, data: RunData) -> dict[str, Any]:
-    """Return the score of a baseline that always predicts the most frequent token.
-
-    It is not available for streamed training data, for which word frequencies are unknown.
-    """
-    is_known = args.process_index == 0 and "streamed" not in data.summary["train"]
-    return {"unigram": unigram_baseline(data)} if is_known else {}
+    baselines: dict[str, Any] = {}
+    if args.process_index == 0 and "streamed" not in data.summary["train"]:  # word frequencies are known
+        baselines["unigram"] = unigram_baseline(data)
+    return Session(config, args, data, model, data.evaluation, start, baselines=baselines)
 
 
 def _load_data(config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig) -> RunData:

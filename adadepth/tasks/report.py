@@ -129,17 +129,13 @@ def _report_failures(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> I
 
 
 def _write_comparison(comparison: Comparison, output: Path) -> None:
-    folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{_hash_directories(comparison.runs)}"
+    directories = "\n".join(sorted(str(run.directory.resolve()) for run in comparison.runs))
+    digest = hashlib.sha256(directories.encode()).hexdigest()[:8]
+    folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{digest}"
     if (line := format_best_line(comparison)) is not None:
         say(line)
     say(f"comparison: {write_comparison(folder, comparison)}")
     draw_comparison(folder, comparison)  # takes longest, so the page comes first
-
-
-def _hash_directories(runs: Sequence[RunFiles]) -> str:
-    """Return an 8-digit hexadecimal hash of the run directories, to name their comparison."""
-    names = "\n".join(sorted(str(run.directory.resolve()) for run in runs))
-    return hashlib.sha256(names.encode()).hexdigest()[:8]
 
 
 def finish_report(directory: Path) -> None:

@@ -122,7 +122,9 @@ class StopCallback(TrainerCallback):
         if number == HANGUP:
             discard_terminal_output()
         if number == signal.SIGINT and is_main_process():
-            _write_to_stderr(f"{_LAST_STEP}\n")
+            # The interrupted code may hold the buffer of standard error.
+            with suppress(OSError, ValueError, AttributeError):
+                os.write(sys.__stderr__.fileno(), f"{_LAST_STEP}\n".encode())
         self.signal = number
         self._has_own_signal |= not may_repeat(number)
 
@@ -179,12 +181,6 @@ class StopCallback(TrainerCallback):
         if self.reason and state.global_step < state.max_steps and not _is_epoch_end(state):
             control.should_log = control.should_evaluate = False
         control.should_save, self.has_deferred_save = control.should_save or self.has_deferred_save, False
-
-
-def _write_to_stderr(text: str) -> None:
-    """Write to standard error past its buffer, which the interrupted code may hold."""
-    with suppress(OSError, ValueError, AttributeError):
-        os.write(sys.__stderr__.fileno(), text.encode())
 
 
 def describe_interruption(number: int) -> str:

@@ -126,13 +126,13 @@ def read_log_position(checkpoint: Path | None) -> tuple[int | None, int | None]:
 
 def read_last_scalars(directory: Path) -> dict[str, float]:
     """Read the last value of every scalar in a run's log, without histograms and tables."""
-    lines = (line for line in read_metrics(directory / METRICS_FILE) if not any(map(_is_nested, line.values())))
+    lines = (
+        line
+        for line in read_metrics(directory / METRICS_FILE)
+        if not any(isinstance(value, list | dict) for value in line.values())
+    )
     values = {name: value for line in lines for name, value in line.items() if isinstance(value, int | float)}
     return {name: value for name, value in values.items() if name not in ("step", "time")}
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, list | dict)
 
 
 class _FanOut:
@@ -200,7 +200,9 @@ class _JsonLines(Tracker):
 
     def __init__(self, path: Path, resume_step: int | None = None, size: int | None = None) -> None:
         if size is not None and path.is_file():
-            _truncate(path, size)
+            text = path.read_bytes()[:size]
+            if not text or text.endswith(b"\n"):  # not within a line
+                os.truncate(path, len(text))
         lines = [line for line in read_metrics(path) if resume_step is None or line["step"] <= resume_step]
         write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines))
         self.begun = time.monotonic() - (lines[-1]["time"] if lines else 0.0)
@@ -227,13 +229,6 @@ class _JsonLines(Tracker):
 
     def finish(self, exit_code: int = 0) -> None:
         self.file.close()
-
-
-def _truncate(path: Path, size: int) -> None:
-    """Truncate a log file to `size` bytes, if that is the end of a line."""
-    text = path.read_bytes()[:size]
-    if not text or text.endswith(b"\n"):
-        os.truncate(path, len(text))
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -4,6 +4,8 @@ transformers owns the loop, precision, accumulation and distribution; `checkpoin
 class adds loss parts that are normalised by the counts of the whole optimiser step, over micro-batches and processes.
 It logs them and checks that they are finite. It also adds evaluation of several sets, the optimizer and the schedule.
 Features that only some runs use are implemented as an `Extension`.
+
+`fit_tokenizer` prepares the tokenizer that is saved with a model, so that it produces the inputs of the model.
 """
 
 from __future__ import annotations
@@ -19,18 +21,20 @@ import torch
 from accelerate.utils import send_to_device
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, Subset
-from transformers import PreTrainedModel, TrainingArguments
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainingArguments
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import TrainerConfig
 from adadepth.data.batches import EpochSampler, order_for_evaluation
 from adadepth.data.run_data import RunData
 from adadepth.data.streams.contiguous import StreamBatches
+from adadepth.data.text.tokenizer import for_model
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import make_exit_kwargs, merge_processes
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.step_records import StepRecorder, StepRecords
 from adadepth.models.head_outputs import check_output
+from adadepth.runs.data_identity import DataIdentity
 from adadepth.runtime.threads import fit_threads
 from adadepth.training.checkpointing import CheckpointingTrainer
 from adadepth.training.distributed_batches import (
@@ -41,7 +45,6 @@ from adadepth.training.distributed_batches import (
 )
 from adadepth.training.extension import Extension
 from adadepth.training.loss_tracking import DivergedError, describe_nonfinite_loss, raise_if_diverged
-from adadepth.training.model_tokenizer import fit_tokenizer
 from adadepth.training.optimization import build_optimizer, build_schedule
 from adadepth.training.profiling import Stopwatch, count_tokens
 from adadepth.training.selection import fill_undefined_metric
@@ -368,3 +371,38 @@ class DepthTrainer(CheckpointingTrainer):
         return pad_batches_across_processes(
             batches, math.ceil(share / self.args.eval_batch_size), lambda: self.data_collator([dataset[0]])
         )
+
+
+# ---- the saved tokenizer
+
+
+def fit_tokenizer(model: Any, tokenizer: PreTrainedTokenizerFast | None) -> PreTrainedTokenizerFast | None:
+    """Return a copy of a tokenizer with the segment ids and the length limit of the model.
+
+    Args:
+        model: A `DepthModel`.
+        tokenizer: The tokenizer of the data, or None if the data have no text.
+    """
+    return None if tokenizer is None else for_model(tokenizer, _limit_length(model), reads_types=_reads_types(model))
+
+
+def _limit_length(model: Any) -> int | None:
+    """Return the training sequence length, capped at the model's number of positions.
+
+    Prompts of a generating language model are not cut to the length of its training sequences.
+    """
+    identity = DataIdentity.from_config("model", str(model.name_or_path), model.config)
+    trained = None if identity is None or model.can_generate() else identity.sequence_length
+    return min((length for length in (trained, model.longest_sequence) if length is not None), default=None)
+
+
+def _reads_types(model: Any) -> bool:
+    """Return whether the model takes segment ids.
+
+    A model of transformers is saved without the additions of this package, so the signature of its own `forward`
+    decides.
+    """
+    base = model.base_model
+    is_foreign = type(base).__module__.partition(".")[0] == "transformers"
+    names = inspect.signature(base.forward if is_foreign else model.forward).parameters
+    return "token_type_ids" in names and getattr(base.config, "type_vocab_size", 2) > 1

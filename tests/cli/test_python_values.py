@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from adadepth.cli.python_values import from_python
+from adadepth.cli.command_line import from_python
 from adadepth.cli.yaml_files import check_yaml
 from adadepth.errors import ConfigError
 from tests.cli.support import Command, Jobs, Refusal

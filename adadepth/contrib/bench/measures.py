@@ -266,14 +266,17 @@ def _get_compute(point: Mapping[str, Any]) -> float:
 
 def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
     points = list(selected.values())
+    correlations = [point["spearman"] for point in points if point.get("spearman") is not None]
     return {
         "compute": _average_compute(points),
         "updates": average_over_seeds(
             [float(point["updates"]) for point in points], [point.get("updates_error") for point in points]
         ),
         "score": _average_scores(points),
-        "spearman": _average_measured(point.get("spearman") for point in points),
-        "settings": {seed: _format_setting(point) for seed, point in selected.items()},
+        "spearman": fmean(correlations) if correlations else None,
+        "settings": {
+            seed: point["rule"] or " ".join(point["setting"]) or "as trained" for seed, point in selected.items()
+        },
     }
 
 
@@ -290,16 +293,6 @@ def _average_scores(points: Sequence[Mapping[str, Any]]) -> SeedMean:
     return average_over_seeds(
         [float(point["score"]) for point in points], [point.get("score_error") for point in points]
     )
-
-
-def _format_setting(point: Mapping[str, Any]) -> str:
-    """Format the settings that were selected."""
-    return point["rule"] or " ".join(point["setting"]) or "as trained"
-
-
-def _average_measured(values: Iterable[float | None]) -> float | None:
-    measured = [value for value in values if value is not None]
-    return fmean(measured) if measured else None
 
 
 # ---- tests

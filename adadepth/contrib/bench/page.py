@@ -272,11 +272,6 @@ def build_task_table(title: str, set_name: str, runs: Results) -> Table:
     return Table(title, columns, rows)
 
 
-def _format_difference(updates: float) -> str:
-    """Format a difference in updates with its sign."""
-    return f"{updates:+.2f}"
-
-
 def build_rules_table(task: str, set_name: str, runs: Results) -> list[Table]:
     """Build the table of exit rules on one evaluation set: score, controls, calibration error and time.
 
@@ -292,7 +287,7 @@ def build_rules_table(task: str, set_name: str, runs: Results) -> list[Table]:
         Column("method", "method", text, "text"),
         Column("exit_rule", "exit rule", text, "text"),
         Column("updates", "updates", make_number_format(2)),
-        Column("above", "updates above the oracle", _format_difference),
+        Column("above", "updates above the oracle", "{:+.2f}".format),
         Column("score", "score", make_number_format(4)),
         Column("online", "score online", make_number_format(4)),
         Column("permuted", "score, permuted exits", make_number_format(4)),
@@ -370,14 +365,11 @@ def _build_panel(set_name: str, points: OperatingPoints) -> Panel | None:
     labelled_curves = [(method.label, curves[method]) for method in shown_methods]
     curve_points = [point for _, curve in labelled_curves for point in curve]
     x, y = (pad_range([point[axis] for point in curve_points]) for axis in (0, 1))
-    title = "multiply-accumulates of a unit" if _has_macs(points) else "updates of a unit (mean)"
+    first = next(point for by_seed in points.values() for seed_points in by_seed.values() for point in seed_points)
+    has_macs = first["compute"] == first.get("macs")
+    title = "multiply-accumulates of a unit" if has_macs else "updates of a unit (mean)"
     description = f"{set_name}: score against {title} for {'; '.join(label for label, _ in labelled_curves)}"
     return Panel(set_name, Lines(labelled_curves), Axis(title, x), Axis("score", y), description, 1.3)
-
-
-def _has_macs(points: OperatingPoints) -> bool:
-    first = next(point for by_seed in points.values() for seed_points in by_seed.values() for point in seed_points)
-    return bool(first["compute"] == first.get("macs"))
 
 
 def _build_curve(by_seed: Mapping[int, Sequence[Mapping[str, Any]]]) -> list[tuple[float, float]]:

@@ -337,27 +337,20 @@ def format_estimate(config: ExperimentConfig, estimate: Mapping[str, Any]) -> st
     conditions = [resolve_precision(config), batch]
     conditions += ["gradient checkpointing"] if trainer.gradient_checkpointing else []
     conditions += [f"{settings.devices} devices, {'sharded' if trainer.fsdp else 'replicated'}"] if has_several else []
+    device = settings.device if isinstance(settings.device, str) else f"{settings.device:g} TFLOPS"
+    peak = f"{settings.devices} x {device}" if has_several else device
     lines = [
         ("parameters", f"{estimate['parameters']:,} ({estimate['trained']:,} trained)"),
         ("multiply-accumulates per token", f"{estimate['macs_per_token']:,.0f} (forward, full depth)"),
         ("operations per token", f"{estimate['operations_per_token']:,.0f} (a training step)"),
         *((f"memory: {name}", _format_bytes(memory[name])) for name in MemoryUse._fields if memory[name]),
         ("memory per device", f"{_format_bytes(memory['total'])} at the peak"),
-        (
-            "tokens per second",
-            f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {_format_peak(config)}",
-        ),
+        ("tokens per second", f"{estimate['tokens_per_second']:,.0f} at {settings.share:.0%} of {peak}"),
         ("training", _format_length(estimate)),
     ]
     width = max(len(name) for name, _ in lines)
     rows = [f"{name:<{width}}  {value}" for name, value in lines]
     return "\n".join([f"estimate of {config.name}: {', '.join(conditions)}", *rows])
-
-
-def _format_peak(config: ExperimentConfig) -> str:
-    settings = get_estimate_settings(config)
-    name = settings.device if isinstance(settings.device, str) else f"{settings.device:g} TFLOPS"
-    return f"{settings.devices} x {name}" if settings.devices > 1 else str(name)
 
 
 def _format_length(estimate: Mapping[str, Any]) -> str:

@@ -85,7 +85,11 @@ def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
     if get_problem(config.dataset) == "puzzle":
         return len(config.dataset.symbols) + 1  # type: ignore[attr-defined]
     if tokenizer.path is not None:
-        return None if _has_vocabulary_size(model) else _load_vocabulary_size(tokenizer.path)
+        if model.pretrained or getattr(model, "base_model", None) or getattr(model, "vocab_size", None):
+            return None
+        from adadepth.data.text.tokenizer import load_tokenizer
+
+        return len(load_tokenizer(tokenizer.path))
     if tokenizer.kind is TokenizerKind.byte:
         return 256 + 3
     size = tokenizer.vocab_size or get_estimate_settings(config).words or getattr(model, "vocab_size", None)
@@ -95,16 +99,6 @@ def resolve_vocabulary_size(config: ExperimentConfig) -> int | None:
             "(tokenizer.vocab_size=null), which mode=estimate does not read; WikiText-103 has 267735"
         )
     return int(size)
-
-
-def _has_vocabulary_size(model: Any) -> bool:
-    return bool(model.pretrained or getattr(model, "base_model", None) or getattr(model, "vocab_size", None))
-
-
-def _load_vocabulary_size(path: str) -> int:
-    from adadepth.data.text.tokenizer import load_tokenizer
-
-    return len(load_tokenizer(path))
 
 
 def _resolve_model_settings(config: ExperimentConfig) -> Any:

@@ -93,10 +93,12 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
         app.middleware_stack = RequestFilter(app.middleware_stack, hosts)
         yield
 
-    _shorten_tracebacks()
+    for module in (gr.queueing, gr.routes, gr.utils):
+        vars(module)["traceback"] = _OneLineTraceback()
     sources = (_read_template("tokens.js", "adadepth.report"), _read_template("page.js"))
     scripts = "\n".join(f"<script data-kept>{source}</script>" for source in sources)
     style = f"<style>{_read_template('frame.css')}</style>"  # gradio would rewrite a css argument
+    theme = gr.themes.Base(font=_FONT, font_mono=_CODE_FONT, primary_hue="blue", neutral_hue="slate")
     page.queue(default_concurrency_limit=1, max_size=_MAX_QUEUE_SIZE, api_open=False)
     port = find_free_port(host, port)
     try:
@@ -105,7 +107,7 @@ def launch_page(page: gr.Blocks, host: str, port: int, names: Sequence[str] = ()
                 server_name=f"[{host}]" if ":" in host else host, server_port=port, quiet=True, share=False,
                 prevent_thread_lock=True, inbrowser=False, show_error=False, footer_links=[], run_history=False,
                 ssr_mode=False, pwa=False, mcp_server=False, enable_monitoring=False, max_file_size=1,
-                theme=_build_theme(), head=style + scripts, app_kwargs={"lifespan": add_filter},
+                theme=theme, head=style + scripts, app_kwargs={"lifespan": add_filter},
             )  # fmt: skip
     except OSError as error:
         raise ConfigError(
@@ -141,16 +143,6 @@ class _OneLineTraceback:
         return getattr(traceback, name)
 
 
-def _shorten_tracebacks() -> None:
-    """Make gradio print errors as one line each instead of tracebacks."""
-    for module in (gr.queueing, gr.routes, gr.utils):
-        vars(module)["traceback"] = _OneLineTraceback()
-
-
-def _build_theme() -> Any:
-    return gr.themes.Base(font=_FONT, font_mono=_CODE_FONT, primary_hue="blue", neutral_hue="slate")
-
-
 def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
     return (files(package) / "templates" / name).read_text(encoding="utf-8")
 
@@ -158,8 +150,10 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
     """Build the web page for one checkpoint, or for several checkpoints with the same type of input."""
     first = checkpoints[0]
+    names = " and ".join(checkpoint.name for checkpoint in checkpoints)
+    heading = load_templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names)
     with gr.Blocks(title="adadepth: interactive demo", analytics_enabled=False) as page:
-        gr.HTML(_render_heading(checkpoints), elem_id="ada-head", js_on_load=None, apply_default_css=False)
+        gr.HTML(heading, elem_id="ada-head", js_on_load=None, apply_default_css=False)
         with gr.Row(elem_id="ada-inputs"):
             with gr.Column(scale=3, min_width=300):
                 controls = (
@@ -174,11 +168,6 @@ def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
                     outputs.append(gr.HTML("", js_on_load=None, apply_default_css=False, elem_classes="ada-answer"))
         _connect_controls(checkpoints, controls, depth, outputs, page.load)
     return page
-
-
-def _render_heading(checkpoints: Sequence[ServedCheckpoint]) -> str:
-    names = " and ".join(checkpoint.name for checkpoint in checkpoints)
-    return str(load_templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names))
 
 
 # ---- controls

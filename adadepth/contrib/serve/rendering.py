@@ -70,11 +70,12 @@ def render_answer(
     figure, curve_of = build_work_curve(checkpoint, answer) if with_curve else (None, "")
     boards = _build_boards(checkpoint, answer)
     command, remark = build_command(checkpoint, model_input, answer)
+    source = "" if answer.source is None else f", example {answer.source}"
     return render_template(
         "answer",
         name=checkpoint.name,
         file=sanitise_file_name(checkpoint.name),
-        about=_describe_answer(checkpoint, answer),
+        about=f"{type(checkpoint.model).__name__}, {_format_setting(answer.setting)}{source}",
         tiles=_build_tiles(checkpoint, answer),
         styles=depth_styles(max_updates),
         max_updates=max_updates,
@@ -144,11 +145,6 @@ def _add_token_steps(answer: Answer) -> Mapping[str, Any]:
 
 
 # ---- figures
-
-
-def _describe_answer(checkpoint: ServedCheckpoint, answer: Answer) -> str:
-    source = "" if answer.source is None else f", example {answer.source}"
-    return f"{type(checkpoint.model).__name__}, {_format_setting(answer.setting)}{source}"
 
 
 def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
@@ -388,15 +384,13 @@ def render_board(checkpoint: ServedCheckpoint, example: InputExample) -> Markup:
 
 
 def _build_links(answer: Answer, figure: Figure | None) -> list[dict[str, str]]:
-    figures = [("curve", figure), ("boards", _build_boards_figure(answer))]
-    return [
-        _build_svg_link(name, drawing)._asdict() | {"what": name} for name, drawing in figures if drawing is not None
-    ]
-
-
-def _build_svg_link(name: str, figure: Figure) -> Link:
-    encoded = b64encode(svg.document(figure).encode()).decode()
-    return Link("SVG", f"data:image/svg+xml;base64,{encoded}", f"{name}.svg")
+    links = []
+    for name, drawing in (("curve", figure), ("boards", _build_boards_figure(answer))):
+        if drawing is not None:
+            encoded = b64encode(svg.document(drawing).encode()).decode()
+            link = Link("SVG", f"data:image/svg+xml;base64,{encoded}", f"{name}.svg")
+            links.append(link._asdict() | {"what": name})
+    return links
 
 
 def _build_boards_figure(answer: Answer) -> Figure | None:
@@ -431,7 +425,9 @@ def _build_boards_figure(answer: Answer) -> Figure | None:
 def build_command(checkpoint: ServedCheckpoint, model_input: Text | InputExample, answer: Answer) -> tuple[str, str]:
     """Return the shell command that reproduces the answer, and a remark about its limits."""
     settings = _format_overrides(answer.overrides)
-    remark = _choose_remark(checkpoint, answer)
+    remark = ""
+    if answer.setting.knob == FULL and not answer.overrides:
+        remark = "Full depth of this model cannot be set on the command line; the page sets it directly."
     if isinstance(model_input, InputExample) and not get_answers(answer.result).solves_puzzles:
         source_remark = (
             "" if answer.source else "mode=evaluate reads the examples of its sets, but this example is edited. "
@@ -447,12 +443,6 @@ def _format_text_override(text: Text) -> str:
         return text
     parts = [_quote_text(part) for part in ([text] if isinstance(text, str) else text)]
     return f"[{parts[0]}]" if len(parts) == 1 else f"[[{', '.join(parts)}]]"
-
-
-def _choose_remark(checkpoint: ServedCheckpoint, answer: Answer) -> str:
-    if answer.setting.knob == FULL and not answer.overrides:
-        return "Full depth of this model cannot be set on the command line; the page sets it directly."
-    return ""
 
 
 def _format_command(checkpoint: ServedCheckpoint, mode: str, overrides: Sequence[str]) -> str:

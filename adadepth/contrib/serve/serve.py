@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -117,8 +117,10 @@ def load_served_checkpoint(config: ExperimentConfig) -> ServedCheckpoint:
     copy_weights(pipeline.model)
     run = run_of_checkpoint(config)
     data = _load_data(config, pipeline, path)
-    is_synthetic = hasattr(config.dataset, "train_examples")
-    synthetic = _build_synthetic_data(config, data) if data is not None and is_synthetic else None
+    synthetic = None
+    if data is not None and hasattr(config.dataset, "train_examples"):
+        grid = find_editable_grid(config.dataset)
+        synthetic = SyntheticData(config.dataset, data.evaluation, data.collate, grid)
     evaluator = None if data is None else _build_evaluator(config, data, pipeline.model)
     knobs = list_knobs(pipeline.model)
     budget = None if evaluator is None else build_budget_knob(pipeline.model, lambda: evaluator.evaluate().updates)
@@ -193,10 +195,6 @@ def _load_data(config: ExperimentConfig, pipeline: Pipeline, path: str) -> RunDa
     return data
 
 
-def _build_synthetic_data(config: ExperimentConfig, data: RunData) -> SyntheticData:
-    return SyntheticData(config.dataset, data.evaluation, data.collate, find_editable_grid(config.dataset))
-
-
 def _build_evaluator(config: ExperimentConfig, data: RunData, model: Any) -> QualityEvaluator | None:
     """Build an evaluator of the model on a few examples of the first evaluation set."""
     if not config.trainer.halting_statistics:
@@ -217,23 +215,20 @@ def _evaluate(session: Session, name: str, examples: Any, count: int, data: RunD
     model: Any = session.model
     evaluation = session.start_evaluation(name)
     model.eval()
+    parameters = inspect.signature(model.forward).parameters
     for first in range(0, count, _BATCH_ROWS):
         batch = data.collate([examples[number] for number in range(first, min(first + _BATCH_ROWS, count))])
         batch = {key: value.to(model.device) for key, value in batch.items()}
         fit_threads(model, batch)
+        inputs = {key: value for key, value in batch.items() if key in parameters}
         with torch.no_grad():
-            outputs = model(**_select_forward_arguments(model, batch), **evaluation.options(batch))
+            outputs = model(**inputs, **evaluation.options(batch))
         evaluation.update(batch, outputs)
     evaluation.merge()
     report = evaluation.report()
     assert report is not None
     cost, depths = report.statistics["cost"], report.statistics["classes"]["all"]
     return DepthQuality(evaluation.metrics()["score"], cost["adaptive_over_full"], depths["mean"])
-
-
-def _select_forward_arguments(model: Any, batch: Mapping[str, Any]) -> dict[str, Any]:
-    names = inspect.signature(model.forward).parameters
-    return {key: value for key, value in batch.items() if key in names}
 
 
 # ---- results and sentences of a run
@@ -247,18 +242,14 @@ def _read_curve(run: Path) -> tuple[str, Sequence[tuple[float, float]]] | None:
     for folder in [*sorted((run / "evaluations").glob("*"), reverse=True), run]:
         files = read_run(folder)
         for study in files.of(EXIT_RULES).get("sets", {}).values():
-            if points := _list_rule_points(study):
-                return "score", points
+            measured = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
+            if measured:
+                return "score", sorted((row["macs_ratio"], row["quality"]["score"]) for row in measured)
         budgets = files.of(BUDGETS)
         if has_targets(budgets) and (name := select_drawn_quality(budgets)) is not None:
             rows = [row for row in budgets["rows"] if "adaptive_over_full" in row and name in row["metrics"]]
             return name, sorted((row["adaptive_over_full"], row["metrics"][name]) for row in rows)
     return None
-
-
-def _list_rule_points(study: Mapping[str, Any]) -> list[tuple[float, float]]:
-    rows = [row for row in study["rows"] if "macs_ratio" in row and "score" in row["quality"]]
-    return sorted((row["macs_ratio"], row["quality"]["score"]) for row in rows)
 
 
 def _choose_initial_text(run: Path | None, pipeline: Pipeline) -> str:

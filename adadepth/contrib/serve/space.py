@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 from adadepth.errors import CheckpointError, ConfigError, UserError
 from adadepth.models.shared.published_files import find_publishable_file
@@ -44,8 +42,9 @@ def write_space(run: Path, folder: Path) -> Path:
         raise ConfigError(f"FOLDER={folder}: must be a new or empty folder")
     settings, record = read_settings(run), read_record(run)
     run_folder = folder / _RUN_FOLDER
+    saved = record.get("saved", {}).get(MODEL) or [path.name for path in (run / MODEL).iterdir() if not path.is_dir()]
     try:
-        model = [find_publishable_file(run / MODEL, name) for name in _list_model_files(run / MODEL, record)]
+        model = [find_publishable_file(run / MODEL, name) for name in (*saved, *({CARD} - set(saved)))]
         settings_file = find_publishable_file(run, CONFIG_FILE)
     except CheckpointError as error:
         raise CheckpointError(f"RUN={run}: {error}") from error
@@ -65,12 +64,6 @@ def write_space(run: Path, folder: Path) -> Path:
     for name, template in _FILES.items():
         write_atomic(folder / name, templates.get_template(template).render(**variables) + "\n")
     return folder
-
-
-def _list_model_files(model: Path, record: Mapping[str, Any]) -> list[str]:
-    """Return the names of a run's model files: those that its record lists, and its card."""
-    saved = record.get("saved", {}).get(MODEL) or [path.name for path in model.iterdir() if not path.is_dir()]
-    return [*saved, *({CARD} - set(saved))]
 
 
 def _get_version(package: str, default: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from adadepth.config import ExperimentConfig, Task
-from adadepth.contrib.treebank.data import TreebankData, TreebankSet
+from adadepth.contrib.treebank.data import TreebankData
 from adadepth.contrib.treebank.measures import classify_words, describe_words
 from adadepth.contrib.treebank.report import build_full_table, flatten_words, format_words, write_words
 from adadepth.contrib.treebank.scorers import MaskedTreebankScorer, TreebankScorer
@@ -123,10 +123,11 @@ def _summarise_words(
         set_scorers = {"plain": scorers[name]}
         if split.masked is not None:
             set_scorers[_MASKED] = scorers[f"{name}_{_MASKED}"]
+        trees = split.trees
+        classes = classify_words(trees.upos, trees.deprel, trees.depth.tolist(), split.per_million.tolist())
+        sentences = np.repeat(np.arange(len(trees)), np.diff(trees.sentences))  # of each word, (words,) int64
         sets[name] = {
-            reading: describe_words(
-                scorer.words.pieces(), _classify_words(split), _list_sentence_numbers(split), max_updates
-            )
+            reading: describe_words(scorer.words.pieces(), classes, sentences, max_updates)
             for reading, scorer in set_scorers.items()
         }
     return {
@@ -138,16 +139,6 @@ def _summarise_words(
         "words": {name: sum(map(len, split.plain.pieces)) for name, split in data.sets.items()},
         "sets": sets,
     }
-
-
-def _classify_words(split: TreebankSet) -> dict[str, list[str]]:
-    trees = split.trees
-    return classify_words(trees.upos, trees.deprel, trees.depth.tolist(), split.per_million.tolist())
-
-
-def _list_sentence_numbers(split: TreebankSet) -> np.ndarray:
-    """Return the index of the sentence of each word, (words,) int64."""
-    return np.repeat(np.arange(len(split.trees)), np.diff(split.trees.sentences))
 
 
 def _publish_summary(summary: dict[str, Any], session: Session) -> None:

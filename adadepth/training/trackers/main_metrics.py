@@ -41,7 +41,9 @@ _OF_STEPS = re.compile(r"(^|_|/)step_\d+(/|$)")
 
 def is_logged(name: str, config: ExperimentConfig) -> bool:
     """Return whether trackers get a scalar: the main ones by default, or all with `logger.metrics=all`."""
-    if config.logger.metrics is LoggedMetrics.all or name in _list_meant_metrics(config):
+    optimised, selecting = config.optimise, config.trainer.metric_for_best_model
+    is_selecting = selecting is not None and name == f"eval/{selecting.removeprefix('eval_')}"
+    if config.logger.metrics is LoggedMetrics.all or name == optimised or is_selecting:
         return True
     prefix, _, metric = name.partition("/")
     if prefix == "train":
@@ -62,9 +64,3 @@ def is_summarised(name: str) -> bool:
     """Return whether a table of runs has a column for a metric: quality on the first set, and what charts show."""
     is_quality = name.startswith("eval/") and name.count("/") == 1 and not _OF_STEPS.search(name.removeprefix("eval/"))
     return name in CHARTED or is_quality
-
-
-def _list_meant_metrics(config: ExperimentConfig) -> list[str]:
-    """Return the metrics that the settings name: the one that a sweep optimises, and the one that selects the model."""
-    selecting = config.trainer.metric_for_best_model
-    return [config.optimise, *([] if selecting is None else ["eval/" + selecting.removeprefix("eval_")])]

@@ -10,7 +10,7 @@ import torch
 from transformers import AlbertConfig
 
 from adadepth import AlbertActForPreTraining, AlbertActForSequenceClassification, AlbertActModel
-from adadepth.contrib.probing.hidden_states import count_changed_tokens, encode_set, read_states
+from adadepth.contrib.probing.probe import count_changed_tokens, encode_set, read_states
 from adadepth.errors import ConfigError
 from adadepth.models.albert.modeling import PlainAlbertForSequenceClassification
 from adadepth.models.albert_act.reference import apply_linear, normalise

@@ -11,8 +11,8 @@ import torch
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.evaluation.evaluation import VocabularyDepths, vocabulary_depths
 from adadepth.evaluation.scorer import Scorer
-from adadepth.evaluation.vocabulary import VocabularyDepths, vocabulary_depths
 from adadepth.metrics.significance import sum_clusters
 from adadepth.metrics.words import FEWEST_CLUSTERS, FEWEST_OCCURRENCES, RANKED_WORDS, WordDepths, Words
 from adadepth.report.depth_by_class import format_halting, ranked_words, write_halting_files

@@ -181,7 +181,7 @@ def test_the_distributions_have_their_mean_and_shape(mean: float, max_updates: i
 def test_the_worst_row_is_judged(numbers: list[float], limit: dict[str, float], verdict: str) -> None:
     place = {"mode": "inference", "hidden": 8, "depth": 6, "depths": "published", "length": 4, "batch": 1}
     rows = [{**place, "ragged": {"x": number}} for number in numbers]
-    line = importlib.import_module("ragged_targets").judge("text", rows, "ragged", "x", **limit)
+    line = importlib.import_module("ragged_execution").judge("text", rows, "ragged", "x", **limit)
     assert line.startswith(f"text: {verdict}")
 
 

@@ -25,7 +25,7 @@ from adadepth import (
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import with_data_layout
 from adadepth.prediction.models import get_first_tokens
-from adadepth.training.model_tokenizer import fit_tokenizer
+from adadepth.training.trainer import fit_tokenizer
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
 from tests.unit.data.tokenizers_support import made
