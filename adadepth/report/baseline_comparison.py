@@ -462,8 +462,8 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
     own_rule = None if model_rule is None else _normalise_rule(model_rule)
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
-        if own := [row for row in rows if _normalise_rule(row["rule"]) == own_rule]:
-            yield from _compare_own_rule(name, own[0], study["rows"])
+        if model_rows := [row for row in rows if _normalise_rule(row["rule"]) == own_rule]:
+            yield from _compare_own_rule(name, model_rows[0], study["rows"])
             continue
         if not rows or model_rule is not None:
             continue

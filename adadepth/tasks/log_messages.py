@@ -102,7 +102,7 @@ def _get_signal(error: BaseException) -> int | None:
         return signal.SIGINT
     code = getattr(error, "code", None)
     number = code - 128 if isinstance(code, int) else None
-    return number if number in {int(known) for known in signal.Signals} else None
+    return number if number in set(map(int, signal.Signals)) else None
 
 
 def describe_end(config: ExperimentConfig, args: TrainingArguments, stop: StopCallback, state: TrainerState) -> str:

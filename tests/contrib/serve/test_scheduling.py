@@ -45,7 +45,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> ModelLock:
     """Turns of a moment."""
     monkeypatch.setattr(scheduling, "GRACE", 0.05)
     monkeypatch.setattr("adadepth.contrib.serve.generation.GRACE", 0.05)
-    return ModelLock(0.3)
+    return ModelLock(1.5)  # a slow machine answers a short text in this time
 
 
 def test_a_tokenizer_that_panics_is_a_line_of_the_page_and_of_python() -> None:
@@ -105,7 +105,7 @@ def test_a_model_that_never_ends_is_stopped(impatient: ModelLock) -> None:
                 model(torch.zeros(1))
                 calls += 1
 
-    with pytest.raises(DataError, match=r"^the request took more than 0\.3 seconds"):
+    with pytest.raises(DataError, match=r"^the request took more than 1\.5 seconds"):
         call_with_timeout(impatient.seconds, compute)
     assert calls
     model(torch.zeros(1))  # by whom nobody waits
@@ -134,7 +134,7 @@ def test_nobody_waits_for_what_cannot_be_stopped(
 
     monkeypatch.setattr(Pipeline, "priced", wait)
     begun = time.perf_counter()
-    with pytest.raises(DataError, match=r"^the request took more than 0\.3 seconds"):
+    with pytest.raises(DataError, match=r"^the request took more than 1\.5 seconds"):
         compute_answer(one, PANIC, Setting())
     with pytest.raises(DataError, match=r"^the model is still busy with a previous request"):
         compute_answer(one, "the naive cat", Setting())
@@ -151,7 +151,7 @@ def test_a_token_that_never_comes_is_a_line(
     words = tokenizer("roberta")
     one = of_text(small(**OURO | {"vocab_size": len(words)}), words, lock=impatient)
     monkeypatch.setattr("adadepth.contrib.serve.generation.describe_texts", lambda *_: stuck.wait(60))
-    with pytest.raises(DataError, match=r"^the next token took more than 0\.3 seconds"):
+    with pytest.raises(DataError, match=r"^the next token took more than 1\.5 seconds"):
         list(stream_continuation(one, "a cat", 2, Setting()))
 
 
@@ -161,7 +161,7 @@ def test_a_measurement_has_its_time_too(impatient: ModelLock, stuck: threading.E
         return DepthQuality(0, 0, 0)
 
     one = of_text(small_ponder(), tokenizer("bert"), lock=impatient, evaluator=QualityEvaluator("score", "", here))
-    with pytest.raises(DataError, match=r"^the request took more than 0\.3 seconds"):
+    with pytest.raises(DataError, match=r"^the request took more than 1\.5 seconds"):
         measure_quality(one, Setting())
 
 

@@ -40,7 +40,7 @@ OWN = {
     "act tagging": ACT | READS | {"exit_rule_problem"},
     "act spans": ACT,
     "act choices": ACT,
-    "albert": {"least_activations"},
+    "albert": {"least_activations", "one_depth"},
     "stock classification": {"take_classes", "take_padding", "one_depth"},
     "stock tagging": {"take_classes", "take_padding", "one_depth"},
     "ponder": PONDER | {"least_activations"},
