@@ -354,10 +354,11 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
     if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
         against, baseline = "always predicting the most frequent label", max(labels) / sum(labels)
         commonest = labelled[labels.index(max(labels))]
-        pair = _build_input_free_pair(
-            files, "commonest_label", against, "accuracy", everyone["accuracy"], baseline, f"n {sum(labels):,}"
+        error, remark = _estimate_label_error(everyone, commonest, sum(labels)), f"n {sum(labels):,}, one seed"
+        values = everyone["accuracy"], baseline
+        yield QualityPair(
+            "commonest_label", against, "accuracy", *values, error, GROUPS - 1, remark, is_about_depth=False
         )
-        yield replace(pair, error=_estimate_label_error(everyone, commonest, sum(labels)))
 
 
 def _estimate_label_error(everyone: Mapping[str, Any], commonest: Mapping[str, Any], n: int) -> float:
