@@ -371,8 +371,8 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
     ratios = advised.get("time_ratio") or {}
     if not ratios:
         return spending
-    speeds = " and ".join(f"{ratio:.2f} at batch size {batch}" for batch, ratio in ratios.items())
-    return f"{spending}, speed-up over full depth {speeds}"
+    speeds = " and ".join(f"{ratio:.2f} times (batch size {batch})" for batch, ratio in ratios.items())
+    return f"{spending}, {speeds} as fast as full depth"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:
