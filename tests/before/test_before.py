@@ -28,7 +28,7 @@ MODELS = sorted(path for path in HERE.glob("*/finished/*") if (path / "config.js
 # What the clock says; and what another name says now, see CHANGELOG.md.
 TIMED = ("runtime", "per_second", "cost/speedup_over_dense", "_seconds", "_ms")
 RENAMED = {"eval/ponder_cost"}
-# Settings that are newer than a run. On the command line, a resumed run keeps its own values.
+# Settings that are newer than a run: it keeps its own values, unless the command names the group `model` again.
 NEWER = {"looped_two_states": ("model.geometric_truncation=renormalise",)}
 # A budget now fits the halting bias after training (docs/budget.md); the last checkpoint has the weights of training.
 TRAINED_WEIGHTS = {("act_budget", "model"): "checkpoints/checkpoint-6"}
