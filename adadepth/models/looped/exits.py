@@ -40,7 +40,7 @@ class LoopResults(NamedTuple):
 
 
 class LoopReading(NamedTuple):
-    """What a forward pass reads of the loops, and for which units.
+    """Signals that a forward pass reads after every loop, and the units for which it reads them.
 
     Attributes:
         slots: Index b T + t of the token from which each unit is predicted, int64, (K,), or None for all B T tokens.
