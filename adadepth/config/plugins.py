@@ -137,6 +137,19 @@ def _list_paths(value: Any) -> Iterator[str]:
             yield from _list_paths(member)
 
 
+def get_import_path(importer: Importer[Any]) -> tuple[str, str]:
+    """Return the module and the name of the object that an importer imports, without importing it.
+
+    The code of an importer names both: its body is `from MODULE import NAME` and `return NAME`.
+    """
+    if isinstance(importer, partial):
+        module, _, name = importer.args[0].partition(":")
+        return module, name
+    function: Any = importer
+    module, name = function.__code__.co_names
+    return module, name
+
+
 def _load(path: str) -> Any:
     """Import the object at the path `"module:name"`."""
     module, _, name = path.partition(":")

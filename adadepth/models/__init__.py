@@ -11,11 +11,11 @@ from typing import Any
 
 @cache
 def public_names() -> Mapping[str, Callable[[], Any]]:
-    """Return the importer of every public class and function by name, which imports the classes of all families.
+    """Return the importer of every public class and function by name. Nothing is imported but the families' descriptors.
 
     If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """
-    from adadepth.config.plugins import list_plugin_importers
+    from adadepth.config.plugins import get_import_path, list_plugin_importers
     from adadepth.models.registry import families
 
     names = list_plugin_importers("adadepth.names")
@@ -27,11 +27,11 @@ def public_names() -> Mapping[str, Callable[[], Any]]:
     for family in families().values():
         package = family.settings.__module__.partition(".")[0]
         importers = (family.config, *family.heads.values(), *family.auto.values())
-        classes = {importer(): importer for importer in importers}
+        paths = [get_import_path(importer) for importer in importers]
         names |= {
-            entry.__name__: importer
-            for entry, importer in classes.items()
-            if entry.__module__.partition(".")[0] == package
+            name: importer
+            for (module, name), importer in zip(paths, importers, strict=True)
+            if module.partition(".")[0] == package
         }
         names |= family.public
     return names

@@ -399,6 +399,8 @@ def test_bad_inputs():
 def test_public_names_exist():
     for name in adadepth.__all__:
         assert getattr(adadepth, name) is not None
+    for name, importer in adadepth.models.public_names().items():
+        assert getattr(importer(), "__name__", name) == name
     assert {*adadepth.models.__all__} <= {*adadepth.__all__}
     with pytest.raises(AttributeError):
         _ = adadepth.nothing
