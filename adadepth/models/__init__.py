@@ -11,7 +11,7 @@ from typing import Any
 
 @cache
 def public_names() -> Mapping[str, Callable[[], Any]]:
-    """Return the importer of every public class and function by name. Nothing is imported but the families' descriptors.
+    """Return the importer of every public class and function by name, without importing them.
 
     If a family and the entry-point group `adadepth.names` define the same name, the name of the family is used.
     """
