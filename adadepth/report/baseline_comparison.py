@@ -185,7 +185,6 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         *readings.values(),
         *_compare_networks(files),
     ]
-    pairs = [replace(pair, less_is_better=is_less_better(pair.measure, files.config)) for pair in pairs]
     pairs = correct_pairs(pairs)
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
@@ -212,9 +211,10 @@ def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
     if not about_depth:
         return _NO_COMPARISON
     deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.relevant_difference))
-    wins = sum(pair.result > 0 for pair in about_depth)
-    won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
-    return f"{deciding.brief}{won}; one seed"
+    full = next(filter(None, (pair.describe_full_depth() for pair in (deciding, *about_depth))), "")
+    results = [pair.result for pair in about_depth if pair.error is not None]
+    won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
+    return "; ".join(filter(None, [deciding.brief, full, won, "one seed"]))
 
 
 def _explain_no_comparison(files: RunFiles) -> str:
@@ -274,15 +274,15 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
-        if measure is not None and key == "fixed":
+        if measure is None:
+            continue
+        if key == "fixed":
             depth = gains[measure]["baseline_depth"]
             against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], entry["mean"], sample, brief)
-        elif measure is not None:
-            against = f"its own depths shuffled over the units{rule}"
-            yield build_gain_pair(
-                f"random_depths/{name}", against, name, gains[measure], entry["mean"], sample, "its own depths shuffled"
-            )
+        else:
+            against, brief = f"its own depths shuffled over the units{rule}", "its own depths shuffled"
+        pair = f"{'fixed_step' if key == 'fixed' else 'random_depths'}/{name}"
+        yield build_gain_pair(files, pair, against, name, gains[measure], entry["mean"], sample, brief)
 
 
 def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:
@@ -357,7 +357,7 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
         error, remark = _estimate_label_error(everyone, commonest, sum(labels)), f"n {sum(labels):,}, one seed"
         values = everyone["accuracy"], baseline
         yield QualityPair(
-            "commonest_label", against, "accuracy", *values, error, GROUPS - 1, remark, is_about_depth=False
+            "commonest_label", against, "accuracy", *values, error, GROUPS - 1, remark, False, is_about_depth=False
         )
 
 
@@ -391,8 +391,9 @@ def _build_input_free_pair(
     error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
     return QualityPair(
-        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, is_about_depth=False
-    )
+        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark,
+        is_less_better(measure, files.config), is_about_depth=False,
+    )  # fmt: skip
 
 
 def _compare_bag_of_words(
@@ -442,10 +443,11 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
         gain = set_exits["exit"].get("gain")
         if gain is not None and not _is_constant(set_exits):
-            depth = gain["baseline_depth"]
-            against, brief = _format_fixed_depth(depth, set_exits["exit"]["mean"]), _format_brief_depth(depth)
-            sample = "" if gain["sequences"] == set_exits["n"] else f"n {set_exits['n']:,}"
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, set_exits["exit"]["mean"], sample, brief)
+            depth, mean = gain["baseline_depth"], set_exits["exit"]["mean"]
+            against, brief = _format_fixed_depth(depth, mean), _format_brief_depth(depth)
+            sequences = gain["sequences"] + gain.get("selected_on", 0)
+            sample = "" if sequences == set_exits["n"] else f"n {set_exits['n']:,}"
+            yield build_gain_pair(files, f"fixed_step/{name}", against, name, gain, mean, sample, brief)
 
 
 def _is_constant(set_exits: Mapping[str, Any]) -> bool:
@@ -464,12 +466,13 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
         if model_rows := [row for row in rows if _normalise_rule(row["rule"]) == own_rule]:
-            yield from _compare_own_rule(name, model_rows[0], study["rows"])
+            yield from _compare_own_rule(files, name, model_rows[0], study["rows"])
             continue
         if not rows or model_rule is not None:
             continue
         pairs = {
             row["rule"]: build_gain_pair(
+                files,
                 f"fixed_exits/{name}",
                 f"{_format_brief_depth(row['gains']['fixed']['baseline_depth'])}, the best with at most the compute of "
                 f"{row['rule']}",
@@ -490,20 +493,22 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         yield replace(pair, remark=f"{remark}; {pair.remark}")
         against = f"randomly shuffled exits of {median['rule']}"
         yield build_gain_pair(
-            f"random_exits/{name}", against, name, median["gains"]["permuted"], median.get("mean_updates")
+            files, f"random_exits/{name}", against, name, median["gains"]["permuted"], median.get("mean_updates")
         )
 
 
-def _compare_own_rule(name: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[QualityPair]:
+def _compare_own_rule(
+    files: RunFiles, name: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[QualityPair]:
     """Yield comparisons of the model's own exit rule, under the keys of a matched baseline, which they replace."""
     gains, depth = row["gains"], row.get("mean_updates")
     baseline_depth, ratio = gains["fixed"]["baseline_depth"], _compare_with_fixed_macs(rows, row)
     brief = _format_brief_depth(baseline_depth)
     against = f"{brief}, the best with at most its compute"
     yield build_gain_pair(
-        f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
+        files, f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
     )
-    yield build_gain_pair(f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
+    yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
 
 
 def _normalise_rule(text: str) -> list[str | float]:

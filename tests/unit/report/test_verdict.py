@@ -165,7 +165,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
         "baseline": "a compute-matched network of fixed depth 4", "metric": "score",
-        "depth": 2.5, "baseline_depth": 4.0,
+        "depth": 2.5, "baseline_depth": 4.0, "full_depth": None, "full_depth_value": None,
         "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
         "p": pytest.approx(2 * stats.t.sf(2, 19)), "corrected_p": pytest.approx(2 * stats.t.sf(2, 19)), "remark": "",
@@ -229,6 +229,29 @@ def test_a_shallower_fixed_depth_may_be_the_better_baseline(run: Path) -> None:
     assert "of the same network at fixed depth 2, " in found.brief
 
 
+def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
+    gain = make_gain("accuracy", 0.7, 0.6, 0.01, baseline_depth=2.0, selected_on=63)
+    gain |= {"full_depth": 6, "full_depth_value": 0.75}
+    exits = {"sets": {"test": {"n": 127, "exit": {"mean": 2.5, "gain": gain}}}}
+    found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
+    assert found.answer == "yes"
+    told = "test/accuracy 0.750 at full depth (6 updates, all of the compute)"
+    assert told in found.sentences[0]
+    assert told in found.brief
+    assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
+    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    assert (recorded["full_depth"], recorded["full_depth_value"]) == (6, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "baseline", "words"),
+    [(0.6724, 0.6716, "accuracy 0.6724 against 0.6716, better by 0.001"), (0.672, 0.6719, "0.672 against 0.672, equal"),
+     (0.672, 0.668, "0.672 against 0.668, better by 0.004")],
+)  # fmt: skip
+def test_values_that_differ_print_as_different(adaptive: float, baseline: float, words: str) -> None:
+    assert words in QualityPair("", "", "accuracy", adaptive, baseline, 0.0001, 19, "", False).sentence
+
+
 def test_a_record_without_errors_is_not_tested(run: Path) -> None:
     entry = matched_set(4.0, 4.0, 4.0)
     del entry["gains"]
@@ -244,7 +267,7 @@ def test_a_record_without_errors_is_not_tested(run: Path) -> None:
     [(0.02, 0.004, 1), (-0.02, 0.004, -1), (0.02, 0.012, 0), (0.009, 0.0001, 0), (0.02, None, 0), (0.02, 0.0, 1)],
 )
 def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, result: int) -> None:
-    pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "")
+    pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "", True)
     assert pair.result == result
     if error:
         assert pair.p == pytest.approx(2 * stats.t.sf(abs(gain) / error, 19))
@@ -252,7 +275,7 @@ def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: flo
 
 def test_p_values_are_corrected_for_all_comparisons_of_a_verdict() -> None:
     """p = .03 is significant alone, and not as the least of four."""
-    pair = QualityPair("", "", "loss", 3.9, 4.0, 0.1 / stats.t.isf(0.015, 19), 19, "")
+    pair = QualityPair("", "", "loss", 3.9, 4.0, 0.1 / stats.t.isf(0.015, 19), 19, "", True)
     assert pair.p == pytest.approx(0.03)
     assert pair.result == 1
     assert [one.result for one in correct_pairs([pair] * 4)] == [0] * 4
