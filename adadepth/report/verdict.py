@@ -32,7 +32,7 @@ from adadepth.report.run_files import (
     halts,
     is_interrupted,
 )
-from adadepth.report.section import Section, SectionEntry, fill
+from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, interval, make_number_format, signed, text
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
@@ -365,9 +365,8 @@ def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
     return replace(finding, sentences=[*finding.sentences, reason], brief=f"{finding.brief}; {brief}")
 
 
-def build_verdict_section(files: RunFiles) -> Section | None:
+def build_verdict_section(files: RunFiles, findings: Verdict) -> Section | None:
     """Build the report section with the questions and answers of the verdict."""
-    findings = verdict(files)
     if not findings:
         return None
     advice = files.halting.get("adaptation", {}).get("advice")
@@ -399,6 +398,3 @@ def build_baseline_table(comparisons: Sequence[QualityPair]) -> Table:
     for row in rows:
         row["interval"] = None if row["low"] is None else interval((row["low"], row["high"]))
     return Table("baselines", columns, rows)
-
-
-SECTIONS = (SectionEntry(10, build_verdict_section),)

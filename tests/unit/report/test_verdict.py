@@ -18,7 +18,7 @@ from scipy import stats
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
-from adadepth.report.pages import build_sections
+from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
     ARCHITECTURES,
@@ -59,7 +59,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
-    sections = build_sections(read_run(run))
+    sections = build_report(read_run(run)).sections
     assert [sections[0].anchor, sections[-1].anchor] == ["verdict", "run"]
 
 
@@ -170,7 +170,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
         "p": pytest.approx(2 * stats.t.sf(2, 19)), "corrected_p": pytest.approx(2 * stats.t.sf(2, 19)), "remark": "",
     }  # fmt: skip
-    (table,) = next(section.tables for section in build_sections(files) if section.title == "Verdict")
+    (table,) = next(section.tables for section in build_report(files).sections if section.title == "Verdict")
     assert [row["gain"] for row in table.rows] == [recorded["gain"]]
 
 
