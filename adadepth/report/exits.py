@@ -10,6 +10,7 @@ from typing import Any
 
 from adadepth.metrics.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
 from adadepth.metrics.metric_names import definition
+from adadepth.report.compute_cost import format_speed
 from adadepth.report.depth_by_class import list_unavailable
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
@@ -371,8 +372,8 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
     ratios = advised.get("time_ratio") or {}
     if not ratios:
         return spending
-    speeds = " and ".join(f"{ratio:.2f} times (batch size {batch})" for batch, ratio in ratios.items())
-    return f"{spending}, {speeds} as fast as full depth"
+    speeds = " and ".join(f"{format_speed(ratio)} (batch size {batch})" for batch, ratio in ratios.items())
+    return f"{spending}, against full depth {speeds}"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:

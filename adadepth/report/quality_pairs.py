@@ -100,7 +100,7 @@ class QualityPair:
     def difference(self) -> str:
         """Result of the comparison in words, with the difference and its interval in the same direction.
 
-        A difference is called too small to be relevant only if its whole interval is.
+        A difference that is not significant is called too small to be relevant only if its whole interval is.
         """
         if self.error is None:
             return f"{self._format_gain()}, not tested"
@@ -109,7 +109,8 @@ class QualityPair:
             interval = f" (95 % interval of the gain {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        if abs(self.gain) + half_width < least:
+        is_significant = (self.p if self.corrected is None else self.corrected) < LEVEL
+        if is_significant or abs(self.gain) + half_width < least:
             return f"{self._format_gain()}{interval}, below the least relevant difference of {least:g}"
         is_lost = self.corrected is not None and self.p < LEVEL <= self.corrected
         after = " after the correction for all comparisons" if is_lost else ""
