@@ -39,7 +39,7 @@ from adadepth.report.run_files import (
     is_interrupted,
 )
 from adadepth.report.section import Section, fill
-from adadepth.report.table import Column, Table, interval, make_number_format, signed, text
+from adadepth.report.table import Column, Table, format_p_value, has_values, make_number_format, text
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
@@ -405,9 +405,10 @@ def _warn_of_chance(halting: Mapping[str, Any], finding: Finding) -> Finding:
         return finding
     chance = format_whole_percent(commonest.share)
     where = f"only at difficulty {', '.join(above)}" if above else "at no difficulty"
+    ranges = f"{len(above)} of {len(groups)} ranges of difficulty" + (f" ({', '.join(above)})" if above else "")
     sentence = (
-        f"Accuracy is significantly above that of always predicting the most frequent label ({chance}) {where}, "
-        f"{len(above)} of {len(groups)} groups; elsewhere, depth is that of a model at chance."
+        f"At {ranges}, accuracy is significantly above that of always predicting the most frequent label ({chance}); "
+        "elsewhere, depth is that of a model at chance."
     )
     brief = f"; above chance ({chance}) {where}" if 2 * len(above) <= len(groups) else ""
     return replace(finding, sentences=[*finding.sentences, sentence], brief=f"{finding.brief}{brief}")
@@ -451,16 +452,20 @@ def build_baseline_table(comparisons: Sequence[QualityPair]) -> Table:
         Column("metric", "metric", text, "text"),
         Column("depth", "depth", make_number_format(2)),
         Column("baseline_depth", "depth of the baseline", make_number_format(2)),
-        Column("compute_ratio", "compute / baseline", make_number_format(3)),
+        Column("compute_ratio", "compute, relative to the baseline", make_number_format(3)),
         Column("value", "value", make_number_format(4)),
         Column("baseline_value", "value of the baseline", make_number_format(4)),
-        Column("gain", "gain", signed),
+        Column("full_depth", where="file"),
+        Column("full_depth_value", "value at full depth", make_number_format(4)),
+        Column("gain", "gain", "{:+.4f}".format),
         Column("interval", "95 % interval of the gain", text, "text", where="view"),
         *(Column(key, where="file") for key in ("low", "high", "p")),
-        Column("corrected_p", "p (Holm)", make_number_format(3)),
+        Column("corrected_p", "p (Holm)", format_p_value),
         Column("remark", where="file"),
     ]
     rows = [pair.to_json() for pair in comparisons]
     for row in rows:
-        row["interval"] = None if row["low"] is None else interval((row["low"], row["high"]))
+        row["interval"] = None if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
+    # Readers see no empty columns; the file has all of them.
+    columns = [column if has_values(column, rows) else replace(column, where="file") for column in columns]
     return Table("baselines", columns, rows)
