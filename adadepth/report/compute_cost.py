@@ -76,8 +76,10 @@ def find_timed_rules(files: RunFiles) -> list[Mapping[str, Any]]:
     """
     study: Mapping[str, Any] = next(iter(files.of(EXIT_RULES).get("sets", {}).values()), {"rows": ()})
     timed = [row for row in study["rows"] if row.get("time_ratio") and not row["rule"].startswith("fixed")]
-    own = (files.config.get("model") or {}).get("exit_rule")
-    own_rows = [row for row in timed if own is not None and normalise_rule(row["rule"]) == normalise_rule(own)]
+    model_rule = (files.config.get("model") or {}).get("exit_rule")
+    own_rows = [
+        row for row in timed if model_rule is not None and normalise_rule(row["rule"]) == normalise_rule(model_rule)
+    ]
     return own_rows or timed
 
 

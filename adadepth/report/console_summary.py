@@ -207,18 +207,18 @@ def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: Re
         columns.insert(after, Column("paper", "paper", make_number_format(1)))
     lines: list[str] = []
     for count in range(min(max_rows, len(names)), 0, -1):
-        shown = sorted(ranked[:count])
+        indices = sorted(ranked[:count])
         title = name.title if count == len(names) else f"{name.title} ({count} of {len(names)})"
         rows = [
             {**table.rows[index], "class": _shorten_name(names[index]), "paper": means.get(names[index])}
-            for index in shown
+            for index in indices
         ]
         selected = _drop_empty_columns(Table(table.name, [replace(name, title=title), *columns], rows))
         fitted, equal = split_equal_columns(split_equal_columns(selected, _SPREADS)[0], ("loss", "accuracy"))
         head, _, *lines = to_text(_drop_optional_columns(fitted)).splitlines()
-        hidden = [index for index in difficulties if index not in shown]
-        if hidden and hidden[0] > shown[0]:
-            position = sum(index < hidden[0] for index in shown)
+        hidden = [index for index in difficulties if index not in indices]
+        if hidden and hidden[0] > indices[0]:
+            position = sum(index < hidden[0] for index in indices)
             lines.insert(position, f"... {len(hidden)} more difficulties, in the report")
         lines = [line[:_WIDTH].rstrip() for line in (head, *lines, *([f"every row: {equal}"] if equal else []))]
         if len(lines) <= max_rows + 1:

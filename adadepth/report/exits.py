@@ -79,14 +79,14 @@ def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _list_metrics(qualities: Sequence[Mapping[str, float]]) -> list[str]:
     """Return the names of the metrics, without a score that equals another metric everywhere."""
     names = list(dict.fromkeys(name for quality in qualities for name in quality))
-    others = [name for name in names if name != "score"]
-    is_copy = any(all(quality.get(name) == quality.get("score") for quality in qualities) for name in others)
-    return others if is_copy else names
+    metrics = [name for name in names if name != "score"]
+    is_copy = any(all(quality.get(name) == quality.get("score") for quality in qualities) for name in metrics)
+    return metrics if is_copy else names
 
 
 def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
     """Build the table of exit share, halting distribution, quality and loss after every step of the network."""
-    shown = _list_metrics([row["quality"] for row in summary["steps"] if "quality" in row])
+    metrics = _list_metrics([row["quality"] for row in summary["steps"] if "quality" in row])
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
@@ -95,7 +95,7 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
         Column("prior", "prior", make_number_format(3)),
         Column("halting_probability", "halting probability", make_number_format(3)),
         *(
-            Column(metric, metric, make_number_format(4), where="everywhere" if metric in shown else "file")
+            Column(metric, metric, make_number_format(4), where="everywhere" if metric in metrics else "file")
             for metric in summary["exit"].get("quality", {})
         ),
         Column("loss", "loss", make_number_format(4)),

@@ -364,10 +364,10 @@ def verdict(files: RunFiles) -> Verdict:
 def _name_set(files: RunFiles, finding: Finding) -> Finding:
     """Add to an answer from the first evaluated set its name, if there are other sets."""
     name, metrics = files.halting.get("set"), files.run.get("final_metrics") or {}
-    others = [metric for metric in metrics if re.fullmatch("eval/[^/]+/tokens_per_second", metric)]
-    if name is None or not others or not halts(files):
+    further_metrics = [metric for metric in metrics if re.fullmatch("eval/[^/]+/tokens_per_second", metric)]
+    if name is None or not further_metrics or not halts(files):
         return finding
-    sentence = f"These are figures of {name}, the first of {len(others) + 1} evaluated sets."
+    sentence = f"These are figures of {name}, the first of {len(further_metrics) + 1} evaluated sets."
     return replace(finding, sentences=[*finding.sentences, sentence], brief=f"on {name}, {finding.brief}")
 
 
