@@ -15,10 +15,10 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adadepth.metrics.halves import select_first_half
 from adadepth.metrics.significance import average_over_seeds, sum_clusters
 from adadepth.metrics.step_scores import StepScores
 
@@ -34,6 +34,9 @@ class Gain(NamedTuple):
         freedom: Degrees of freedom of the error.
         sequences: Number of independent sequences, or of groups of them.
         baseline_depth: Fixed exit step of the baseline, which is between two steps for a mixture; None for others.
+        full_depth: Last step, beside a fixed exit step; None for others.
+        full_depth_value: Value at the last step, likewise.
+        selected_on: Number of other sequences, on which the fixed exit step was selected; None for others.
     """
 
     measure: str
@@ -43,6 +46,9 @@ class Gain(NamedTuple):
     freedom: float
     sequences: int
     baseline_depth: float | None = None
+    full_depth: int | None = None
+    full_depth_value: float | None = None
+    selected_on: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields for a file, in which unknown degrees of freedom are None."""
@@ -52,7 +58,8 @@ class Gain(NamedTuple):
 def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, most: float) -> dict[str, Any] | None:
     """Compare exits with the best fixed step of at most a given mean; return None without scores of examples.
 
-    Between two steps, the baseline is their mixture of the same mean.
+    Between two steps, the baseline is their mixture of the same mean. The step is selected on one half of the sequences
+    and compared on the other, because the best of several equal steps looks better on the examples that select it.
 
     Args:
         scores: Scores of the examples.
@@ -60,25 +67,36 @@ def estimate_fixed_gain(scores: StepScores, exits: Tensor, sequences: Tensor, mo
         sequences: Number of the sequence of each example, (M,).
         most: Largest fixed step. It may lie between two steps.
     """
-    if scores.by_step is None or most < 1:
+    adaptive = scores.score_examples(exits)
+    if scores.by_step is None or adaptive is None or most < 1:
         return None
     values, low = scores.by_step.numpy(), math.floor(most)
     candidates: dict[float, NDArray[np.float64]] = {float(k): values[:, k - 1] for k in range(1, low + 1)}
     if low < min(most, values.shape[1]):
         share = most - low
         candidates[most] = (1 - share) * values[:, low - 1] + share * values[:, low]
-    depth = max(candidates, key=lambda step: float(candidates[step].mean()))
-    return _estimate(scores, exits, candidates[depth], sequences)._replace(baseline_depth=depth).to_json()
+    clusters = sequences.numpy()
+    first = select_first_half(clusters)
+    rest, selecting = ~first, first if first.any() else ~first  # a single sequence has no other half
+    depth = max(candidates, key=lambda step: float(candidates[step][selecting].mean()))
+    gain = _estimate(scores, adaptive.numpy()[rest], candidates[depth][rest], clusters[rest])
+    return gain._replace(
+        baseline_depth=depth,
+        full_depth=values.shape[1],
+        full_depth_value=_get_sign(scores) * float(values[rest, -1].mean()),
+        selected_on=len(np.unique(clusters[first])),
+    ).to_json()
 
 
 def estimate_permuted_gain(
     scores: StepScores, exits: Tensor, permuted: Sequence[Tensor], sequences: Tensor
 ) -> dict[str, Any] | None:
     """Compare exits with the same exits in random orders, (M,) each; return None without scores of examples."""
+    adaptive = scores.score_examples(exits)
     draws = [values.numpy() for steps in permuted if (values := scores.score_examples(steps)) is not None]
-    if not draws:
+    if adaptive is None or not draws:
         return None
-    gain = _estimate(scores, exits, np.mean(draws, axis=0), sequences)
+    gain = _estimate(scores, adaptive.numpy(), np.mean(draws, axis=0), sequences.numpy())
     if gain.error is not None:
         gain = gain._replace(error=math.hypot(gain.error, compute_draw_error(np.stack(draws))))
     return gain.to_json()
@@ -105,13 +123,16 @@ def estimate_gain_of_groups(
     return Gain(measure, fmean(adaptive), fmean(baseline), error, difference.freedom, difference.seeds)
 
 
-def _estimate(scores: StepScores, exits: Tensor, baseline: NDArray[np.float64], sequences: Tensor) -> Gain:
-    values = scores.score_examples(exits)
-    assert values is not None, "the baseline has scores"
-    adaptive = values.numpy()
-    difference = sum_clusters(adaptive - baseline, sequences.numpy()).estimate_mean()
-    measure, sign = ("accuracy", 1.0) if scores.losses is None else ("loss", -1.0)
+def _estimate(
+    scores: StepScores, adaptive: NDArray[np.float64], baseline: NDArray[np.float64], clusters: NDArray[np.int64]
+) -> Gain:
+    sign, difference = _get_sign(scores), sum_clusters(adaptive - baseline, clusters).estimate_mean()
     return Gain(
-        measure, sign * float(adaptive.mean()), sign * float(baseline.mean()), difference.error, difference.freedom,
-        len(torch.unique(sequences)),
+        "accuracy" if scores.losses is None else "loss", sign * float(adaptive.mean()), sign * float(baseline.mean()),
+        difference.error, difference.freedom, len(np.unique(clusters)),
     )  # fmt: skip
+
+
+def _get_sign(scores: StepScores) -> float:
+    """Return the factor that turns the score of an example into the value of its metric."""
+    return 1.0 if scores.losses is None else -1.0

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.significance import GROUPS
+from adadepth.report.compute_cost import normalise_rule
 from adadepth.report.quality_pairs import (
     QualityPair,
     build_gain_pair,
@@ -170,7 +170,6 @@ _TOTAL = "eval/loss"  # it holds penalties too
 
 _NOTHING = "No baseline with another allocation of depth was run on the same task"
 _NO_COMPARISON = "no comparable baseline was run"
-_ONE_STEP = "All examples exit at the same step, so a comparison with a fixed step is impossible."
 _NOT_RETRAINED = "not retrained"
 
 
@@ -185,52 +184,75 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         *readings.values(),
         *_compare_networks(files),
     ]
-    pairs = [replace(pair, less_is_better=is_less_better(pair.measure, files.config)) for pair in pairs]
     pairs = correct_pairs(pairs)
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
-    nothing = _explain_no_comparison(files)
-    if not pairs:
-        return Finding("unknown", [nothing], brief=_NO_COMPARISON)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if not any(pair.is_about_depth for pair in pairs):
-        sentences.append(nothing)
+        sentences.append(_explain_no_comparison(files).sentence)
     answer = _decide_answer(pairs)
-    return Finding(answer, sentences, _get_gains(pairs), _format_brief(pairs, answer), pairs)
+    return Finding(answer, sentences, _get_gains(pairs), _format_brief(files, pairs, answer), pairs)
 
 
 def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
     return {f"gain_over_{pair.key}": pair.gain for pair in pairs}
 
 
-def _format_brief(pairs: Sequence[QualityPair], answer: Answer) -> str:
+def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
     """Format the decisive comparison in a few words, with the number of comparisons that the adaptive run won."""
     about_depth = [pair for pair in pairs if pair.is_about_depth]
     failed = [pair for pair in pairs if not pair.is_about_depth and pair.result <= 0]
     if answer == "no" and failed:
-        return f"the model does not beat one that ignores its input, {failed[0].brief}; one seed"
+        start = "not trained yet or at chance, the model does not beat one that ignores its input"
+        return f"{start}: {failed[0].brief}; one seed"
     if not about_depth:
-        return _NO_COMPARISON
+        return _explain_no_comparison(files).brief
     deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.relevant_difference))
-    wins = sum(pair.result > 0 for pair in about_depth)
-    won = "" if len(about_depth) == 1 else f"; better than {wins} of {len(about_depth)} baselines"
-    return f"{deciding.brief}{won}; one seed"
+    full = next(filter(None, (pair.describe_full_depth() for pair in (deciding, *about_depth))), "")
+    results = [pair.result for pair in about_depth if pair.error is not None]
+    won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
+    fitted = find_fitted_rule(files)
+    rule = f"with exit rule {fitted.label}, " if fitted and deciding.key.startswith(("fixed_step", "random")) else ""
+    return "; ".join(filter(None, [f"{rule}{deciding.brief}", full, won, "one seed"]))
 
 
-def _explain_no_comparison(files: RunFiles) -> str:
-    """Return the sentence that explains why adaptive depth was not compared with a baseline."""
+class _Reason(NamedTuple):
+    """Reason why adaptive depth was not compared with a baseline, as a sentence and in a few words."""
+
+    sentence: str
+    brief: str
+
+
+def _explain_no_comparison(files: RunFiles) -> _Reason:
+    """Return why adaptive depth was not compared with a baseline."""
     if (reason := files.of(MATCHED_BASELINE).get("left_out")) is not None:
-        return f"{_NOTHING}: the matched baseline was skipped, {reason}."
+        return _Reason(f"{_NOTHING}: the matched baseline was skipped, {reason}.", "the matched baseline was skipped")
     if is_interrupted(files):
-        return f"{_NOTHING}, because the run was interrupted."
+        return _Reason(f"{_NOTHING}, because the run was interrupted.", "the run was interrupted")
     sets = files.of(EXITS).get("sets", {}).values()
     if sets and all(map(_is_constant, sets)):
-        return _ONE_STEP
+        return _Reason(
+            "All examples exit at the same step, so a comparison with a fixed step is impossible.",
+            "nothing was compared, because all examples exit at the same step",
+        )
+    described = files.halting.get("architecture")
+    if described is not None and is_fixed(described):
+        return _Reason(
+            "The network has one fixed architecture; the report of its search compares it with other networks.",
+            "a fixed network, which the report of its search compares with others",
+        )
     if not halts(files):
-        return f"{_NOTHING}."
+        return _Reason(f"{_NOTHING}.", _NO_COMPARISON)
+    if files.of(EXIT_RULES):
+        return _Reason(
+            f"{_NOTHING}: no evaluated exit rule could be compared, or none is the model's own rule.",
+            "no evaluated exit rule could be compared",
+        )
     # Of some families, no run has a matched baseline.
     setting = " for this model" if files.config.get("matched_baseline") else " (baseline=none)"
-    return f"{_NOTHING}: no matched baseline{setting}, no fixed depth (rival_of), no exit_rules."
+    return _Reason(
+        f"{_NOTHING}: no matched baseline{setting}, no fixed depth (rival_of), no exit_rules.", _NO_COMPARISON
+    )
 
 
 def has_one_depth(files: RunFiles) -> bool:
@@ -242,10 +264,32 @@ def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
     """Return the verdict's answer for a model whose tokens or sequences all get the same depth."""
     entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
-    stops = f"Every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
-    first = f"{stops}, so a fixed depth gives the same network."
+    stops = f"every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
+    first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
     sentences = [pair.sentence for pair in pairs if not pair.is_about_depth]
-    return Finding("no", [first, *sentences], _get_gains(pairs), f"one depth for all units, {entry['mean']:g}", pairs)
+    return Finding("no", [first, *sentences], _get_gains(pairs), f"nothing was compared, because {stops}", pairs)
+
+
+class FittedRule(NamedTuple):
+    """Exit rule that the matched baseline fitted for a model without one.
+
+    Attributes:
+        label: Name and parameters.
+        mean: Mean number of updates with the rule.
+        max_depth: Largest number of updates.
+    """
+
+    label: str
+    mean: float
+    max_depth: int
+
+
+def find_fitted_rule(files: RunFiles) -> FittedRule | None:
+    """Return the exit rule whose quality the matched baseline measured, or None if it is that of the model."""
+    entry: Mapping[str, Any] = next(iter(files.of(MATCHED_BASELINE).get("sets", {}).values()), {})
+    if entry.get("rule") is None:
+        return None
+    return FittedRule(_format_rule(entry["rule"]), entry["mean"], entry["max_depth"])
 
 
 def _format_rule(label: str) -> str:
@@ -274,15 +318,15 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
-        if measure is not None and key == "fixed":
+        if measure is None:
+            continue
+        if key == "fixed":
             depth = gains[measure]["baseline_depth"]
             against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gains[measure], entry["mean"], sample, brief)
-        elif measure is not None:
-            against = f"its own depths shuffled over the units{rule}"
-            yield build_gain_pair(
-                f"random_depths/{name}", against, name, gains[measure], entry["mean"], sample, "its own depths shuffled"
-            )
+        else:
+            against, brief = f"its own depths shuffled over the units{rule}", "its own depths shuffled"
+        pair = f"{'fixed_step' if key == 'fixed' else 'random_depths'}/{name}"
+        yield build_gain_pair(files, pair, against, name, gains[measure], entry["mean"], sample, brief)
 
 
 def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:
@@ -336,6 +380,31 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     return "yes" if min(tested) > 0 else "partly"
 
 
+class CommonestLabel(NamedTuple):
+    """Most frequent label of the labelled units of a set.
+
+    Attributes:
+        share: Accuracy of always predicting it.
+        described: Statistics of the units with this label.
+        n: Number of predictions.
+    """
+
+    share: float
+    described: Mapping[str, Any]
+    n: int
+
+
+def find_commonest_label(classes: Mapping[str, Mapping[str, Any]]) -> CommonestLabel | None:
+    """Return the most frequent label, or None if some predictions have no class for their label."""
+    labelled = [described for name, described in classes.items() if name.startswith("label: ")]
+    # Where a label is a whole sequence's, a class has many tokens and few predictions.
+    counts = [described.get("accuracy_n", described["n"]) for described in labelled]
+    everyone = classes.get("all", {})
+    if "accuracy" not in everyone or not counts or sum(counts) != everyone["accuracy_n"]:
+        return None
+    return CommonestLabel(max(counts) / sum(counts), labelled[counts.index(max(counts))], sum(counts))
+
+
 def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons with baselines that ignore the input: token frequencies and the most frequent label."""
     metrics, baselines = files.run.get("final_metrics") or {}, files.run.get("baselines") or {}
@@ -347,17 +416,15 @@ def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
             files, "unigram", "word frequencies only", "mlm_loss", adaptive, unigram["cross_entropy"], remark
         )
     classes = files.halting.get("classes", {})
-    everyone = classes.get("all", {})
-    labelled = [described for name, described in classes.items() if name.startswith("label: ")]
-    # Where a label is a whole sequence's, a class has many tokens and few predictions.
-    labels = [described.get("accuracy_n", described["n"]) for described in labelled]
-    if "accuracy" in everyone and labels and sum(labels) == everyone["accuracy_n"]:
-        against, baseline = "always predicting the most frequent label", max(labels) / sum(labels)
-        commonest = labelled[labels.index(max(labels))]
-        error, remark = _estimate_label_error(everyone, commonest, sum(labels)), f"n {sum(labels):,}, one seed"
-        values = everyone["accuracy"], baseline
+    if (commonest := find_commonest_label(classes)) is not None:
+        everyone, against = classes["all"], "always predicting the most frequent label"
+        error, remark = (
+            _estimate_label_error(everyone, commonest.described, commonest.n),
+            f"n {commonest.n:,}, one seed",
+        )
+        values = everyone["accuracy"], commonest.share
         yield QualityPair(
-            "commonest_label", against, "accuracy", *values, error, GROUPS - 1, remark, is_about_depth=False
+            "commonest_label", against, "accuracy", *values, error, GROUPS - 1, remark, False, is_about_depth=False
         )
 
 
@@ -372,12 +439,17 @@ def _estimate_label_error(everyone: Mapping[str, Any], commonest: Mapping[str, A
         commonest: Statistics of the units with the most frequent label.
         n: Number of predictions.
     """
-    accuracy, error = everyone["accuracy"], everyone.get("accuracy_error", 0.0)
+    accuracy = everyone["accuracy"]
     share = commonest.get("accuracy_n", commonest["n"]) / n
     lost = share * (1 - commonest["accuracy"])
     won = accuracy - share * commonest["accuracy"]
-    independent = min(n, accuracy * (1 - accuracy) / error**2) if error else n
-    return math.sqrt(max(lost + won - (won - lost) ** 2, 0.0) / max(independent, 1.0))
+    return math.sqrt(max(lost + won - (won - lost) ** 2, 0.0) / count_independent(everyone, n))
+
+
+def count_independent(everyone: Mapping[str, Any], n: int) -> float:
+    """Return as how many independent predictions n predictions count, by the error of their accuracy."""
+    accuracy, error = everyone["accuracy"], everyone.get("accuracy_error", 0.0)
+    return max(min(n, accuracy * (1 - accuracy) / error**2) if error else n, 1.0)
 
 
 def _build_input_free_pair(
@@ -391,8 +463,9 @@ def _build_input_free_pair(
     error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
     return QualityPair(
-        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark, is_about_depth=False
-    )
+        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark,
+        is_less_better(measure, files.config), is_about_depth=False,
+    )  # fmt: skip
 
 
 def _compare_bag_of_words(
@@ -442,10 +515,11 @@ def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
         gain = set_exits["exit"].get("gain")
         if gain is not None and not _is_constant(set_exits):
-            depth = gain["baseline_depth"]
-            against, brief = _format_fixed_depth(depth, set_exits["exit"]["mean"]), _format_brief_depth(depth)
-            sample = "" if gain["sequences"] == set_exits["n"] else f"n {set_exits['n']:,}"
-            yield build_gain_pair(f"fixed_step/{name}", against, name, gain, set_exits["exit"]["mean"], sample, brief)
+            depth, mean = gain["baseline_depth"], set_exits["exit"]["mean"]
+            against, brief = _format_fixed_depth(depth, mean), _format_brief_depth(depth)
+            sequences = gain["sequences"] + gain.get("selected_on", 0)
+            sample = "" if sequences == set_exits["n"] else f"n {set_exits['n']:,}"
+            yield build_gain_pair(files, f"fixed_step/{name}", against, name, gain, mean, sample, brief)
 
 
 def _is_constant(set_exits: Mapping[str, Any]) -> bool:
@@ -460,16 +534,17 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
     number, the worse of the middle two.
     """
     model_rule = (files.config.get("model") or {}).get("exit_rule")
-    own_rule = None if model_rule is None else _normalise_rule(model_rule)
+    own_rule = None if model_rule is None else normalise_rule(model_rule)
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
-        if model_rows := [row for row in rows if _normalise_rule(row["rule"]) == own_rule]:
-            yield from _compare_own_rule(name, model_rows[0], study["rows"])
+        if model_rows := [row for row in rows if normalise_rule(row["rule"]) == own_rule]:
+            yield from _compare_own_rule(files, name, model_rows[0], study["rows"])
             continue
         if not rows or model_rule is not None:
             continue
         pairs = {
             row["rule"]: build_gain_pair(
+                files,
                 f"fixed_exits/{name}",
                 f"{_format_brief_depth(row['gains']['fixed']['baseline_depth'])}, the best with at most the compute of "
                 f"{row['rule']}",
@@ -490,26 +565,22 @@ def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
         yield replace(pair, remark=f"{remark}; {pair.remark}")
         against = f"randomly shuffled exits of {median['rule']}"
         yield build_gain_pair(
-            f"random_exits/{name}", against, name, median["gains"]["permuted"], median.get("mean_updates")
+            files, f"random_exits/{name}", against, name, median["gains"]["permuted"], median.get("mean_updates")
         )
 
 
-def _compare_own_rule(name: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Iterator[QualityPair]:
+def _compare_own_rule(
+    files: RunFiles, name: str, row: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+) -> Iterator[QualityPair]:
     """Yield comparisons of the model's own exit rule, under the keys of a matched baseline, which they replace."""
     gains, depth = row["gains"], row.get("mean_updates")
     baseline_depth, ratio = gains["fixed"]["baseline_depth"], _compare_with_fixed_macs(rows, row)
     brief = _format_brief_depth(baseline_depth)
     against = f"{brief}, the best with at most its compute"
     yield build_gain_pair(
-        f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
+        files, f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
     )
-    yield build_gain_pair(f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
-
-
-def _normalise_rule(text: str) -> list[str | float]:
-    """Return name and parameters of an exit rule, so that `quantile:0.50` equals `quantile:0.5`."""
-    name, *parameters = text.split(":")
-    return [name, *(float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else value for value in parameters)]
+    yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
 
 
 def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -10,6 +11,8 @@ from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles
 from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
+_MOST_RULES = 3  # timed exit rules in the verdict
+
 
 def get_speedups(files: RunFiles) -> dict[str, float]:
     """Return the measured speed-ups of ragged over dense execution, for evaluation and for training."""
@@ -17,22 +20,29 @@ def get_speedups(files: RunFiles) -> dict[str, float]:
     return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
 
 
+def format_speed(ratio: float) -> str:
+    """Format a measured ratio of times so that a slow-down does not read as a speed-up."""
+    if f"{ratio:.2f}" == "1.00":
+        return "equally fast"
+    return f"{ratio:.2f} times as fast" if ratio > 1 else f"slower, {1 / ratio:.2f} times the time"
+
+
 def describe_speeds(executions: Mapping[str, Any]) -> str:
-    """Return a sentence on the measured speed-ups of ragged execution.
+    """Return a sentence on the measured times of ragged execution, relative to dense execution.
 
     Args:
         executions: The value of `executions` in run.json: `machine`, `width`, and for each timed task `speedup`,
             `allowed` and `sequences`.
     """
     parts = ", ".join(
-        f"{kind} {speed['speedup']:.2f} times as fast (batches of {speed['sequences']}; the saved compute allows "
+        f"{kind} {format_speed(speed['speedup'])} (batches of {speed['sequences']}; the saved compute allows "
         f"{speed['allowed']:.2f})"
         for kind in SPEEDUPS
         if (speed := executions.get(kind))
     )
     width = executions.get("width")
     at_width = "" if width is None else f" at width {width}"
-    return f"Speed-up of ragged over dense execution, on {executions['machine']}{at_width}: {parts}."
+    return f"Measured: ragged against dense execution, on {executions['machine']}{at_width}: {parts}."
 
 
 def describe_measured(files: RunFiles) -> str | None:
@@ -43,19 +53,58 @@ def describe_measured(files: RunFiles) -> str | None:
     executions, measured = files.run.get("executions"), get_speedups(files)
     if executions and measured:
         return describe_speeds(executions)
-    parts = ", ".join(f"{kind} {value:.2f} times as fast" for kind, value in measured.items())
-    return f"Speed-up of ragged over dense execution: {parts}." if parts else None
+    parts = ", ".join(f"{kind} {format_speed(value)}" for kind, value in measured.items())
+    return f"Measured: ragged against dense execution: {parts}." if parts else None
 
 
 def describe_wall_clock(files: RunFiles) -> Iterator[str]:
-    """Yield sentences on measured times: the speed-ups, the sections with other times, or that none were measured."""
+    """Yield sentences on measured times: of executions and rules, the sections with others, or that there are none."""
     measured, elsewhere = describe_measured(files), list(_list_timed_sections(files))
     if measured:
         yield measured
+    yield from map(describe_rule_times, find_timed_rules(files)[:_MOST_RULES])
     if elsewhere:
         yield f"Measured times are listed with {' and with '.join(elsewhere)}."
     if not measured and not elsewhere:
         yield "Wall-clock time was not measured; a share of compute is not a speed-up."
+
+
+def find_timed_rules(files: RunFiles) -> list[Mapping[str, Any]]:
+    """Return the rows of the timed exit rules on the first set of the study: the model's own rule alone, if it is one.
+
+    Fixed steps are left out.
+    """
+    study: Mapping[str, Any] = next(iter(files.of(EXIT_RULES).get("sets", {}).values()), {"rows": ()})
+    timed = [row for row in study["rows"] if row.get("time_ratio") and not row["rule"].startswith("fixed")]
+    model_rule = (files.config.get("model") or {}).get("exit_rule")
+    own_rows = [
+        row for row in timed if model_rule is not None and normalise_rule(row["rule"]) == normalise_rule(model_rule)
+    ]
+    return own_rows or timed
+
+
+def describe_rule_times(row: Mapping[str, Any]) -> str:
+    """Return a sentence on the measured time of an exit rule, beside its compute, as shares of full depth."""
+    times = ", ".join(f"{100 / ratio:.0f} % (batch size {batch})" for batch, ratio in row["time_ratio"].items())
+    compute = f"{100 / row['macs_ratio']:.0f} % of its compute"
+    return f"Measured: the exit rule {row['rule']} takes {times} of the time of full depth, with {compute}."
+
+
+def format_rule_times(files: RunFiles) -> str:
+    """Format the range of measured times of the exit rules, or return an empty text if none was timed."""
+    rows = find_timed_rules(files)
+    shares = sorted(100 / ratio for row in rows for ratio in row["time_ratio"].values())
+    if not shares:
+        return ""
+    rules = f"exit rule {rows[0]['rule']}" if len(rows) == 1 else f"{len(rows)} timed exit rules"
+    span = f"{shares[0]:.0f}" + ("" if len(shares) == 1 else f" to {shares[-1]:.0f}")
+    return f"{rules}: measured {span} % of the time of full depth"
+
+
+def normalise_rule(text: str) -> list[str | float]:
+    """Return name and parameters of an exit rule, so that `quantile:0.50` equals `quantile:0.5`."""
+    name, *parameters = text.split(":")
+    return [name, *(float(value) if re.fullmatch(r"[\d.]+(e-?\d+)?", value) else value for value in parameters)]
 
 
 def _list_timed_sections(files: RunFiles) -> Iterator[str]:
@@ -128,8 +177,9 @@ def overview(files: RunFiles) -> Section | None:
     everyone = halting.get("classes", {}).get("all", {})
     if "mean" not in everyone:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
-    speedup = get_speedups(files).get("evaluation")
-    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speedup=speedup))
+    ratio = get_speedups(files).get("evaluation")
+    speed = None if ratio is None else format_speed(ratio)
+    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speed=speed))
 
 
 SECTIONS = (SectionEntry(20, overview), SectionEntry(240, work))

@@ -19,13 +19,22 @@ from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
 from adadepth.report.run_files import EXITS, RunFiles, get_evaluation_step, halts, is_interrupted
-from adadepth.report.table import Column, Table, has_values, make_number_format, plain, to_text
+from adadepth.report.table import (
+    Column,
+    Table,
+    has_values,
+    make_number_format,
+    plain,
+    split_equal_columns,
+    to_text,
+)
 
 _WIDTH, _HEIGHT = 80, 24
 MOST_ROWS = 10
 _FEWEST_ROWS = 3
 _REMARK_LINES = 2
 _LONGEST_NAME = 30
+_SPREADS = ("std", "p10", "p90", "at_cap")  # which the drawn distributions show, too
 # Columns of the table of classes that give way, in this order, where it is wider than the screen.
 _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
 
@@ -127,7 +136,9 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
         table = build_exit_quality_table(summary)
         # Exits at multiples of a large power of two, and the last one, have the highest priorities.
         priorities = [(row is table.rows[-1], row["step"] & -row["step"]) for row in table.rows]
-        return _select(to_text(_drop_empty_columns(table)).splitlines(), priorities, max_rows)
+        fitted, equal = split_equal_columns(_drop_empty_columns(table), ("share",))
+        lines = _select(to_text(fitted).splitlines(), priorities, max_rows - bool(equal))
+        return [*lines, *([f"every row: {equal}"] if equal else [])]
     return _format_class_lines(halting, max_rows, reference)
 
 
@@ -176,22 +187,43 @@ def _select(lines: Sequence[str], priorities: Sequence[tuple[float, ...]], max_r
 
 
 def _format_class_lines(halting: Mapping[str, Any], max_rows: int, reference: ReferenceDepth | None) -> list[str]:
+    """Format a heading and at most `max_rows` lines, with those on left-out difficulties and equal columns."""
     table = build_class_table(halting)
     means = {} if reference is None else reference.means
+    names = [row["class"] for row in table.rows]
+    difficulties = [index for index, name in enumerate(names) if name.startswith("difficulty")]
+    # Of many difficulties, both ends come first.
+    from_end = {index: min(rank, len(difficulties) - 1 - rank) for rank, index in enumerate(difficulties)}
     # All units come first, then published classes and difficulties, then the largest classes.
     priorities = [
-        (row["class"] == "all", row["class"] in means, row["class"].startswith("difficulty"), row["n"])
-        for row in table.rows
+        (name == "all", name in means, index in from_end, -from_end.get(index, 0), table.rows[index]["n"])
+        for index, name in enumerate(names)
     ]
-    count = "" if len(table.rows) <= max_rows else f" ({max_rows} of {len(table.rows)})"
+    ranked = sorted(range(len(names)), key=priorities.__getitem__, reverse=True)
     name, *rest = table.columns
-    columns = [replace(name, title=f"{name.title}{count}"), *rest]
+    columns = list(rest)
     if reference is not None:
         after = next(index for index, column in enumerate(columns) if column.key == "mean") + 1
         columns.insert(after, Column("paper", "paper", make_number_format(1)))
-    rows = [{**row, "class": _shorten_name(row["class"]), "paper": means.get(row["class"])} for row in table.rows]
-    fitted = _drop_optional_columns(_drop_empty_columns(Table(table.name, columns, rows)))
-    return _select(to_text(fitted).splitlines(), priorities, max_rows)
+    lines: list[str] = []
+    for count in range(min(max_rows, len(names)), 0, -1):
+        indices = sorted(ranked[:count])
+        title = name.title if count == len(names) else f"{name.title} ({count} of {len(names)})"
+        rows = [
+            {**table.rows[index], "class": _shorten_name(names[index]), "paper": means.get(names[index])}
+            for index in indices
+        ]
+        selected = _drop_empty_columns(Table(table.name, [replace(name, title=title), *columns], rows))
+        fitted, equal = split_equal_columns(split_equal_columns(selected, _SPREADS)[0], ("loss", "accuracy"))
+        head, _, *lines = to_text(_drop_optional_columns(fitted)).splitlines()
+        hidden = [index for index in difficulties if index not in indices]
+        if hidden and hidden[0] > indices[0]:
+            position = sum(index < hidden[0] for index in indices)
+            lines.insert(position, f"... {len(hidden)} more difficulties, in the report")
+        lines = [line[:_WIDTH].rstrip() for line in (head, *lines, *([f"every row: {equal}"] if equal else []))]
+        if len(lines) <= max_rows + 1:
+            break
+    return lines
 
 
 def _shorten_name(name: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from adadepth.metrics.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
 from adadepth.metrics.metric_names import definition
+from adadepth.report.compute_cost import format_speed
 from adadepth.report.depth_by_class import list_unavailable
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
@@ -75,8 +76,17 @@ def list_exit_facts(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+def _list_metrics(qualities: Sequence[Mapping[str, float]]) -> list[str]:
+    """Return the names of the metrics, without a score that equals another metric everywhere."""
+    names = list(dict.fromkeys(name for quality in qualities for name in quality))
+    metrics = [name for name in names if name != "score"]
+    is_copy = any(all(quality.get(name) == quality.get("score") for quality in qualities) for name in metrics)
+    return metrics if is_copy else names
+
+
 def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
     """Build the table of exit share, halting distribution, quality and loss after every step of the network."""
+    metrics = _list_metrics([row["quality"] for row in summary["steps"] if "quality" in row])
     columns = [
         Column("step", "step k"),
         Column("n", "exit here"),
@@ -84,7 +94,10 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
         Column("posterior", "halting distribution", make_number_format(3)),
         Column("prior", "prior", make_number_format(3)),
         Column("halting_probability", "halting probability", make_number_format(3)),
-        *(Column(metric, metric, make_number_format(4)) for metric in summary["exit"].get("quality", {})),
+        *(
+            Column(metric, metric, make_number_format(4), where="everywhere" if metric in metrics else "file")
+            for metric in summary["exit"].get("quality", {})
+        ),
         Column("loss", "loss", make_number_format(4)),
     ]
     rows = [{**row.get("quality", {}), **row} for row in summary["steps"]]
@@ -100,7 +113,7 @@ def build_exit_quality_table(summary: Mapping[str, Any]) -> Table:
     """
     is_text, most = summary["problem"] == "language_model", summary["max_steps"]
     rows = [row for row in summary["steps"] if "loss" in row]
-    metrics = dict.fromkeys(metric for row in rows for metric in row.get("quality", {}))
+    metrics = _list_metrics([row["quality"] for row in rows if "quality" in row])
     columns = [
         Column("step", f"exit (of {most})"),
         Column("updates", "updates", percent),
@@ -180,14 +193,14 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("score_std", "sd over random draws", make_number_format(4)),
         Column("permuted_score", "permuted exits", make_number_format(4)),
         Column("permuted_std", where="file"),
-        Column("mixture_score", "two fixed", make_number_format(4)),
+        Column("mixture_score", "two fixed depths", make_number_format(4)),
         Column("mixture_std", where="file"),
-        Column("oracle_updates", "from oracle", make_number_format(2)),
+        Column("oracle_updates", "updates from oracle", make_number_format(2)),
         Column("oracle_early", where="file"),
         Column("oracle_late", where="file"),
-        Column("difficulty_correlation", "with difficulty", make_number_format(2), where=graded),
-        Column("online_score", "executed", make_number_format(4), where=online),
-        Column("online_updates", "its updates", make_number_format(2), where=online),
+        Column("difficulty_correlation", "correlation with difficulty", make_number_format(2), where=graded),
+        Column("online_score", "score when executed", make_number_format(4), where=online),
+        Column("online_updates", "updates when executed", make_number_format(2), where=online),
         Column("mean_updates", "updates", make_number_format(2)),
         Column("layer_ratio", "full / mean updates", make_number_format(2)),
         Column("macs", where="file"),
@@ -371,8 +384,8 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
     ratios = advised.get("time_ratio") or {}
     if not ratios:
         return spending
-    speeds = " and ".join(f"{ratio:.2f} times (batch size {batch})" for batch, ratio in ratios.items())
-    return f"{spending}, {speeds} as fast as full depth"
+    speeds = " and ".join(f"{format_speed(ratio)} (batch size {batch})" for batch, ratio in ratios.items())
+    return f"{spending}, against full depth {speeds}"
 
 
 def write_exit_study(directory: Path, studies: Mapping[str, Mapping[str, Any]]) -> None:

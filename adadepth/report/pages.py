@@ -43,11 +43,12 @@ from adadepth.report.run_groups import Comparison, compare, join_names, read_see
 from adadepth.report.run_metadata import build_facts_section, title
 from adadepth.report.section import Section, SectionEntry, SectionOf
 from adadepth.report.seeds import seeds
-from adadepth.report.verdict import verdict
+from adadepth.report.verdict import build_verdict_section, verdict
 
 FILM = "gates.gif"
 _MAX_FRAMES = 60  # of the film
 
+VERDICT_ORDER = 10
 EXTRA_ORDER = 120  # where sections stand that are functions of another package, or of a family: after depths
 
 
@@ -59,12 +60,17 @@ def collect_sections() -> tuple[SectionEntry, ...]:
     return tuple(sorted(registered, key=lambda placed: placed.order))
 
 
-def build_sections(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()) -> list[Section]:
+def _build_sections(files: RunFiles, findings: Verdict, extra: Iterable[SectionOf | SectionEntry]) -> list[Section]:
     """Build the sections of a run's report page, in order."""
     if is_summary_of_seeds(files):
         return _build_seed_sections(files)
+
+    def build_verdict(files: RunFiles) -> Section | None:
+        return build_verdict_section(files, findings)
+
+    own_entries = [*collect_sections(), SectionEntry(VERDICT_ORDER, build_verdict)]
     extra_entries = [entry if isinstance(entry, SectionEntry) else SectionEntry(EXTRA_ORDER, entry) for entry in extra]
-    placed = sorted((*collect_sections(), *extra_entries), key=lambda placed: placed.order)
+    placed = sorted((*own_entries, *extra_entries), key=lambda placed: placed.order)
     if alone := _find_standalone(files, placed):
         placed = [entry for entry in placed if entry is alone or entry.always]
     else:
@@ -116,7 +122,8 @@ def build_report(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()
         files: Files of the run.
         extra: Sections of the model family and of the dataset type.
     """
-    return RunReport(files, build_or_leave_out(verdict, files, {}), build_sections(files, extra))
+    findings = build_or_leave_out(verdict, files, {})
+    return RunReport(files, findings, _build_sections(files, findings, extra))
 
 
 def write_report(report: RunReport) -> Path:

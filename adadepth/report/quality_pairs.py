@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import is_loss
 from adadepth.metrics.significance import (
     GROUPS,
@@ -39,13 +40,15 @@ class QualityPair:
         error: Standard error of their difference, or None if it was not measured.
         freedom: Degrees of freedom of the error.
         remark: Sample, and what else a reader must know.
+        less_is_better: Whether a smaller value of the metric is better.
         depth: Mean depth of the adaptive model, or None if it was not measured.
         baseline_depth: Mean depth of the baseline, or None if it has none.
         compute_ratio: Compute of the adaptive model over that of the baseline, or None if it was not measured.
         is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
             input.
         brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
-        less_is_better: Whether a smaller value of the metric is better, or None to decide by its name.
+        full_depth: Updates of full depth, for a comparison of one network with itself, or None if it was not measured.
+        full_depth_value: Value at full depth, likewise.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -57,19 +60,20 @@ class QualityPair:
     error: float | None
     freedom: float
     remark: str
+    less_is_better: bool
     depth: float | None = None
     baseline_depth: float | None = None
     compute_ratio: float | None = None
     is_about_depth: bool = True
     brief_against: str = ""
-    less_is_better: bool | None = None
+    full_depth: int | None = None
+    full_depth_value: float | None = None
     corrected: float | None = None
 
     @property
     def gain(self) -> float:
         """Advantage of the adaptive model over the baseline, in the unit of the metric."""
-        less_is_better = is_loss(self.measure) if self.less_is_better is None else self.less_is_better
-        return self.baseline - self.adaptive if less_is_better else self.adaptive - self.baseline
+        return self.baseline - self.adaptive if self.less_is_better else self.adaptive - self.baseline
 
     @property
     def half_width(self) -> float | None:
@@ -96,7 +100,7 @@ class QualityPair:
     def difference(self) -> str:
         """Result of the comparison in words, with the difference and its interval in the same direction.
 
-        A difference is called too small to be relevant only if its whole interval is.
+        A difference that is not significant is called too small to be relevant only if its whole interval is.
         """
         if self.error is None:
             return f"{self._format_gain()}, not tested"
@@ -105,15 +109,15 @@ class QualityPair:
             interval = f" (95 % interval of the gain {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        if abs(self.gain) + half_width < least:
+        is_significant = (self.p if self.corrected is None else self.corrected) < LEVEL
+        if is_significant or abs(self.gain) + half_width < least:
             return f"{self._format_gain()}{interval}, below the least relevant difference of {least:g}"
         is_lost = self.corrected is not None and self.p < LEVEL <= self.corrected
         after = " after the correction for all comparisons" if is_lost else ""
         return f"{self._format_gain()}{interval}, not significant{after}"
 
     def _format_gain(self) -> str:
-        size = f"{abs(self.gain):.3f}"
-        return "equal" if float(size) == 0 else f"{'better' if self.gain > 0 else 'worse'} by {size}"
+        return "equal" if self._size == 0 else f"{'better' if self.gain > 0 else 'worse'} by {self._size:.3f}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the record of the comparison for a file: baseline, depths, compute, values, gain, interval and p."""
@@ -127,6 +131,8 @@ class QualityPair:
             "compute_ratio": self.compute_ratio,
             "value": self.adaptive,
             "baseline_value": self.baseline,
+            "full_depth": self.full_depth,
+            "full_depth_value": self.full_depth_value,
             "gain": self.gain,
             "low": low,
             "high": high,
@@ -138,16 +144,34 @@ class QualityPair:
     @property
     def brief(self) -> str:
         """Result of the comparison without its remark, for the console."""
-        values = f"{self.measure} {self.adaptive:.3f} against {self.baseline:.3f}"
-        return f"{values} of {self.brief_against or self.against}, {self.difference}"
+        return f"{self._format_values()} of {self.brief_against or self.against}, {self.difference}"
 
     @property
     def sentence(self) -> str:
         """Sentence that states the result of the comparison with its numbers."""
-        return (
-            f"Compared with {self.against}: {self.measure} {self.adaptive:.3f} against {self.baseline:.3f}, "
-            f"{self.difference} ({self.remark})."
-        )
+        full = f"; {words}" if (words := self.describe_full_depth()) else ""
+        return f"Compared with {self.against}: {self._format_values()}, {self.difference}{full} ({self.remark})."
+
+    def describe_full_depth(self) -> str:
+        """Describe the value of the same network at full depth, or return an empty text if it was not measured."""
+        if self.full_depth_value is None:
+            return ""
+        value = f"{self.measure} {self.full_depth_value:.{self._digits}f}"
+        return f"{value} at full depth ({self.full_depth} updates, all of the compute)"
+
+    def _format_values(self) -> str:
+        digits = self._digits
+        return f"{self.measure} {self.adaptive:.{digits}f} against {self.baseline:.{digits}f}"
+
+    @property
+    def _digits(self) -> int:
+        """Decimals with which both values print as different, if their difference does."""
+        return 4 if self._size != 0 and f"{self.adaptive:.3f}" == f"{self.baseline:.3f}" else 3
+
+    @property
+    def _size(self) -> float:
+        """Size of the difference as it is printed."""
+        return float(f"{abs(self.gain):.3f}")
 
 
 def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:
@@ -158,6 +182,7 @@ def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:
 
 
 def build_gain_pair(
+    files: RunFiles,
     key: str,
     against: str,
     owner: str,
@@ -170,6 +195,7 @@ def build_gain_pair(
     """Build the comparison of a gain that `adadepth.metrics.exit_gains` estimated.
 
     Args:
+        files: Files of the run.
         key: Name of the comparison in files.
         against: Description of the baseline.
         owner: Name of the evaluated set.
@@ -179,13 +205,16 @@ def build_gain_pair(
         brief_against: Description of the baseline in a few words.
         compute_ratio: Compute of the model over that of the baseline, if it was measured.
     """
-    remark = "; ".join(filter(None, ["one seed", f"n {gain['sequences']:,} sequences or groups of them", sample]))
+    selected = f"the fixed step was selected on {gain['selected_on']:,} others" if gain.get("selected_on") else ""
+    sequences = f"n {gain['sequences']:,} sequences or groups of them"
+    remark = "; ".join(filter(None, ["one seed", sequences, selected, sample]))
     freedom = math.inf if gain["freedom"] is None else gain["freedom"]
     measure, values = f"{owner}/{gain['measure']}", (gain["adaptive"], gain["baseline"])
     baseline_depth = depth if gain["baseline_depth"] is None else gain["baseline_depth"]
     return QualityPair(
-        key, against, measure, *values, gain["error"], freedom, remark, depth, baseline_depth, compute_ratio,
-        brief_against=brief_against,
+        key, against, measure, *values, gain["error"], freedom, remark, is_less_better(measure, files.config), depth,
+        baseline_depth, compute_ratio, brief_against=brief_against, full_depth=gain.get("full_depth"),
+        full_depth_value=gain.get("full_depth_value"),
     )  # fmt: skip
 
 
@@ -225,8 +254,9 @@ def build_trained_pair(
     unknown = ", error unknown" if difference_error is None else ""
     full_remark = "; ".join(filter(None, [remark, f"one seed each{unknown}"]))
     return QualityPair(
-        key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark, *depths, compute_ratio
-    )
+        key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark,
+        is_less_better(measure, files.config), *depths, compute_ratio,
+    )  # fmt: skip
 
 
 def find_error(halting: Mapping[str, Any], value: float) -> float | None:

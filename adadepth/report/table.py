@@ -6,7 +6,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from markupsafe import Markup, escape
@@ -45,6 +45,11 @@ def signed(value: float) -> str:
 def interval(ends: tuple[float, float]) -> str:
     """Format the two bounds of an interval with their signs."""
     return f"{ends[0]:+.3f} to {ends[1]:+.3f}"
+
+
+def format_p_value(p: float) -> str:
+    """Format a p-value with three digits after the point."""
+    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def spread(statistics: dict[str, float]) -> str:
@@ -130,6 +135,22 @@ class Table:
 def has_values(column: Column, rows: Sequence[Mapping[str, Any]]) -> bool:
     """Return whether a column has a value in any row."""
     return any(row.get(column.key) is not None for row in rows)
+
+
+def split_equal_columns(table: Table, keys: Sequence[str]) -> tuple[Table, str]:
+    """Remove the columns with the same text in all of at least two rows, and return the table and these texts.
+
+    Args:
+        table: The table.
+        keys: Keys of the columns that may be removed.
+    """
+    equal = {
+        column.key: f"{column.heading} {_format_value(column, table.rows[0])}"
+        for column in table.of("view")
+        if column.key in keys and len({_format_value(column, row) for row in table.rows}) == 1 < len(table.rows)
+    }
+    columns = [column for column in table.columns if column.key not in equal]
+    return replace(table, columns=columns), ", ".join(equal.values())
 
 
 def text(value: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -11,6 +13,7 @@ from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
+from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -20,10 +23,13 @@ from adadepth.report.baseline_comparison import (
     assess_layer_choice,
     assess_operation_choice,
     compare_with_baselines,
+    count_independent,
+    find_commonest_label,
+    find_fitted_rule,
     format_whole_percent,
 )
-from adadepth.report.compute_cost import describe_wall_clock, get_speedups
-from adadepth.report.quality_pairs import QualityPair
+from adadepth.report.compute_cost import describe_wall_clock, format_rule_times, format_speed, get_speedups
+from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
     RunFiles,
     get_early_stop_reason,
@@ -32,8 +38,8 @@ from adadepth.report.run_files import (
     halts,
     is_interrupted,
 )
-from adadepth.report.section import Section, SectionEntry, fill
-from adadepth.report.table import Column, Table, interval, make_number_format, signed, text
+from adadepth.report.section import Section, fill
+from adadepth.report.table import Column, Table, format_p_value, has_values, make_number_format, text
 
 # Rank correlations from here on are called weak, moderate, strong (Cohen 1988).
 WEAK, MODERATE, STRONG = 0.1, 0.3, 0.5
@@ -196,9 +202,14 @@ def cost(files: RunFiles) -> Finding:
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
     sentences = list(_describe_updates(halting, unit))
     if needed is not None:
-        words = get_unit_wording(unit)
-        share = format_whole_percent(needed)
-        sentences.append(f"{words.needing} {share} of the multiply-accumulates of {words.of_full}.")
+        words, share = get_unit_wording(unit), format_whole_percent(needed)
+        sentences.append(f"{words.needing} {share} of the multiply-accumulates of {_name_full_depth(files)}.")
+    if (fitted := find_fitted_rule(files)) is not None:
+        share = format_whole_percent(fitted.mean / fitted.max_depth)
+        sentences.append(
+            f"These are figures without an exit rule. With {fitted.label}, whose quality is compared above, it is "
+            f"{fitted.mean:.2f} of {fitted.max_depth} updates ({share})."
+        )
     sentences += describe_wall_clock(files)
     return Finding(None, sentences, figures, _format_brief_cost(files, needed))
 
@@ -212,10 +223,22 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
     elif get_unit_wording(unit).halts:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
-        parts.append(f"{format_whole_percent(needed)} of MACs")
+        reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
+        parts.append(f"{format_whole_percent(needed)} of MACs{reference}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
-        parts.append(f"evaluation {speedup:.2f} times as fast")
-    return ", ".join(parts) or "not measured"
+        parts.append(f"evaluation {format_speed(speedup)}")
+    brief = ", ".join(parts) or "not measured"
+    if (fitted := find_fitted_rule(files)) is not None:
+        with_rule = f"{format_whole_percent(fitted.mean / fitted.max_depth)} of updates with {fitted.label}"
+        brief = f"{brief} without an exit rule; {with_rule}"
+    return "; ".join(filter(None, [brief, format_rule_times(files)]))
+
+
+def _name_full_depth(files: RunFiles) -> str:
+    """Name the network whose compute is the reference, with its size if runs of one search may differ in it."""
+    unit = get_run_unit(files)
+    of_full = get_unit_wording(unit).of_full
+    return of_full.replace("as many", str(files.halting["max_depth"])) if unit == "architecture" else of_full
 
 
 def _describe_updates(halting: Mapping[str, Any], unit: str) -> Iterator[str]:
@@ -334,7 +357,18 @@ def verdict(files: RunFiles) -> Verdict:
     if depth is None:
         return {}
     target_finding = {} if (finding := target(files)) is None else {"target": finding}
-    return {**target_finding, "adapts": depth, "worth": compare_with_baselines(files), "cost": cost(files)}
+    worth = compare_with_baselines(files)
+    return {**target_finding, "adapts": _name_set(files, depth), "worth": worth, "cost": _name_set(files, cost(files))}
+
+
+def _name_set(files: RunFiles, finding: Finding) -> Finding:
+    """Add to an answer from the first evaluated set its name, if there are other sets."""
+    name, metrics = files.halting.get("set"), files.run.get("final_metrics") or {}
+    further_metrics = [metric for metric in metrics if re.fullmatch("eval/[^/]+/tokens_per_second", metric)]
+    if name is None or not further_metrics or not halts(files):
+        return finding
+    sentence = f"These are figures of {name}, the first of {len(further_metrics) + 1} evaluated sets."
+    return replace(finding, sentences=[*finding.sentences, sentence], brief=f"on {name}, {finding.brief}")
 
 
 def _assess_depth(files: RunFiles) -> Finding | None:
@@ -344,7 +378,40 @@ def _assess_depth(files: RunFiles) -> Finding | None:
     if "architecture" in halting:
         return assess_operation_choice(halting["architecture"])
     is_measured = halts(files) and "mean" in halting.get("classes", {}).get("all", {}) and unit == halting.get("unit")
-    return _explain_missing_rule(files, assess_adaptation(halting)) if is_measured else None
+    return _explain_missing_rule(files, _warn_of_chance(halting, assess_adaptation(halting))) if is_measured else None
+
+
+def _warn_of_chance(halting: Mapping[str, Any], finding: Finding) -> Finding:
+    """Add to an answer at which difficulties the accuracy is above that of always predicting the most frequent label.
+
+    The test is that of proportions, with the errors over sequences; p is corrected for the number of difficulties.
+    """
+    classes, prefix = halting["classes"], "difficulty "
+    groups = {name.removeprefix(prefix): row for name, row in classes.items() if name.startswith(prefix)}
+    groups = {name: row for name, row in groups.items() if row.get("accuracy_n")}
+    if not groups or (commonest := find_commonest_label(classes)) is None:
+        return finding
+    independent = count_independent(classes["all"], commonest.n) / commonest.n
+    deviation = math.sqrt(commonest.share * (1 - commonest.share))
+    gains = [row["accuracy"] - commonest.share for row in groups.values()]
+    counts = [row["accuracy_n"] * independent for row in groups.values()]
+    p_values = [
+        compare_means(SeedMean(gain, deviation / math.sqrt(count)), SeedMean(0.0, 0.0))
+        for gain, count in zip(gains, counts, strict=True)
+    ]
+    tested = zip(groups, gains, correct_p_values(p_values), strict=True)
+    above = [name for name, gain, p in tested if p < LEVEL and gain >= RELEVANT_SCORE]
+    if len(above) == len(groups):
+        return finding
+    chance = format_whole_percent(commonest.share)
+    where = f"only at difficulty {', '.join(above)}" if above else "at no difficulty"
+    ranges = f"{len(above)} of {len(groups)} ranges of difficulty" + (f" ({', '.join(above)})" if above else "")
+    sentence = (
+        f"At {ranges}, accuracy is significantly above that of always predicting the most frequent label ({chance}); "
+        "elsewhere, depth is that of a model at chance."
+    )
+    brief = f"; above chance ({chance}) {where}" if 2 * len(above) <= len(groups) else ""
+    return replace(finding, sentences=[*finding.sentences, sentence], brief=f"{finding.brief}{brief}")
 
 
 def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
@@ -365,9 +432,8 @@ def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
     return replace(finding, sentences=[*finding.sentences, reason], brief=f"{finding.brief}; {brief}")
 
 
-def build_verdict_section(files: RunFiles) -> Section | None:
+def build_verdict_section(files: RunFiles, findings: Verdict) -> Section | None:
     """Build the report section with the questions and answers of the verdict."""
-    findings = verdict(files)
     if not findings:
         return None
     advice = files.halting.get("adaptation", {}).get("advice")
@@ -386,19 +452,20 @@ def build_baseline_table(comparisons: Sequence[QualityPair]) -> Table:
         Column("metric", "metric", text, "text"),
         Column("depth", "depth", make_number_format(2)),
         Column("baseline_depth", "depth of the baseline", make_number_format(2)),
-        Column("compute_ratio", "compute / baseline", make_number_format(3)),
+        Column("compute_ratio", "compute, relative to the baseline", make_number_format(3)),
         Column("value", "value", make_number_format(4)),
         Column("baseline_value", "value of the baseline", make_number_format(4)),
-        Column("gain", "gain", signed),
+        Column("full_depth", where="file"),
+        Column("full_depth_value", "value at full depth", make_number_format(4)),
+        Column("gain", "gain", "{:+.4f}".format),
         Column("interval", "95 % interval of the gain", text, "text", where="view"),
         *(Column(key, where="file") for key in ("low", "high", "p")),
-        Column("corrected_p", "p (Holm)", make_number_format(3)),
+        Column("corrected_p", "p (Holm)", format_p_value),
         Column("remark", where="file"),
     ]
     rows = [pair.to_json() for pair in comparisons]
     for row in rows:
-        row["interval"] = None if row["low"] is None else interval((row["low"], row["high"]))
+        row["interval"] = None if row["low"] is None else f"{row['low']:+.4f} to {row['high']:+.4f}"
+    # Readers see no empty columns; the file has all of them.
+    columns = [column if has_values(column, rows) else replace(column, where="file") for column in columns]
     return Table("baselines", columns, rows)
-
-
-SECTIONS = (SectionEntry(10, build_verdict_section),)

@@ -30,6 +30,7 @@ from adadepth.config import BudgetConfig, ExperimentConfig
 from adadepth.config.kinds import PREDICTED
 from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.streams.blocks import CausalExamples
+from adadepth.evaluation.evaluation import Evaluation
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import ExitRule, Fixed, apply_rule, parse_rule
@@ -299,10 +300,18 @@ def _permute_masses(model: ReplaysHalting, adaptive: _EvaluationPass, generator:
 def _run_pass(
     trainer: DepthTrainer, model: ReplaysHalting, name: str, examples: Any, masses: Sequence[Tensor] | None
 ) -> _EvaluationPass:
-    """Evaluate the examples, with halting distributions given per batch, (B, T, N), or decided by the model if None."""
-    evaluation = trainer.start_evaluation(name)
+    """Evaluate the examples, with halting distributions given per batch, (B, T, N), or decided by the model if None.
+
+    The metrics of all examples and of each group need no statistics of depth.
+    """
+
+    def start_evaluation() -> Evaluation:
+        scorer = trainer.start_evaluation(name).scorer
+        return Evaluation(trainer.unwrapped_model, scorer, trainer.args.device, wants_statistics=False)
+
+    evaluation = start_evaluation()
     following: Iterator[Tensor] = iter(masses or ())
-    parts: list[Any] = []
+    parts: list[Evaluation] = []
     done = _EvaluationPass({}, [], [], [], [], 0)
 
     def options(batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -313,7 +322,7 @@ def _run_pass(
         for number, (batch, outputs) in enumerate(trainer.forward_passes(examples, options)):
             evaluation.update(batch, outputs)
             if number < GROUPS:
-                parts.append(trainer.start_evaluation(name))
+                parts.append(start_evaluation())
             parts[choose_group(number)].update(batch, outputs)
             missing = model.max_updates - outputs.halting_probabilities.shape[-1]
             done.masses.append(torch.nn.functional.pad(outputs.halting_probabilities.float(), (0, missing)))

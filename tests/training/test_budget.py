@@ -62,7 +62,7 @@ def test_halted_tokens_that_are_left_out_are_timed(trained):
         assert speed["speedup"] == record["final_metrics"][metric] > 0
         assert speed["allowed"] >= 1
         assert speed["sequences"] > 0
-    assert "Speed-up of ragged execution" in (trained / "report.html").read_text()
+    assert "Ragged against dense execution" in (trained / "report.html").read_text()
     check_costs(trained)
 
 

@@ -18,7 +18,7 @@ from adadepth.contrib.bench.measures import (
     evaluate_comparison,
 )
 from adadepth.metrics.significance import SeedMean, correct_p_values
-from adadepth.report.table import Column, Table, percent, text
+from adadepth.report.table import Column, Table, format_p_value, percent, text
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
 _GATE_RULES = frozenset({"quantile", "correct"})
@@ -223,11 +223,6 @@ def _build_row(comparison: Comparison, result: ComparisonResult, full_depth: flo
         "cheaper": answers[result.significantly_cheaper],
         "p": result.p,
     }
-
-
-def format_p_value(p: float) -> str:
-    """Format a p-value with three digits after the point."""
-    return f"{p:.3f}" if p >= 0.001 else "< 0.001"
 
 
 def describe_p_value(p: float) -> str:

@@ -14,7 +14,7 @@ from adadepth.metrics.depth_statistics import HaltingStatistics, flatten
 from adadepth.metrics.example_sentences import SentenceSampler
 from adadepth.report.depth_by_class import build_class_table, draw_class_figures, format_halting, write_halting_files
 from adadepth.report.figure import Heat
-from adadepth.report.pages import build_sections, draw_figures, write_report
+from adadepth.report.pages import build_report, draw_figures, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.style import NOTHING
 from tests.marks_support import quick_one_in
@@ -45,7 +45,7 @@ def axes_of(directory: Path) -> dict[str, tuple[float, float]]:
     """The spans of every axis of depths, by panel."""
     panels = [
         panel
-        for section in build_sections(read_run(directory))
+        for section in build_report(read_run(directory)).sections
         for figure in section.figures
         for panel in figure.panels
     ]

@@ -85,7 +85,12 @@ def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page)
         assert re.search(r".*?".join(map(re.escape, [*cells, *times])), page.text), row["rule"]
     assert "device CPU, precision float32, length 64, repetitions 5" in page.text
     assert page.source.count("Pareto set: ") == 5  # one drawing for every cost
-    for heading in ("two fixed", "from oracle", "with difficulty", "Exit steps of each rule"):
+    for heading in (
+        "two fixed depths",
+        "updates from oracle",
+        "correlation with difficulty",
+        "Exit steps of each rule",
+    ):
         assert heading in page.text
 
 

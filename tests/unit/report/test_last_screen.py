@@ -102,6 +102,30 @@ def test_of_many_classes_the_hard_and_the_large_are_shown(tmp_path: Path) -> Non
     screen_of(files)
 
 
+def test_of_many_difficulties_the_ends_are_shown(tmp_path: Path) -> None:
+    depths = {"correct": 2.0} | {f"difficulty {level}": float(level) for level in range(1, 9)}
+    files = read_run(record(tmp_path / "run", classes=depths))
+    lines = format_table_lines(files, 5)
+    assert lines[0].startswith("class (4 of 10)")
+    assert [line.split("  ")[0] for line in lines[1:]] == [
+        "all", "difficulty 1", "difficulty 2", "... 5 more difficulties, in the report", "difficulty 8",
+    ]  # fmt: skip
+
+
+def test_columns_with_one_value_are_said_once(tmp_path: Path) -> None:
+    path = record(tmp_path / "run", classes={"correct": 2.0, "label: a": 1.0})
+    files = read_run(path)
+    classes = {name: {**row, "at_cap": 0.0, "accuracy": 1.0} for name, row in files.halting["classes"].items()}
+    lines = format_table_lines(dataclasses.replace(files, halting={**files.halting, "classes": classes}), 6)
+    assert "accuracy" not in lines[0]
+    assert "at max" not in lines[0]
+    assert lines[-1] == "every row: accuracy 100.0%"
+    rows = [{**row, "accuracy": 0.5} if name == "all" else row for name, row in classes.items()]
+    classes = dict(zip(classes, rows, strict=True))
+    lines = format_table_lines(dataclasses.replace(files, halting={**files.halting, "classes": classes}), 6)
+    assert "accuracy" in lines[0]
+
+
 def test_sentences_of_the_verdict_are_whole() -> None:
     brief = " ".join(["many words"] * 40)
     lines = format_verdict_lines({"worth": Finding("yes", [], {}, brief)})

@@ -15,7 +15,7 @@ import pytest
 from adadepth.report import svg
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, build_depth_axis
 from adadepth.report.page_writer import list_downloads
-from adadepth.report.pages import build_sections, write_report
+from adadepth.report.pages import build_report, write_report
 from adadepth.report.run_files import read_run
 from adadepth.report.section import Section
 from tests.marks_support import quick_one_in
@@ -38,7 +38,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 def sections(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Section]:
     directory = tmp_path_factory.mktemp(request.param)
     MAKERS[request.param](directory)
-    return build_sections(read_run(directory))
+    return list(build_report(read_run(directory)).sections)
 
 
 def figures(sections: list[Section]) -> Iterator[Figure]:

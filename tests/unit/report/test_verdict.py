@@ -18,7 +18,8 @@ from scipy import stats
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
-from adadepth.report.pages import build_sections
+from adadepth.report.compute_cost import format_speed
+from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
     ARCHITECTURES,
@@ -59,7 +60,7 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
-    sections = build_sections(read_run(run))
+    sections = build_report(read_run(run)).sections
     assert [sections[0].anchor, sections[-1].anchor] == ["verdict", "run"]
 
 
@@ -165,12 +166,12 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
         "baseline": "a compute-matched network of fixed depth 4", "metric": "score",
-        "depth": 2.5, "baseline_depth": 4.0,
+        "depth": 2.5, "baseline_depth": 4.0, "full_depth": None, "full_depth_value": None,
         "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
         "p": pytest.approx(2 * stats.t.sf(2, 19)), "corrected_p": pytest.approx(2 * stats.t.sf(2, 19)), "remark": "",
     }  # fmt: skip
-    (table,) = next(section.tables for section in build_sections(files) if section.title == "Verdict")
+    (table,) = next(section.tables for section in build_report(files).sections if section.title == "Verdict")
     assert [row["gain"] for row in table.rows] == [recorded["gain"]]
 
 
@@ -229,6 +230,114 @@ def test_a_shallower_fixed_depth_may_be_the_better_baseline(run: Path) -> None:
     assert "of the same network at fixed depth 2, " in found.brief
 
 
+def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
+    gain = make_gain("accuracy", 0.7, 0.6, 0.01, baseline_depth=2.0, selected_on=63)
+    gain |= {"full_depth": 6, "full_depth_value": 0.75}
+    exits = {"sets": {"test": {"n": 127, "exit": {"mean": 2.5, "gain": gain}}}}
+    found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
+    assert found.answer == "yes"
+    told = "test/accuracy 0.750 at full depth (6 updates, all of the compute)"
+    assert told in found.sentences[0]
+    assert told in found.brief
+    assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
+    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    assert (recorded["full_depth"], recorded["full_depth_value"]) == (6, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("adaptive", "baseline", "words"),
+    [(0.6724, 0.6716, "accuracy 0.6724 against 0.6716, better by 0.001"), (0.672, 0.6719, "0.672 against 0.672, equal"),
+     (0.672, 0.668, "0.672 against 0.668, better by 0.004")],
+)  # fmt: skip
+def test_values_that_differ_print_as_different(adaptive: float, baseline: float, words: str) -> None:
+    assert words in QualityPair("", "", "accuracy", adaptive, baseline, 0.0001, 19, "", False).sentence
+
+
+def test_a_significant_difference_may_be_too_small_to_matter() -> None:
+    pair = QualityPair("", "", "loss", 4.0, 3.993, 0.0015, 100, "", True)
+    assert pair.p < 0.001
+    assert "below the least relevant difference of 0.01" in pair.difference
+    assert "not significant" not in pair.difference
+
+
+def with_difficulties(files: RunFiles, accuracies: dict[str, float], **everyone: Any) -> RunFiles:
+    """A run whose units have one of two labels, 400 each, and equally many units of every difficulty."""
+    base = {**files.halting["classes"]["all"], "n": 800, **everyone}
+    classes = {"all": {**base, "accuracy_n": 800, "accuracy": sum(accuracies.values()) / len(accuracies)}}
+    classes |= {f"label: {name}": {**base, "accuracy_n": 400, "accuracy": 0.5} for name in ("a", "b")}
+    n = 800 // len(accuracies)
+    classes |= {
+        f"difficulty {name}": {**base, "n": n, "accuracy_n": n, "accuracy": right} for name, right in accuracies.items()
+    }
+    return with_files(files, halting={**files.halting, "classes": classes, "adaptation": {}})
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "said"),
+    [({"<= 1": 0.9, "2": 0.52, "3": 0.5, "> 3": 0.45}, "above chance (50 %) only at difficulty <= 1"),
+     ({"<= 1": 0.9, "2": 0.9, "3": 0.9, "> 3": 0.45}, ""), ({"<= 1": 0.9, "> 1": 0.9}, None),
+     ({"<= 1": 0.52, "> 1": 0.49}, "above chance (50 %) at no difficulty")],
+)  # fmt: skip
+def test_depth_at_chance_is_told(run: Path, accuracies: dict[str, float], said: str | None) -> None:
+    found = verdict(with_difficulties(read_run(run), accuracies))["adapts"]
+    assert found.answer in ("yes", "varies")
+    assert any("of a model at chance" in sentence for sentence in found.sentences) == (said is not None)
+    assert ("above chance" in found.brief) == bool(said)
+    assert (said or "") in found.brief
+
+
+def test_tokens_of_one_sequence_are_no_independent_predictions(run: Path) -> None:
+    accuracies = {"<= 1": 0.6, "> 1": 0.6}
+    assert "chance" not in " ".join(verdict(with_difficulties(read_run(run), accuracies))["adapts"].sentences)
+    wide = with_difficulties(read_run(run), accuracies, accuracy_error=0.1)  # of 24 independent predictions
+    assert "above chance (50 %) at no difficulty" in verdict(wide)["adapts"].brief
+
+
+def test_depth_and_cost_name_the_set_where_there_are_several(run: Path) -> None:
+    files = read_run(run)
+    halting = {**files.halting, "set": "inside"}
+    assert "on inside, " not in verdict(with_files(files, halting=halting))["adapts"].brief
+    several = {**files.run, "final_metrics": {"eval/tokens_per_second": 9.0, "eval/beyond/tokens_per_second": 9.0}}
+    found = verdict(with_files(files, run=several, halting=halting))
+    for question in ("adapts", "cost"):
+        assert found[question].brief.startswith("on inside, ")
+        assert found[question].sentences[-1] == "These are figures of inside, the first of 2 evaluated sets."
+
+
+def test_the_cost_of_a_fitted_rule_is_told_beside_that_of_no_rule(run: Path) -> None:
+    entry = matched_set(4.0, 3.9, 3.9) | {"rule": "margin:0.123456", "max_depth": 6}
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))
+    assert "of updates with margin:0.123" in found["cost"].brief
+    assert "With margin:0.123, whose quality is compared above, it is 3.25 of 6 updates (54 %)." in " ".join(
+        found["cost"].sentences
+    )
+    assert found["worth"].brief.startswith("with exit rule margin:0.123, held_out/mlm_loss 4.000")
+
+
+@pytest.mark.parametrize(("rule", "brief"), [
+    ("margin:0.9", "exit rule margin:0.90: measured 80 to 125 % of the time of full depth"),
+    (None, "2 timed exit rules: measured 50 to 125 % of the time of full depth"),
+])  # fmt: skip
+def test_measured_times_of_exit_rules_stand_beside_their_compute(run: Path, rule: str | None, brief: str) -> None:
+    times = {"margin:0.90": {"1": 1.25, "8": 0.8}, "kl:0.1": {"1": 2.0}, "fixed:1": {"1": 6.0}}
+    rows = [{"rule": name, "macs_ratio": 2.0, "time_ratio": ratios} for name, ratios in times.items()]
+    files = read_run(run)
+    files.config["model"] = {"exit_rule": rule}
+    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["cost"]
+    assert found.brief.endswith(brief)
+    assert (
+        "Measured: the exit rule margin:0.90 takes 80 % (batch size 1), 125 % (batch size 8) of the time of full "
+        "depth, with 50 % of its compute."
+    ) in found.sentences
+
+
+@pytest.mark.parametrize(("ratio", "said"), [
+    (1.5, "1.50 times as fast"), (0.8, "slower, 1.25 times the time"), (1.001, "equally fast"),
+])  # fmt: skip
+def test_a_slow_down_does_not_read_as_a_speed_up(ratio: float, said: str) -> None:
+    assert format_speed(ratio) == said
+
+
 def test_a_record_without_errors_is_not_tested(run: Path) -> None:
     entry = matched_set(4.0, 4.0, 4.0)
     del entry["gains"]
@@ -244,7 +353,7 @@ def test_a_record_without_errors_is_not_tested(run: Path) -> None:
     [(0.02, 0.004, 1), (-0.02, 0.004, -1), (0.02, 0.012, 0), (0.009, 0.0001, 0), (0.02, None, 0), (0.02, 0.0, 1)],
 )
 def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, result: int) -> None:
-    pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "")
+    pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "", True)
     assert pair.result == result
     if error:
         assert pair.p == pytest.approx(2 * stats.t.sf(abs(gain) / error, 19))
@@ -252,7 +361,7 @@ def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: flo
 
 def test_p_values_are_corrected_for_all_comparisons_of_a_verdict() -> None:
     """p = .03 is significant alone, and not as the least of four."""
-    pair = QualityPair("", "", "loss", 3.9, 4.0, 0.1 / stats.t.isf(0.015, 19), 19, "")
+    pair = QualityPair("", "", "loss", 3.9, 4.0, 0.1 / stats.t.isf(0.015, 19), 19, "", True)
     assert pair.p == pytest.approx(0.03)
     assert pair.result == 1
     assert [one.result for one in correct_pairs([pair] * 4)] == [0] * 4
@@ -279,7 +388,9 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
     assert found.answer == "no"
-    assert found.sentences == ["Every token stops at update 3.25, so a fixed depth gives the same network."]
+    nothing = "Nothing was compared: every token stops at update 3.25, so a fixed depth gives the same network."
+    assert found.sentences == [nothing]
+    assert found.brief == "nothing was compared, because every token stops at update 3.25"
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])

@@ -1,0 +1,60 @@
+"""Gains over the best fixed step: the step is selected on one half of the sequences and compared on the other."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adadepth.metrics.exit_gains import estimate_fixed_gain
+from adadepth.metrics.halves import select_first_half
+from adadepth.metrics.significance import SeedMean, compare_means
+
+
+def make_scores(by_step: np.ndarray) -> Any:
+    """Scores of examples at every step, (M, N)."""
+    table = torch.from_numpy(by_step)
+    return SimpleNamespace(
+        by_step=table, losses=None, score_examples=lambda steps: table.gather(1, steps.unsqueeze(1) - 1).squeeze(1)
+    )
+
+
+def test_the_half_that_selects_the_step_does_not_count() -> None:
+    sequences, generator = torch.arange(40), np.random.default_rng(1)
+    first = select_first_half(sequences.numpy())
+    by_step = generator.integers(0, 2, (40, 4)).astype(float)
+    by_step[first, 1] = 1.0  # step 2 is the best on the first half alone
+    by_step[~first, 0], by_step[~first, 1] = 1.0, 0.0
+    exits = torch.from_numpy(generator.integers(1, 5, 40))
+    gain = estimate_fixed_gain(make_scores(by_step), exits, sequences, most=3.0)
+    assert gain is not None
+    own = by_step[np.arange(40), exits.numpy() - 1][~first]
+    expected = {
+        "baseline_depth": 2.0, "baseline": 0.0, "adaptive": pytest.approx(own.mean()), "sequences": 20,
+        "selected_on": 20, "full_depth": 4, "full_depth_value": pytest.approx(by_step[~first, 3].mean()),
+    }  # fmt: skip
+    assert gain | expected == gain
+
+
+def test_of_equal_steps_none_is_called_better() -> None:
+    """Of 300 networks whose steps are equal, at most one in ten is called different (one in twenty is expected)."""
+    generator, different, gains = np.random.default_rng(0), 0, []
+    for _ in range(300):
+        by_step = (generator.random((200, 8)) < 0.8).astype(float)
+        exits = torch.from_numpy(generator.integers(1, 9, 200))
+        gain = estimate_fixed_gain(make_scores(by_step), exits, torch.arange(200), most=4.5)
+        assert gain is not None
+        gains.append(gain["adaptive"] - gain["baseline"])
+        different += compare_means(SeedMean(gains[-1], gain["error"], gain["freedom"]), SeedMean(0.0, 0.0)) < 0.05
+    assert different <= 30
+    assert abs(np.mean(gains)) < 0.008  # selected and compared on the same examples, it would be -.04
+
+
+def test_a_single_sequence_selects_and_is_not_tested() -> None:
+    gain = estimate_fixed_gain(make_scores(np.eye(3)), torch.tensor([1, 2, 3]), torch.zeros(3, dtype=int), most=2.0)
+    assert gain is not None
+    assert gain["error"] is None
+    assert gain["selected_on"] == 0
