@@ -4,8 +4,9 @@
         [--page docs/first_minutes.md]
 
 A run is `python adadepth/run.py --config-name NAME seed=SEED` and nothing else. The result of every run is kept in the
-folder, so that the same command resumes after an interruption and repeats failed runs. The table is printed and written
-to first_minutes.md in the folder, and with --page also into a page, between its two marks.
+folder, so that the same command resumes after an interruption and repeats failed runs. The table is printed. With
+--page, the results are also written to the JSON file beside the page, where they replace those of the same runs, and
+the table of all results in that file is written into the page, between its two marks.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ _COMPARED = {
     "architecture": "networks of equal compute, trained",
 }
 _GAIN = "gain_over_"
+Cell = tuple[str, int]  # name of a configuration, and seed
 
 
 def main() -> None:
@@ -53,8 +55,10 @@ def main() -> None:
     missing = [cell for cell in cells if not result_file(folder, *cell).exists()]
     with ThreadPoolExecutor(options.jobs) as pool:
         errors = list(filter(None, pool.map(lambda cell: run_cell(folder, cell[0], cell[1], options.threads), missing)))
-    table = format_table(summarise(folder, options.only, options.seeds))
-    write_atomic(folder / "first_minutes.md", table)
+    results = {cell: read_result(folder, *cell) for cell in cells if result_file(folder, *cell).exists()}
+    if options.page is not None:
+        results = merge_results(options.page.with_suffix(".json"), results)
+    table = format_table(summarise(results))
     print(table, flush=True)
     if options.page is not None:
         write_page(options.page, table)
@@ -100,13 +104,27 @@ def run_cell(folder: Path, name: str, seed: int, threads: int) -> str | None:
     return None
 
 
-def summarise(folder: Path, names: Iterable[str], seeds: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Yield a row of the table, the results of all seeds, for every configuration of which a run is done."""
-    for name in names:
-        files = [path for seed in seeds if (path := result_file(folder, name, seed)).exists()]
-        if results := [json.loads(path.read_text(encoding="utf-8")) for path in files]:
-            compared = dict.fromkeys(words for result in results for words in result["compared"])
-            columns = {key: [result[key] for result in results] for key in results[0]}
+def read_result(folder: Path, name: str, seed: int) -> dict[str, Any]:
+    """Return the result of a run."""
+    result: dict[str, Any] = json.loads(result_file(folder, name, seed).read_text(encoding="utf-8"))
+    return result
+
+
+def merge_results(file: Path, results: Mapping[Cell, dict[str, Any]]) -> dict[Cell, dict[str, Any]]:
+    """Write results into a JSON file beside those that it has, and return all of them."""
+    stored = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    stored |= {f"{name}.{seed}": result for (name, seed), result in results.items()}
+    write_json(file, dict(sorted(stored.items())))
+    return {(key.rpartition(".")[0], int(key.rpartition(".")[2])): result for key, result in stored.items()}
+
+
+def summarise(results: Mapping[Cell, dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a row of the table, the results of all seeds, for every configuration with a result."""
+    for name in CONFIGURATIONS:
+        rows = [results[cell] for cell in sorted(results) if cell[0] == name]
+        if rows:
+            compared = dict.fromkeys(words for row in rows for words in row["compared"])
+            columns = {key: [row[key] for row in rows] for key in rows[0]}
             yield {"name": name, **columns, "compared": list(compared)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -84,24 +85,40 @@ def test_finished_runs_are_not_repeated_and_the_table_is_theirs(
     assert [command[1:5] for command in commands] == [
         ["adadepth/run.py", "--config-name", "act_hops", f"seed={seed}"] for seed in (0, 1, 1)
     ]
-    written = (tmp_path / "first_minutes.md").read_text()
+    written = page.read_text()
     (row,) = [line for line in written.splitlines() if line.startswith("| `act_hops`")]
     cells = [cell.strip() for cell in row.strip("|").split("|")]
     assert cells[2:] == [
         "yes, yes", "yes, in part", "3.1 of 8", "0.500 to 0.750 score",
         "one fixed depth; shuffled depths",
     ]  # fmt: skip
-    assert written in capsys.readouterr().out
-    assert page.read_text() == f"before\n{script.BEGIN}\n\n{written}\n{script.END}\nafter\n"
+    assert row in capsys.readouterr().out
+    assert written.startswith(f"before\n{script.BEGIN}\n\n| ")
+    assert written.endswith(f"|\n\n{script.END}\nafter\n")
+
+
+def test_results_on_the_page_stay_beside_those_of_other_runs(script: ModuleType, tmp_path: Path) -> None:
+    file = tmp_path / "page.json"
+    script.merge_results(file, {("act_hops", 0): {"worth": "no"}, ("act_maze", 10): {"worth": "yes"}})
+    merged = script.merge_results(file, {("act_hops", 0): {"worth": "yes"}})
+    assert merged == {("act_hops", 0): {"worth": "yes"}, ("act_maze", 10): {"worth": "yes"}}
+    assert json.loads(file.read_text()) == {"act_hops.0": {"worth": "yes"}, "act_maze.10": {"worth": "yes"}}
 
 
 @pytest.mark.slow  # the whole commands of the quickest configurations
 @pytest.mark.parametrize("name", ["act_addition", "ponder_hops", "adalayers_tiny"])
 def test_the_quickest_commands_answer_both_questions(script: ModuleType, name: str, tmp_path: Path) -> None:
     assert script.run_cell(tmp_path, name, 0, 1) is None, (tmp_path / f"{name}.0.log").read_text()
-    (row,) = script.summarise(tmp_path, [name], [0])
+    (row,) = script.summarise({(name, 0): script.read_result(tmp_path, name, 0)})
     assert script.UNKNOWN not in [*row["adapts"], *row["worth"]]
     assert row["compared"]
+
+
+def test_the_table_on_the_page_is_that_of_the_stored_results(script: ModuleType, tmp_path: Path) -> None:
+    file = shutil.copy(ROOT / "docs" / "first_minutes.json", tmp_path)
+    results = script.merge_results(Path(file), {})
+    table = script.format_table(script.summarise(results))
+    assert table in (ROOT / "docs" / "first_minutes.md").read_text(encoding="utf-8")
 
 
 def test_the_page_has_the_marks_of_the_table(script: ModuleType) -> None:

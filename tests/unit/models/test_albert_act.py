@@ -15,8 +15,10 @@ from adadepth import (
     AlbertActModel,
     convert_reference_state_dict,
 )
+from adadepth.config.plugins import get_import_path
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models import convert_reference_config
+from adadepth.models.registry import families
 from tests.albert_act_support import HEADS, labelled_batch
 from tests.marks_support import quick_one_in
 from tests.models_support import padded_batch, small_config, spread_depths
@@ -399,8 +401,9 @@ def test_bad_inputs():
 def test_public_names_exist():
     for name in adadepth.__all__:
         assert getattr(adadepth, name) is not None
-    for name, importer in adadepth.models.public_names().items():
-        assert not isinstance(importer(), type) or importer().__name__ == name
+    for importer in (importer for family in families().values() for importer in family.heads.values()):
+        module, name = get_import_path(importer)
+        assert (importer().__module__, importer().__name__) == (module, name)
     assert {*adadepth.models.__all__} <= {*adadepth.__all__}
     with pytest.raises(AttributeError):
         _ = adadepth.nothing
