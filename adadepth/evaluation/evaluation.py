@@ -27,9 +27,16 @@ from adadepth.runtime.distributed import all_reduce_sum, gather_from_processes
 class TaskDepthReporter(Scorer):
     """Reporter for models with one depth per task: layer weights instead of depths of tokens or sequences."""
 
-    def __init__(self, model: DepthModel) -> None:
-        self._model = model
+    def __init__(self, model: DepthModel, scorer: Scorer) -> None:
+        self._model, self._scorer = model, scorer
         self._reads_cached_states = False
+
+    def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
+        """Return which texts are classified correctly, if whole texts are classified."""
+        units = super().units(batch, outputs)
+        if outputs.logits.shape[:-1] != outputs.trace.updates.shape:
+            return units
+        return replace(units, right=self._scorer.units(batch, outputs).right)
 
     def add_examples(self, batch: Mapping[str, Tensor], outputs: Any, units: Units) -> None:
         """Record whether the base model's hidden states come from the cache on disk."""
@@ -188,7 +195,7 @@ class Evaluation:
     ) -> None:
         self.model = model
         self.scorer = scorer
-        self._reporter = TaskDepthReporter(model) if model.depth_unit == "task" else scorer
+        self._reporter = TaskDepthReporter(model, scorer) if model.depth_unit == "task" else scorer
         self.wants_statistics = wants_statistics
         self.wants_rows = wants_rows
         self._device = device
