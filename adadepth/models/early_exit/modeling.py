@@ -31,6 +31,7 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
+from adadepth.halting.units import linear_in_float32
 from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule
 from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.depth.runner import (
@@ -48,7 +49,6 @@ from adadepth.models.early_exit.losses import (
 )
 from adadepth.models.registry import families
 from adadepth.models.shared.generation import CacheOutput
-from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,

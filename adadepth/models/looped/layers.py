@@ -15,9 +15,10 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import eager_attention_forward
 
 from adadepth.errors import ConfigError
+from adadepth.halting.units import linear_in_float32
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.shared.generation import accept_former_name
-from adadepth.models.shared.layers import Product, linear_in_float32
+from adadepth.models.shared.layers import Product
 
 
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
