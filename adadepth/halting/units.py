@@ -155,15 +155,15 @@ def parse_halting_unit(text: str) -> Callable[[int, float], nn.Module]:
         )
         for name, unit in units.items()
     }
-    parameters = parse_named(text, forms, "halting unit")
+    parameters: Any = parse_named(text, forms, "halting unit")
     return partial(units[text.partition(":")[0]], **asdict(parameters))
 
 
 def build_halting_unit(text: str, width: int, bias: float) -> nn.Module:
     """Build a halting unit from its text, `name[:parameter...]`, for states of a width, with an initial bias."""
     rebuild = partial(parse_halting_unit(text), width, bias)
-    unit: Any = rebuild()
-    unit.rebuild = rebuild
+    unit = rebuild()
+    unit.rebuild = rebuild  # type: ignore[assignment]
     return unit
 
 
@@ -215,7 +215,12 @@ def run_unit(unit: nn.Module, states: Tensor, memory: UnitMemory, step: int) -> 
     return logits.float(), _check_memory(unit, memory, states)
 
 
-def count_unit_macs(unit: nn.Module, width: int) -> int:
+def take_memory(memory: UnitMemory, rows: Tensor) -> UnitMemory:
+    """Return the memory (k', *) of the states with these positions among k, int64 (k',), which may be on the CPU."""
+    return tuple(values[rows.to(values.device, non_blocking=True)] for values in memory)
+
+
+def count_unit_macs(unit: nn.Module | None, width: int) -> int:
     """Return the multiply-accumulates of a unit for one state; a linear layer of a width takes as many as the width."""
     macs: int = getattr(unit, "macs", width)
     return macs

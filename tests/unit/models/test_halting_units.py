@@ -19,10 +19,20 @@ from adadepth.models.albert_act import reference
 from adadepth.models.loading import allow_new_weights
 from tests.albert_act_support import every_repack, labelled_batch
 from tests.configs.support import configured
+from tests.halting_units_support import compute_halting_logit
 from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config
 from tests.parity.references_support import copy_weights, select_options
 from tests.plugins_support import example_unit
+from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, WIDTH
+from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
+from tests.unit.models.early_exit.test_gate import HEADS
+from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
+from tests.unit.models.looped.looped_support import OURO
+from tests.unit.models.looped.looped_support import WIDTH as LOOPED_WIDTH
+from tests.unit.models.looped.looped_support import small as small_looped
+from tests.unit.models.looped.plain_cache import plain_generation
+from tests.unit.models.looped.test_cache import EVERY_POLICY, by_calls, plain_by_calls
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -38,16 +48,6 @@ def draw_unit(unit: Any, bias: float = -1.5, scale: float = 0.3) -> None:
         unit.weights.weight.normal_(std=scale)
         unit.slope.fill_(2.0)
         unit.bias.fill_(bias)
-
-
-def compute_logit(weights: Any, name: str, trail: list[Tensor]) -> Tensor:
-    """Return z_n of one token from its states h_1 to h_n, (H,) each, with the weights of the unit below a name."""
-    h = trail[-1]
-    z = (weights[name + "weights.weight"][0] * h).sum() + weights[name + "bias"][0]
-    if len(trail) > 1:
-        moved = ((h - trail[-2]) ** 2).sum().sqrt() / (trail[-2] ** 2).sum().sqrt()
-        z = z + weights[name + "slope"][0] * moved
-    return z
 
 
 def near(value: Tensor, expected: Tensor, name: str = "") -> None:
@@ -76,7 +76,7 @@ def watch_trails(updates: int) -> Callable[..., Tensor]:
             trail.clear()
         trail.append(y)
         name = "encoder.albert_layer.act.dense."
-        logits = [compute_logit(weights, name, [states[t] for states in trail]) for t in range(len(y))]
+        logits = [compute_halting_logit(weights, name, [states[t] for states in trail]) for t in range(len(y))]
         return torch.sigmoid(torch.stack(logits))
 
     return compute
@@ -180,7 +180,158 @@ def test_the_unit_counts_in_the_compute_of_act() -> None:
     assert work[1].executed - work[0].executed == more * 3 * 12 * 3
 
 
+# ---- Looped models
+
+
+def looped(**fields: Any) -> Any:
+    model = small_looped(**{**OURO, "halting_unit": "movement", **fields}).double()
+    draw_unit(model.model.gate, bias=-1.0)
+    return model
+
+
+@pytest.mark.parametrize("policy", quick_one_in(3, EVERY_POLICY))
+def test_looped_tokens_exit_as_a_plain_loop_says(policy: str) -> None:
+    """In calls with a cache, in which exited tokens run no further loop, and in generation."""
+    model = looped()
+    logits, exits = by_calls(model, LOOPED_IDS[:1], policy, exit_rule="quantile:0.5")
+    expected, steps = plain_by_calls(model.config, model.state_dict(), LOOPED_IDS[0], policy, "quantile:0.5", None)
+    assert exits[0].tolist() == steps
+    assert len(set(steps)) > 1
+    near(logits[0], expected)
+    found = model.generate(
+        LOOPED_IDS[:1], max_new_tokens=5, do_sample=False, exit_rule="quantile:0.5", cache_policy=policy
+    )
+    tokens, _ = plain_generation(
+        model.config, model.state_dict(), LOOPED_IDS[0].tolist(), 5, "quantile:0.5", policy
+    )  # fmt: skip
+    assert found[0, LOOPED_IDS.shape[1] :].tolist() == tokens
+
+
+def test_logits_of_all_loops_are_those_of_a_plain_loop_and_train_the_unit() -> None:
+    model = looped(objective="gate").train()
+    mask = torch.ones_like(LOOPED_IDS)
+    mask[1, 6:] = 0
+    labels = torch.where(mask.bool(), LOOPED_IDS, -100)
+    output = model(LOOPED_IDS, attention_mask=mask, labels=labels, output_hidden_states=True)
+    weights = model.state_dict()
+    for row, column in [(0, 0), (1, 4), (2, 8)]:
+        trail = [states[row, column] for states in output.hidden_states[1:]]
+        expected = [compute_halting_logit(weights, "model.gate.", trail[: n + 1]) for n in range(4)]
+        near(output.halting_logits[row, column], torch.stack(expected))
+    output.loss.backward()
+    assert all(weight.grad.any() for weight in model.model.gate.parameters())
+
+
+def test_drafts_exit_by_the_unit_and_change_no_token() -> None:
+    model = looped()
+    options = {"max_new_tokens": 6, "do_sample": False}
+    expected = model.generate(LOOPED_IDS[:1], **options)
+    drafted = model.generate(
+        LOOPED_IDS[:1], custom_generate=adadepth.self_speculation, draft_rule="quantile:0.3", **options
+    )  # fmt: skip
+    assert drafted.tolist() == expected.tolist()
+
+
+def test_what_a_looped_model_cannot_do_with_a_unit_is_one_line(tmp_path: Path) -> None:
+    model = looped().float()
+    with pytest.raises(ConfigError, match=r"^halting_unit=movement: decode_texts supports only linear, as tokens"):
+        adadepth.decode_texts(model, [[3, 4]], exit_rule="quantile:0.5")
+    with pytest.raises(ConfigError, match=r"^halting_unit='?movement.*ouro"):
+        model.save_pretrained(tmp_path, layout="ouro")
+    with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with gate=true$"):
+        small_looped(halting_unit="movement")
+    assert model.reading_work("halting", torch.tensor([1])) == LOOPED_WIDTH
+
+
+# ---- Early exit
+
+
+def early_exit(head: str, **fields: Any) -> Any:
+    model_class, more, _ = HEADS[head]
+    model = small_early_exit(model_class, exit_gate=True, halting_unit="movement", **{**more, **fields})
+    draw_unit(model.gate, bias=0.0, scale=0.1)
+    return model
+
+
+def compute_gates(model: Any, head: str) -> Tensor:
+    """Return the logits of the gate of all units at all exits, (K, N), by a plain loop over each unit's states."""
+    output = model(PADDED, attention_mask=MASK, output_hidden_states=True, run_all_steps=True)
+    states, weights = torch.stack(output.hidden_states[1:], dim=2), model.state_dict()
+    if head.startswith("texts"):
+        ends = MASK.sum(1) - 1 if head.endswith("decoder") else torch.zeros(3, dtype=torch.int64)
+        trails = states[torch.arange(3), ends]
+    else:
+        trails = states[MASK.bool()]
+    return torch.stack([
+        torch.stack([compute_halting_logit(weights, "gate.", trail[: n + 1]) for n in range(LAYERS)])
+        for trail in trails
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_units_of_early_exit_exit_as_a_plain_loop_says(head: str) -> None:
+    model = early_exit(head)
+    gates = compute_gates(model, head)
+    middle = gates[:, 1].median().detach() + 1e-3  # beside the logit of the unit in the middle
+    model.gate.bias.data -= middle
+    table = gates > middle
+    table[:, -1] = True
+    output = model(PADDED, attention_mask=MASK, run_all_steps=True)
+    real = MASK.bool() if head == "words" else ...
+    near(output.halting_logits[real].flatten(0, -2), gates - middle)
+    exits = model(PADDED, attention_mask=MASK, exit_rule="correct:0.5").exit_steps[real].flatten()
+    assert exits.tolist() == (table.long().argmax(dim=1) + 1).tolist()
+    assert len(exits.unique()) > 1
+
+
+@pytest.mark.parametrize("policy", ["all", "deferred", "frozen"])
+def test_cached_tokens_of_early_exit_remember_their_own_exits(policy: str) -> None:
+    model = early_exit("words")
+    model.gate.bias.data -= compute_gates(model, "words")[:, 1].median().detach()
+    options = {"use_cache": True, "cache_policy": policy, "exit_rule": "correct:0.5"}
+    whole = model(IDS, **options)
+    first = model(IDS[:, :4], **options)
+    rest = model(IDS[:, 4:], past_key_values=first.past_key_values, exit_rule="correct:0.5")
+    assert torch.equal(torch.cat([first.exit_steps, rest.exit_steps], 1), whole.exit_steps)
+    assert len(whole.exit_steps.unique()) > 1
+    near(torch.cat([first.logits, rest.logits], 1), whole.logits)
+    tokens = model.generate(IDS[:1], max_new_tokens=6, do_sample=False, cache_policy=policy, exit_rule="correct:0.5")
+    assert tokens.shape[1] > IDS.shape[1]
+
+
+def test_a_unit_of_early_exit_learns_from_its_memory_and_changes_no_prediction() -> None:
+    model = early_exit("words").train()
+    labels = torch.where(MASK.bool(), IDS, -100)
+    model(PADDED, attention_mask=MASK, labels=labels).loss_parts["gate"].backward()
+    touched = {name for name, weight in model.named_parameters() if weight.grad is not None and weight.grad.any()}
+    assert touched == {"gate.bias", "gate.slope", "gate.weights.weight"}
+    assert model.reading_work("correctness", torch.tensor([1])) == WIDTH
+    with pytest.raises(ConfigError, match=r"^halting_unit=movement: only used with exit_gate=true$"):
+        small_early_exit(halting_unit="movement")
+
+
 # ---- Weights, configurations and files
+
+
+@pytest.mark.parametrize("build", [looped, lambda: early_exit("texts")], ids=["looped", "early_exit"])
+def test_other_families_save_and_load_it(build: Callable[[], Any], tmp_path: Path) -> None:
+    model = build().float()
+    model.save_pretrained(tmp_path)
+    loaded = type(model).from_pretrained(tmp_path)
+    assert loaded.config.halting_unit == "movement"
+    for name, weight in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], weight), name
+    new = type(model)(type(model.config).from_pretrained(tmp_path, halting_unit="movement:0.25"))
+    unit = new.get_submodule("model.gate" if hasattr(new, "lm_head") else "gate")
+    assert (unit.slope.item(), unit.bias.item()) == (0.25, 0.0)
+    assert unit.weights.weight.abs().max() > 0.1, "torch's own draw, not initializer_range=0.02"
+
+
+@pytest.mark.parametrize(("command", "key"), [("loop_tiny", "gate"), ("exit_tiny", "exit_gate")])
+def test_a_configuration_with_a_unit_needs_a_gate(command: str, key: str) -> None:
+    configured(command, "model.halting_unit=movement", f"model.{key}=true")
+    with pytest.raises(ConfigError, match=f"^model.halting_unit=movement: only used with model.{key}=true$"):
+        configured(command, "model.halting_unit=movement", f"model.{key}=false")
 
 
 def test_a_linear_unit_has_the_names_and_draws_it_always_had() -> None:
