@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from adadepth.config.plugins import load_plugins
-from adadepth.errors import ConfigError
+from adadepth.errors import ConfigError, nearest
 from adadepth.halting.rules import is_parameter_type, parse_named
 
 GROUP = "adadepth.halting_units"
@@ -148,6 +148,9 @@ def parse_halting_unit(text: str) -> Callable[[int, float], nn.Module]:
         ConfigError: If the text is no unit. The message is one line that names the text and the allowed values.
     """
     units: dict[str, Any] = {HaltingProjection.name: HaltingProjection, **installed_halting_units(), **_registered}
+    if (kind := text.partition(":")[0]) not in units:
+        allowed = f"must be one of {', '.join(units)}{nearest(kind, units)}"
+        raise ConfigError(f"halting unit {text!r}: {allowed}; a unit of a package needs the package")
     forms = {
         name: make_dataclass(
             unit.__name__,
@@ -156,7 +159,7 @@ def parse_halting_unit(text: str) -> Callable[[int, float], nn.Module]:
         for name, unit in units.items()
     }
     parameters: Any = parse_named(text, forms, "halting unit")
-    return partial(units[text.partition(":")[0]], **asdict(parameters))
+    return partial(units[kind], **asdict(parameters))
 
 
 def build_halting_unit(text: str, width: int, bias: float) -> nn.Module:
