@@ -14,7 +14,12 @@ from adadepth.renamed import RenamedFinder
 
 __version__ = "0.1.0"
 
-_OWN = {"DepthTrace": "adadepth.halting.trace", "Pipeline": "adadepth.prediction"}
+_OWN = {
+    "DepthTrace": "adadepth.halting.trace",
+    "HaltingUnit": "adadepth.halting.units",
+    "Pipeline": "adadepth.prediction",
+    "register_halting_unit": "adadepth.halting.units",
+}
 
 register_lazily()
 sys.meta_path.insert(0, RenamedFinder())  # before the finder of files, which would load a renamed module twice

@@ -51,8 +51,8 @@ def prescribe_depths(model: AlbertActModel, depths: Tensor) -> None:
     table = ((1.0 - model.config.act_epsilon) / (depths.clamp(min=1) - 0.5)).float().to(model.device)
     compute = encoder.halting_probability
 
-    def halting_probability(state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
-        computed = compute(state, output, valid, slots)
+    def halting_probability(probability: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
+        computed = compute(probability, valid, slots)
         prescribed = table if slots is None else table.flatten()[slots]
         return prescribed + (computed - computed.detach())
 

@@ -43,8 +43,8 @@ def prescribe(model, depths):
     table = prescribed_probabilities(depths)
     compute = model.encoder.halting_probability
 
-    def halting_probability(state, output, valid, slots=None):
-        computed = compute(state, output, valid, slots)
+    def halting_probability(probability, valid, slots=None):
+        computed = compute(probability, valid, slots)
         return (table if slots is None else table.flatten()[slots]) + (computed - computed.detach())
 
     model.encoder.halting_probability = halting_probability

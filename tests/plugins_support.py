@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from adadepth.config.kinds import kinds
 from adadepth.config.modes import modes
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
+from adadepth.halting.units import GROUP as UNITS
+from adadepth.halting.units import installed_halting_units
 from adadepth.models import public_names, registry
 from adadepth.training.trackers import trackers
 
@@ -38,7 +41,19 @@ def package_on_path(
     find_plugins_anew()
 
 
+@contextmanager
+def example_unit(folder: Path) -> Iterator[None]:
+    """The halting unit `movement` of examples/plugin, installed by a package whose description is in `folder`."""
+    entry = {UNITS: {"movement": "adadepth_reviews.units:Movement"}}
+    with package_on_path(folder, "adadepth-reviews", entry, Path(__file__).parents[1] / "examples/plugin"):
+        yield
+    for name in [name for name in sys.modules if name.split(".")[0] == "adadepth_reviews"]:
+        sys.modules.pop(name)
+
+
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
-    for found in (public_names, registry.families, kinds, modes, halting_rules, exit_rules, trackers):
+    for found in (
+        public_names, registry.families, kinds, modes, halting_rules, installed_halting_units, exit_rules, trackers,
+    ):  # fmt: skip
         found.cache_clear()

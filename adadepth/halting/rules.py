@@ -42,7 +42,7 @@ def parse_named(text: object, known: Mapping[str, type[Rule]], noun: str) -> Rul
     if len(values) > len(parameters):
         raise ConfigError(f"{noun} {text!r}: too many parameters, the form is {form}")
     try:
-        converted = [_CONVERT[_read_type(field)](value) for field, value in zip(parameters, values, strict=False)]
+        converted = [_CONVERT[_read_type(field.type)](value) for field, value in zip(parameters, values, strict=False)]
     except ValueError as error:
         raise ConfigError(f"{noun} {text!r}: a parameter has the wrong type, the form is {form}") from error
     try:
@@ -72,14 +72,19 @@ def find_rule_problem(rule: Any, name: str, base: type) -> str | None:
     if getattr(rule, "name", None) != name:
         return f"its name is {getattr(rule, 'name', None)!r}"
     for field in dataclasses.fields(rule):
-        if field.default is dataclasses.MISSING or _read_type(field) not in _CONVERT:
+        if field.default is dataclasses.MISSING or not is_parameter_type(field.type):
             return f"its parameter {field.name} must be an int or a float with a default"
     return None
 
 
-def _read_type(field: dataclasses.Field[Any]) -> str:
-    """Return the type name of a dataclass field, which may be annotated by a string."""
-    return field.type.__name__ if isinstance(field.type, type) else str(field.type)
+def is_parameter_type(annotation: Any) -> bool:
+    """Return whether a parameter is annotated as an int or a float."""
+    return _read_type(annotation) in _CONVERT
+
+
+def _read_type(annotation: Any) -> str:
+    """Return the name of a type, which may be annotated by a string."""
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
 def _format_number(value: float) -> str:

@@ -42,6 +42,7 @@ from adadepth.contrib.decoding.drafters import refuse_options
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
+from adadepth.halting.units import run_unit
 from adadepth.models.depth.cache import compute_keys_and_values
 from adadepth.models.looped.heads import LoopedForCausalLM
 from adadepth.models.looped.loop_state import Looping
@@ -160,6 +161,8 @@ def _check(
         raise ConfigError("prompts: every prompt must have at least one token")
     if rule.mixes:
         raise ConfigError(f"exit_rule={rule.label}: averages the predictions of all loops, so no token exits early")
+    if HALTING_SIGNAL in rule.needs and (unit := model.config.halting_unit) != "linear":
+        raise ConfigError(f"halting_unit={unit}: {_SERVED} supports only linear, as tokens are at different loops")
     if STATES in rule.needs:
         raise ConfigError(f"exit_rule={rule.label}: needs changes of the hidden state, which {_SERVED} does not store")
     if model.training:
@@ -311,7 +314,7 @@ class _ContinuousBatcher:
         self._freezes = policy == "frozen"
         self._fixed = rule.k if isinstance(rule, Fixed) else None  # the one loop that is read
         self._reads_logits = LOGITS in rule.needs and self._fixed is None
-        self._reads_gate = HALTING_SIGNAL in rule.needs
+        self._gate: Any = self._inner.gate if HALTING_SIGNAL in rule.needs else None
         capacity = max((text.max_length for text in texts), default=1)
         self._cache: Any = SlotCache(self._inner, slots, loops, capacity)
         positions = torch.arange(capacity).unsqueeze(0)
@@ -418,7 +421,7 @@ class _ContinuousBatcher:
         if self._fixed is not None:
             return [step == self._fixed for step in steps], None
         logits = self._model.lm_head(read).float() if self._reads_logits else None
-        halting = self._inner.compute_halting_logits(normed)[:, 0] if self._reads_gate else None
+        halting = run_unit(self._gate, normed, (), min(steps))[0][:, 0] if self._gate is not None else None
         if logits is not None:
             self.work.heads += sum(len(text.running) for text in texts if text.exit_steps)
         distinct = sorted(set(steps)) if self._rule.counts_steps else [min(steps)]

@@ -19,6 +19,7 @@ from transformers.masking_utils import create_masks_for_generate
 
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import LOGITS, ExitRule, Fixed
+from adadepth.halting.units import run_unit, start_unit
 from adadepth.models.depth.engine import Cohort, ReadingRule, Signals
 from adadepth.models.early_exit.cache import ExitCache
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
@@ -196,17 +197,21 @@ class LoopDrafter:
         drafted = Cohort(torch.zeros(1, dtype=torch.int64, device=token.device), rule.start(1, token.device))
         reader = ReadingRule(rule, lambda step, states: self._model.lm_head(states))
         reads_logits = LOGITS in rule.needs and not isinstance(rule, Fixed)
+        gate: Any = self._inner.gate if self._model.config.gate else None
+        halting, memory = None, () if gate is None else start_unit(gate, self._inner.split_state(run.state)[0])
         while True:
             self._loop(run.done)
             if run.done == self._loops:
                 return None
             read = self._read_draft(run) if reads_logits else None
-            halting = self._inner.compute_halting_logits(run.normed)[:, 0] if self._model.config.gate else None
+            if gate is not None:
+                logits, memory = run_unit(gate, cast(Tensor, run.normed), memory, run.done)
+                halting = logits[:, 0]
             drafted.step = run.done
             if drafted.decide(reader, Signals(read, halting), self._loops):
                 break
-        logits: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)
-        return logits
+        drafts: Tensor = self._model.lm_head(self._read_draft(run) if read is None else read)
+        return drafts
 
     def verify(self) -> Tensor:
         """Run the remaining loops of the pending tokens, and return full-depth logits after each of them, (T, V)."""

@@ -34,6 +34,7 @@ class AlbertActConfig(AlbertShape, settings=AlbertActSettings):
     cap_remainder: str = "reference"
     state_rule: str = "single"
     halting_rule: str = "act"
+    halting_unit: str = "linear"
     halting_input: str = "block_output"
     halting_scope: str = "token"
     halt_bias_init: int | float = 0.0

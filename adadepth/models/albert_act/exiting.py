@@ -145,6 +145,8 @@ class ActStepper:
     ) -> None:
         self._encoder, self._positions = encoder, positions
         self._state = positions.enter(state)
+        self._memory = encoder.albert_layer.act.start(self._state)
+        self._step = 0
         self._running = self._valid = positions.valid
         self._slots, self._read, self._by_sequence = slots, read, by_sequence
         self._accumulated = torch.zeros(slots.shape, device=slots.device)
@@ -162,8 +164,10 @@ class ActStepper:
 
         The cumulative halting probability of these halting logits is the halting sum.
         """
-        running = self._positions.gather(self._running)
-        output, probability = self._encoder.propose(self._state, self._positions)
+        running, self._step = self._positions.gather(self._running), self._step + 1
+        output, probability, self._memory = self._encoder.propose(
+            self._state, self._memory, self._positions, self._step
+        )
         rule, weight = self._encoder.state_rule, probability * running
         self._state = update_stream(rule, self._state, output, weight, running)
         self.updates += self._running
@@ -182,4 +186,4 @@ class ActStepper:
         else:
             stays = torch.zeros(self._valid.numel(), dtype=torch.bool, device=rows.device)
             self._running = stays.index_fill(0, self._slots, True).view(self._valid.shape)
-        self._state = self._positions.keep(self._running, self._state)
+        self._state, self._memory = self._positions.keep(self._running, self._state, self._memory)

@@ -4,7 +4,7 @@ from adadepth.config import BudgetUnit
 from adadepth.models.albert_act.settings import (
     AlbertActSettings,
     check_execution,
-    check_halting_rule,
+    check_halting,
     check_pooling,
     check_readouts,
 )
@@ -129,7 +129,7 @@ FAMILY = Family(
     checks=(
         check_sizes,
         check_execution,
-        check_halting_rule,
+        check_halting,
         check_readouts,
         check_pooling,
     ),

@@ -25,6 +25,7 @@ from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 from adadepth.budget.controller import smooth_depth
 from adadepth.errors import ConfigError
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.units import count_unit_macs
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig, refuse_ragged
 from adadepth.models.albert_act.ragged import PackedPositions, build_positions, run_ragged
 from adadepth.models.albert_act.readouts import ReadoutStates
@@ -214,9 +215,9 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         self.config.act_epsilon = 1.0 - level
 
     @property
-    def halting_bias(self) -> Tensor:
-        """Bias b of the halting unit sigmoid(w y + b), (1,)."""
-        return self._encoder.albert_layer.act.dense.bias
+    def halting_bias(self) -> Tensor | None:
+        """Bias b of the halting unit sigmoid(w y + b), (1,), or None if another unit has none."""
+        return getattr(self._encoder.albert_layer.act.dense, "bias", None)
 
     def list_heads(self) -> set[str]:
         """Return the names of the task heads and of the halting unit."""
@@ -255,7 +256,9 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
 
     def price(self, trace: DepthTrace) -> Work:
         """Return the MACs of a batch from its depth trace."""
-        return price_tokens(self.config, trace)
+        return price_tokens(
+            self.config, trace, count_unit_macs(self._encoder.albert_layer.act.dense, self.config.hidden_size)
+        )
 
 
 class Start(NamedTuple):
@@ -407,33 +410,36 @@ def ragged_kernel(
     return kernel
 
 
-def price_tokens(config: AlbertActConfig, trace: DepthTrace) -> Work:
+def price_tokens(config: AlbertActConfig, trace: DepthTrace, unit: int | None = None) -> Work:
     """Return the MACs of the encoder for a batch, from its depth trace, without heads and embedding lookups.
 
-    An update of a token costs `update_work`, plus H for the halting unit. If other tokens of the sequence still run
-    after the last update of a token, the adaptive count includes one more refresh of its keys and values, 2 H^2.
+    An update of a token costs `update_work`, plus the halting unit, H if it is linear. If other tokens of the sequence
+    still run after the last update of a token, the adaptive count includes one more refresh of its keys and values,
+    2 H^2.
 
     Args:
         config: Configuration with the widths E, H, F.
         trace: Trace with `execution`. If the traced units are only some of the tokens, `execution.tokens` is the number
             of tokens per row. Without `execution.computed`, all rows are counted in every iteration.
+        unit: MACs of the halting unit for one state, or None for H.
     """
     ran = trace.executed
     hidden = config.hidden_size
+    unit = hidden if unit is None else unit
     updates, valid = trace.updates.double(), trace.valid.double()
     tokens = valid.sum(dim=1, keepdim=True) if ran.tokens is None else ran.tokens.double().unsqueeze(1)
     deepest = updates.amax(dim=1, keepdim=True)
     key_side = 2 * hidden**2
-    query_side = update_work(config, tokens) - key_side + hidden
+    query_side = update_work(config, tokens) - key_side + unit
     entry = config.embedding_size * hidden
 
     adaptive = updates * query_side + torch.minimum(updates + 1, deepest) * key_side + entry
     full = trace.max_updates * (query_side + key_side) + entry
     rows, length = updates.shape
-    update = update_work(config, length) + hidden
+    update = update_work(config, length) + unit
     dense = updates.new_full((), rows * length * (ran.steps * update + entry))
     executed = dense
     if ran.computed is not None:
-        halting = hidden * ran.computed.queries.double().sum()
+        halting = unit * ran.computed.queries.double().sum()
         executed = (computed_work(config, ran.computed) + halting + rows * length * entry).to(dense)
     return Work(executed, dense, (adaptive * valid).sum(), (full * valid).sum())

@@ -15,6 +15,7 @@ from torch import Tensor
 from adadepth.halting.act import ActState
 from adadepth.halting.active_set import ActiveSet, pack, scatter, split, take
 from adadepth.halting.trace import ComputedSteps, DepthTrace
+from adadepth.halting.units import UnitMemory
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.readouts import ReadoutStates
 from adadepth.models.albert_act.recurrence import (
@@ -100,15 +101,15 @@ class PackedPositions(DensePositions):
         if self._first is not None:
             self._first = take(self._first, staying)
 
-    def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Remove halted tokens from the packed tensor, and return the states of the others.
+    def keep(self, running: Tensor, state: Tensor, memory: UnitMemory) -> tuple[Tensor, UnitMemory]:
+        """Remove halted tokens from the packed tensor, and return the states and the memory of the others.
 
         The call synchronises with the device.
         """
         staying = running.flatten()[self.slots].nonzero().squeeze(1)
         self.renew(state)
         self.narrow(staying)
-        return take(state, staying)
+        return take(state, staying), tuple(take(values, staying) for values in memory)
 
     def find(self, slots: Tensor) -> Tensor:
         """Return the packed positions of the given batch indices b T + t, by bisection."""
@@ -186,7 +187,8 @@ def _take_tokens(tokens: TokenStates, rows: Tensor) -> TokenStates:
     """Return the packed tokens at the given positions."""
     state = take(tokens.state, rows)
     result = state if tokens.result is tokens.state else take(tokens.result, rows)
-    return TokenStates(state, result, ActState(*(take(sums, rows) for sums in tokens.halting)))
+    halting = ActState(*(take(sums, rows) for sums in tokens.halting))
+    return TokenStates(state, result, halting, tuple(take(values, rows) for values in tokens.memory))
 
 
 def _assemble(base: TokenStates, finished: list[tuple[Tensor, TokenStates]]) -> tuple[Tensor, ActState]:

@@ -4,8 +4,9 @@ An iteration applies the shared layer to the block input r_n = x_{n-1} (+ x_0) a
 
     y_n = block(r_n),  p_n = sigmoid(w y_n + b),  x_n = w_n y_n + (1 - w_n) x_{n-1}
 
-with the weights w_n of `adadepth.halting.act`, which also describes the other state rules. Shape legend: B batch, T
-tokens, P packed tokens, H width, N iterations that ran; (...) is (B, T) here, and (P,) in `ragged.py`.
+with the weights w_n of `adadepth.halting.act`, which also describes the other state rules. Another `halting_unit`
+computes p_n = sigmoid(z_n) from y_n and its memory of earlier updates; see `adadepth.halting.units`. Shape legend: B
+batch, T tokens, P packed tokens, H width, N iterations that ran; (...) is (B, T) here, and (P,) in `ragged.py`.
 """
 
 from __future__ import annotations
@@ -19,22 +20,28 @@ from adadepth.halting.act import ActState, StateRuleLike, act_step, init_act, up
 from adadepth.halting.active_set import take
 from adadepth.halting.rules import halting_rule
 from adadepth.halting.trace import ComputedSteps, DepthTrace, Execution, Halting
+from adadepth.halting.units import UnitMemory, build_halting_unit, run_unit, start_unit
 from adadepth.models.albert_act.configuration import AlbertActConfig
 from adadepth.models.albert_act.readouts import ReadoutStates
-from adadepth.models.shared.albert.block import AlbertLayer, HaltingProjection, may_wait
+from adadepth.models.shared.albert.block import AlbertLayer, may_wait
 from adadepth.models.shared.layers import Product
 
 
-class HaltingUnit(nn.Module):
-    """Linear layer that predicts the probability of halting after an update: p = sigmoid(w y + b)."""
+class LayerHalting(nn.Module):
+    """Halting unit of the shared layer, under the name that its weights have in published checkpoints."""
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__()
-        self.dense = HaltingProjection(config.hidden_size, config.halt_bias_init)
+        self.dense = build_halting_unit(config.halting_unit, config.hidden_size, config.halt_bias_init)
 
-    def forward(self, state: Tensor) -> Tensor:
-        """Return the halting probabilities of states, (..., H), float32 (...)."""
-        return self.dense(state).squeeze(-1).sigmoid()
+    def start(self, states: Tensor) -> UnitMemory:
+        """Return the memory before the first update, given x_0, (..., H)."""
+        return start_unit(self.dense, states)
+
+    def forward(self, states: Tensor, memory: UnitMemory, step: int) -> tuple[Tensor, UnitMemory]:
+        """Return the halting probabilities of states, (..., H), float32 (...), and the memory after update `step`."""
+        logits, memory = run_unit(self.dense, states, memory, step)
+        return logits.sigmoid(), memory
 
 
 class AlbertActLayer(AlbertLayer):
@@ -42,21 +49,23 @@ class AlbertActLayer(AlbertLayer):
 
     def __init__(self, config: AlbertActConfig) -> None:
         super().__init__(config)
-        self.act = HaltingUnit(config)
+        self.act = LayerHalting(config)
 
 
 class TokenStates(NamedTuple):
-    """Hidden states and halting sums of all tokens after an iteration.
+    """Hidden states, halting sums and memory of the halting unit of all tokens after an iteration.
 
     Attributes:
         state: x_n, (..., H).
         result: Result so far, (..., H). Under the rule `single`, it is the same tensor as `state`.
         halting: Halting sums, (...).
+        memory: Memory of the halting unit, (..., *) each.
     """
 
     state: Tensor
     result: Tensor
     halting: ActState
+    memory: UnitMemory
 
 
 class DensePositions:
@@ -102,9 +111,9 @@ class DensePositions:
         """Apply the block to its input, (..., H)."""
         return layer(block_input, self._mask, **self._options)[0]
 
-    def keep(self, running: Tensor, state: Tensor) -> Tensor:
-        """Remove halted tokens if tokens are packed, and return the states of the others."""
-        return state
+    def keep(self, running: Tensor, state: Tensor, memory: UnitMemory) -> tuple[Tensor, UnitMemory]:
+        """Remove halted tokens if tokens are packed, and return the states and the memory of the others."""
+        return state, memory
 
     def find(self, slots: Tensor) -> Tensor:
         """Return the positions of the given batch indices b T + t among the flattened tokens."""
@@ -169,7 +178,7 @@ class AlbertActTransformer(nn.Module):
         Tokens outside `valid`, (...), start halted.
         """
         result = state if self.state_rule == "single" else torch.zeros_like(state)
-        return TokenStates(state, result, init_act(valid))
+        return TokenStates(state, result, init_act(valid), self.albert_layer.act.start(state))
 
     def update(self, tokens: TokenStates, positions: DensePositions, step: int) -> tuple[TokenStates, Tensor]:
         """Run iteration `step`, counted from 1, and return the new token states and their halting masses, (...).
@@ -178,7 +187,7 @@ class AlbertActTransformer(nn.Module):
         """
         config, rule, adapts = self.config, self.state_rule, self.fixed_depth is None
         running = tokens.halting.running
-        output, probability = self.propose(tokens.state, positions)
+        output, probability, memory = self.propose(tokens.state, tokens.memory, positions, step)
         if self.replayed_masses is not None:
             masses = self.replayed_masses[..., step - 1]
             probability = masses if positions.slots is None else take(masses.flatten(), positions.slots)
@@ -193,27 +202,33 @@ class AlbertActTransformer(nn.Module):
         )
         state = update_stream(rule, tokens.state, output, weight, running)
         result = state if rule == "single" else update_result(rule, tokens.result, output, weight)
-        return TokenStates(state, result, halting), probability * running
+        return TokenStates(state, result, halting, memory), probability * running
 
-    def propose(self, state: Tensor, positions: DensePositions) -> tuple[Tensor, Tensor]:
-        """Apply the block to states x_{n-1}; return outputs y_n, (..., H), and halting probabilities p_n, (...)."""
+    def propose(
+        self, state: Tensor, memory: UnitMemory, positions: DensePositions, step: int
+    ) -> tuple[Tensor, Tensor, UnitMemory]:
+        """Apply the block to states x_{n-1}, and the halting unit with its memory of update n - 1.
+
+        Returns:
+            Outputs y_n, (..., H), halting probabilities p_n, (...), and the memory of the halting unit.
+        """
         block_input = positions.block_input(state)
         output = positions.apply(self.albert_layer, block_input)
-        return output, self.halting_probability(block_input, output, positions.valid, positions.slots)
+        read = output if self.config.halting_input == "block_output" else block_input
+        probability, memory = self.albert_layer.act(read, memory, step)
+        return output, self.halting_probability(probability, positions.valid, positions.slots), memory
 
-    def halting_probability(self, state: Tensor, output: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
+    def halting_probability(self, probability: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
         """Return the probability p_n that each token halts at this update, float32, (...); 0 with a fixed depth.
 
         Sequence-level halting takes the mean of p_n over the real tokens of a sequence.
 
         Args:
-            state: Block input r_n, (..., H).
-            output: Block output y_n, (..., H).
+            probability: Probabilities of the halting unit, (...).
             valid: Mask of the real tokens, boolean, (B, T).
             slots: Index b T + t of each packed token, int64, (P,), or None if tokens are not packed. If sequences halt,
                 the packed tokens are those of whole sequences.
         """
-        probability = self.albert_layer.act(output if self.config.halting_input == "block_output" else state)
         if self.fixed_depth is not None:
             return torch.zeros_like(probability)
         if self.config.halting_scope == "token":

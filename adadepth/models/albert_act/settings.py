@@ -11,6 +11,7 @@ from adadepth.config.kinds import get_problem
 from adadepth.errors import ConfigError
 from adadepth.halting.rules import halting_rule
 from adadepth.models.shared.albert.settings import AlbertSettings
+from adadepth.models.shared.halting_settings import find_unit_problems
 
 PenaltyReduction = StrEnum("PenaltyReduction", ["sum_tokens", "mean_tokens"])
 HaltingInput = StrEnum("HaltingInput", ["block_output", "block_input"])
@@ -68,6 +69,13 @@ class AlbertActSettings(AlbertSettings):
         "act",
         "rule that adds halting probabilities to the halting sum: act, or NAME[:PARAMETER] of an installed package",
         more="`act` adds the full probability (Graves 2016); see `adadepth.halting.rules`.",
+    )
+    halting_unit: str = setting(
+        "linear",
+        "unit that predicts the halting probability: linear, or NAME[:PARAMETER] of an installed package",
+        shape=True,
+        later=True,
+        more="`linear` is sigmoid(w y + b) of the paper; see `adadepth.halting.units`.",
     )
     halting_input: HaltingInput = setting(
         HaltingInput.block_output,
@@ -136,14 +144,15 @@ def check_execution(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
-def check_halting_rule(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for an unknown halting rule, or for parameters that the rule does not have."""
+def check_halting(config: ExperimentConfig) -> Iterator[str]:
+    """Yield errors for an unknown halting rule or unit, or for parameters that it does not have."""
     model = config.model
     assert isinstance(model, AlbertActSettings)
     try:
         halting_rule(model.halting_rule)
     except ConfigError as error:
         yield f"model.halting_rule={model.halting_rule}: {error}"
+    yield from find_unit_problems(model.halting_unit)
 
 
 def check_readouts(config: ExperimentConfig) -> Iterator[str]:

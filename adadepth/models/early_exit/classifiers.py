@@ -73,7 +73,7 @@ class _Classifier(EarlyExitModel):
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
         slots = self._find_slots(real)
-        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows, self._get_gate(real))
+        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows, self._get_picker(real))
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
         output = self._build_output(steps, rule, slots, real)
         if requested is not None and stepper.states is not None:
@@ -102,9 +102,9 @@ class _Classifier(EarlyExitModel):
         """Return the `read` of `ExitStepper`."""
         raise NotImplementedError
 
-    def _get_gate(self, real: Tensor) -> Callable[..., Tensor] | None:
-        """Return the `estimate` of `ExitStepper`."""
-        return self.gate
+    def _get_picker(self, real: Tensor) -> Callable[..., Tensor] | None:
+        """Return the `pick` of `ExitStepper`."""
+        return None
 
     def _get_targets(self, labels: Tensor, slots: Tensor | None) -> Tensor:
         """Return the class of every unit, (K,), negative where there is none."""
@@ -137,14 +137,12 @@ class EarlyExitForSequenceClassification(_Classifier):
             return self.read(step, states, attention_mask=real[texts].long())
         return self.read(step, _pick_last_tokens(states, real[texts]))
 
-    def _get_gate(self, real: Tensor) -> Callable[..., Tensor] | None:
-        return None if self.gate is None else partial(self._estimate_texts, real)
+    def _get_picker(self, real: Tensor) -> Callable[..., Tensor]:
+        return partial(self._pick_tokens, real)
 
-    def _estimate_texts(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
-        """Return the gate's logits (A,) of texts: of their first token in encoders, of their last one in decoders."""
-        assert self.gate is not None
-        logits: Tensor = self.gate(_pick_last_tokens(states, real[texts]) if self._reads_last_token else states[:, 0])
-        return logits
+    def _pick_tokens(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
+        """Return the states of texts, (A, D), that a gate reads: the first token in encoders, the last in decoders."""
+        return _pick_last_tokens(states, real[texts]) if self._reads_last_token else states[:, 0]
 
     @property
     def _reads_last_token(self) -> bool:

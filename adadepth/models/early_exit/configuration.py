@@ -31,6 +31,7 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
     exit_heads: str = "shared"
     exit_rule: str | None = None
     exit_gate: bool = False
+    halting_unit: str = "linear"
     cache_policy: str = "all"
     exit_weights: str = "linear"
     exit_scale: int | float = 1.0
@@ -55,6 +56,8 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
             raise ConfigError("exit_weights=layerskip: must be another one, because the weight of layer 1 is 0")
         if self.exit_gate and len(exits) < 2:
             raise ConfigError(f"exit_gate=True: needs at least 2 exits, but exit_layers={self.exit_layers} has 1")
+        if self.halting_unit != "linear" and not self.exit_gate:
+            raise ConfigError(f"halting_unit={self.halting_unit}: only used with exit_gate=true")
         reads_with_own = self.exit_heads != "shared" or self.exit_gate
         if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")

@@ -31,6 +31,7 @@ from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.halting.exit_rules import CORRECTNESS, LOGITS, ExitRule
 from adadepth.halting.trace import DepthTrace, DepthUnit, Work
+from adadepth.halting.units import UnitMemory, build_halting_unit, count_unit_macs, run_unit, start_unit, take_memory
 from adadepth.models.depth.engine import ExitRuleKnob, resolve_exit_rule
 from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.depth.runner import (
@@ -48,7 +49,6 @@ from adadepth.models.early_exit.losses import (
 )
 from adadepth.models.registry import families
 from adadepth.models.shared.generation import CacheOutput
-from adadepth.models.shared.layers import linear_in_float32
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
@@ -153,17 +153,6 @@ class EarlyExit(nn.Module):
             nn.init.zeros_(self.mlp.down_proj.bias)
 
 
-class ExitGate(nn.Linear):
-    """Unit z = w h + b in float32 that estimates whether the prediction of an exit is right.
-
-    It gets states without gradients, so that it changes no prediction.
-    """
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the logits z, (...), of states, (..., D)."""
-        return linear_in_float32(self, states.detach()).squeeze(-1)
-
-
 class EarlyExitModel(ExitRuleKnob, NetworkModel):
     """The base class of all heads: a network of transformers, its own head, and what early exits have of their own.
 
@@ -229,7 +218,7 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         with_head = [f"exits.{number}" for number, exit in enumerate(self.exits) if exit.head is not None]
         return {f"{exit}.{name}": f"{exit}.{source}" for exit in with_head for name, source in pairs}
 
-    def _build_gate(self) -> ExitGate | None:
+    def _build_gate(self) -> nn.Module | None:
         """Build the gate, if there is one.
 
         Raises:
@@ -240,7 +229,7 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         has_one_class = count_head_classes(self.config) > 1 and takes_one_class(self.config)
         if self.mapping is MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING and not has_one_class:
             raise ConfigError("exit_gate=True: needs labels of one class; regression and several labels have none")
-        return ExitGate(self.config.hidden_size, 1)
+        return build_halting_unit(self.config.halting_unit, self.config.hidden_size, 0.0)
 
     def resize_token_embeddings(
         self, new_num_tokens: int | None = None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
@@ -287,6 +276,11 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         """Multiply-accumulates of a prediction: the weights of a head."""
         return float(count_layer_macs(self.exits[0] if len(self.exits) and self.exits[0].head else self.head))
 
+    def reading_work(self, signal: str, lengths: Tensor) -> Tensor | float:
+        """Return the multiply-accumulates of a signal of an exit: a prediction, or the gate's estimate."""
+        gate = float(count_unit_macs(self.gate, self.config.hidden_size))
+        return gate if signal == CORRECTNESS else self.readout_work
+
     def price(self, trace: DepthTrace) -> Work:
         """Return the multiply-accumulates of a traced batch, without predictions; see `readout_work`.
 
@@ -317,6 +311,17 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         with torch.set_grad_enabled(torch.is_grad_enabled() and self.trains_network):
             running.run_layers(self.layers, self.config.exits[step - 1])
         return running.states
+
+    def start_gate(self, states: Tensor) -> UnitMemory:
+        """Return the memory of the gate before the first exit, given the states before the first layer, (..., D)."""
+        return () if self.gate is None else start_unit(self.gate, states.detach())
+
+    def estimate(self, states: Tensor, memory: UnitMemory, step: int) -> tuple[Tensor | None, UnitMemory]:
+        """Return the logits (...) of the gate at an exit, counted from 1, if there is a gate, and its new memory.
+
+        The gate gets states, (..., D), without gradients, so that it changes no prediction.
+        """
+        return (None, memory) if self.gate is None else run_unit(self.gate, states.detach(), memory, step)
 
     def draw_skipped_layers(self, running: RunningTexts) -> None:
         """Draw the layers that each text skips, in training with `layer_dropout`."""
@@ -385,7 +390,8 @@ class ExitStepper:
         read: Function from the number of an exit and states, (k, D) or (A, T, D), and for texts their positions in the
             batch, to what is recorded of them, (k, C).
         states: Whether to store the states after every exit.
-        estimate: Function from the same states, and positions of texts, to the logits of a gate, (k,); None: no gate.
+        pick: Function from the states of texts, (A, T, D), and their positions to those that the gate reads, (A, D);
+            None: units are tokens, or there is no gate.
     """
 
     def __init__(
@@ -395,16 +401,17 @@ class ExitStepper:
         slots: Tensor | None,
         read: Any,
         states: bool = False,
-        estimate: Any = None,
+        pick: Any = None,
     ) -> None:
         self._model, self._running, self._slots, self._read = model, running, slots, read
-        self._estimate = estimate
+        self._pick = pick
         self.rows = (running.states if slots is None else slots).shape[0]  # no `len`, which a program cannot have
         self.device = running.states.device
         self.states = [running.states] if states else None
         self._step = 0
         self._host_slots: Tensor | None = None  # `slots` on the CPU, once a unit has exited
         self._texts = torch.arange(running.states.shape[0], device=self.device)
+        self._memory = () if model.gate is None else model.start_gate(self._read_gated(*self._select(running.states)))
 
     @property
     def width(self) -> int:
@@ -423,11 +430,23 @@ class ExitStepper:
         states = self._model.run_to_exit(self._running, self._step)
         if self.states is not None:
             self.states.append(states)
-        units = (states, self._texts) if self._slots is None else (states.flatten(0, 1)[self._slots],)
-        return self._read(self._step, *units), None if self._estimate is None else self._estimate(*units)
+        units, gate = self._select(states), None
+        if self._model.gate is not None:
+            gate, self._memory = self._model.estimate(self._read_gated(*units), self._memory, self._step)
+        return self._read(self._step, *units), gate
+
+    def _select(self, states: Tensor) -> tuple[Tensor, ...]:
+        """Return the states of the units, (A, D), or those of texts, (A, T, D), with their positions in the batch."""
+        return (states, self._texts) if self._slots is None else (states.flatten(0, 1)[self._slots],)
+
+    def _read_gated(self, states: Tensor, *texts: Tensor) -> Tensor:
+        """Return the states that the gate reads, (A, D)."""
+        gated: Tensor = states if self._pick is None else self._pick(states, *texts)
+        return gated
 
     def keep(self, rows: Tensor) -> None:
         """Drop all units but these positions, int64 (A',), on the CPU, and the texts without any."""
+        self._memory = take_memory(self._memory, rows)
         if self._running.cache is not None:  # later tokens read all layers
             positions = rows.to(self.device, non_blocking=True)
             self._slots = positions if self._slots is None else self._slots[positions]

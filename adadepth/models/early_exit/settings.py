@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
+from adadepth.models.shared.halting_settings import find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
@@ -47,6 +48,13 @@ class EarlyExitSettings(NetworkSettings):
         "a unit that learns at every exit whether its prediction is right, for exit_rule=correct",
         shape=True,
         more="BERxiT (Xin et al. 2021) calls it learning to exit; the loss is in `adadepth.models.early_exit.losses`.",
+    )
+    halting_unit: str = setting(
+        "linear",
+        "unit that computes the gate's logit: linear, or NAME[:PARAMETER] of an installed package",
+        shape=True,
+        later=True,
+        more="`linear` is w h + b; see `adadepth.halting.units`.",
     )
     cache_policy: ExitCachePolicy = setting(
         ExitCachePolicy.all,
@@ -100,6 +108,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     if model.trains is TrainedPart.exits and model.exit_heads is ExitHeads.shared and not model.exit_gate:
         yield "model.exit_heads=shared: must be norm, own or mlp, because model.trains=exits without model.exit_gate"
     early = range(1, layers or 0) if model.exit_layers is None else model.exit_layers
+    yield from find_unit_problems(model.halting_unit, "exit_gate", model.exit_gate)
     if model.exit_gate and layers is not None and {*early} <= {layers}:
         yield f"model.exit_gate=true: needs at least 2 exits, but model.exit_layers={model.exit_layers} has 1"
     if model.trains is TrainedPart.exits and model.layer_dropout:

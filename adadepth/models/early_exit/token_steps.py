@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from adadepth.halting.units import take_memory
 from adadepth.models.depth.runner import RunningTexts, SubsetRunner
 from adadepth.models.depth.subset import TokenSubset
 from adadepth.models.early_exit.cache import ExitCache, WaitingTokens
@@ -87,6 +88,7 @@ class TokenStepper:
         rows, columns = units.nonzero().unbind(1)
         self._set_units(rows * width + self._waiting + columns)
         self.rows, self._step = len(self._units), 0
+        self._memory = model.start_gate(self.states.flatten(0, 1)[self._device_units])
         self.counts: list[tuple[int, int, int]] = []
         self._next: _NextStep | None = None
 
@@ -102,16 +104,15 @@ class TokenStepper:
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Run the layers until the next exit, and return the states of the running units, (A, D), and their gates."""
-        runs = self._plan().runs
         self._run_step()
-        self.done = torch.where(runs, self._step, self.done)
-        read, gate = self.states.flatten(0, 1)[self._device_units], self.model.gate
-        return read, None if gate is None else gate(read)
+        read = self.states.flatten(0, 1)[self._device_units]
+        gate, self._memory = self.model.estimate(read, self._memory, self._step)
+        return read, gate
 
     def keep(self, rows: Tensor) -> None:
         """Keep only the running units at these positions, int64 (A',), on the CPU."""
         self._set_units(self._units[rows])
-        self._next = None
+        self._memory, self._next = take_memory(self._memory, rows), None
 
     def _set_units(self, units: Tensor) -> None:
         """Set the running units: index of each of their tokens in (B, W + T), int64 (A,), on the CPU."""
@@ -130,7 +131,7 @@ class TokenStepper:
         self._set_units(torch.arange(self.done.numel()))
         self._step = int(self.done.min())
         while self._step < self.model.max_updates:
-            self.advance()
+            self._run_step()
         return self.states
 
     def _plan(self) -> _NextStep:
@@ -172,6 +173,7 @@ class TokenStepper:
             self.states = part.put(self.states)
         self.counts.append(step.counts)
         self._step, self._next = self._step + 1, None
+        self.done = torch.where(step.runs, self._step, self.done)
 
 
 def group_texts(counts: Sequence[int], overhead: int) -> list[list[int]]:

@@ -121,8 +121,12 @@ class WordModel(EarlyExitModel):
         if torch.compiler.is_exporting() and not isinstance(rule, Fixed):
             allowed = f"a fixed exit in torch.export, such as fixed:{self.max_updates}"
             raise ConfigError(f"exit_rule={rule.label}: must be {allowed}")
-        states = [self.run_to_exit(running, step) for step in range(1, self.max_updates + 1)]
-        gates = None if self.gate is None else torch.stack([self.gate(read) for read in states], dim=2)
+        memory, states, logits = self.start_gate(running.states), [], []
+        for step in range(1, self.max_updates + 1):
+            states.append(self.run_to_exit(running, step))
+            gate, memory = self.estimate(states[-1], memory, step)
+            logits += [] if gate is None else [gate]
+        gates = torch.stack(logits, dim=2) if logits else None
         if isinstance(rule, Fixed):
             exits = real * rule.k
         else:
@@ -144,7 +148,7 @@ class WordModel(EarlyExitModel):
             states, exits = self.run_to_exit(running, rule.k), real * rule.k
             return TokenRun([states], exits, Execution(rule.k, width=shape[1]), fixed_exit=rule.k)
         slots = real.flatten().nonzero().squeeze(1)
-        stepper = ExitStepper(self, running, slots, lambda step, states: states, estimate=self.gate)
+        stepper = ExitStepper(self, running, slots, lambda step, states: states)
         result = run_steps(
             stepper,
             ReadingRule(rule, self.read),

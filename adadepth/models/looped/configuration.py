@@ -49,6 +49,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
     queries: str = "state"
     damping: int | float | None = 1.0
     gate: bool = False
+    halting_unit: str = "linear"
     exit_rule: str | None = None
     cache_policy: str = "all"
     objective: str = "last"
@@ -98,6 +99,8 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
             )
         if problem := find_low_backprop_problem(self.low_backprop):
             raise ConfigError(problem)
+        if self.halting_unit != "linear" and not self.gate:
+            raise ConfigError(f"halting_unit={self.halting_unit}: only used with gate=true")
         if self.base_config is None:
             self._check_sizes()
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from adadepth.halting.exit_rules import LOGITS, STATES, ExitRule, Fixed, state_moves
+from adadepth.halting.units import run_unit, start_unit
 from adadepth.models.depth.engine import ReadingRule, Signals, run_steps
 from adadepth.models.looped.loop_state import Looping, remove_exited
 from adadepth.models.looped.modeling import LoopedModel
@@ -95,6 +96,7 @@ class LoopStepper:
         # Later tokens attend to all loops of a cache without compaction, and a coda must fill any cache at every loop.
         self._runs_all = self.reads_all or (run.cache is not None and run.running is None)
         self._is_lazy = run.cache is None and not self._runs_all and LOGITS not in rule.reads
+        self._memory = start_unit(model.gate, self._select(first)) if model.config.gate else ()
         self._recent = [self._select(first)] if reading.moves or STATES in rule.needs else []
         self._units = self._device_units = torch.empty(0, dtype=torch.int64)
         self.rows = 0
@@ -114,7 +116,8 @@ class LoopStepper:
         if self._reading.states:
             self.states.append(state)
         if model.config.gate:
-            self.halting_logits.append(model.compute_halting_logits(self._select(normed)))
+            logits, self._memory = run_unit(model.gate, self._select(normed), self._memory, run.done)
+            self.halting_logits.append(logits)
         if self._recent:
             self._recent = [*self._recent[-2:], self._select(state.detach())]
             before = self._recent[-3] if len(self._recent) > 2 else None

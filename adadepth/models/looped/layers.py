@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import eager_attention_forward
 from adadepth.errors import ConfigError
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.shared.generation import accept_former_name
-from adadepth.models.shared.layers import Product, linear_in_float32
+from adadepth.models.shared.layers import Product
 
 
 def rotation_tables(config: LoopedConfig, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -152,17 +152,6 @@ class LoopedLayer(nn.Module):
 def build_norm(config: LoopedConfig) -> nn.RMSNorm:
     """Create the configured norm for states of width D."""
     return nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps, elementwise_affine=config.norm_weights)
-
-
-class LoopedHaltingUnit(nn.Linear):
-    """Halting unit shared by all loops, z = w u + b, computed in float32 whatever the dtype of the model.
-
-    Its output has the shape of a linear layer's, so that PEFT can add an adapter to it.
-    """
-
-    def forward(self, states: Tensor) -> Tensor:
-        """Return the halting logits of states, (..., D) to (..., 1)."""
-        return linear_in_float32(self, states)
 
 
 class LanguageModelHead(Product):

@@ -5,7 +5,7 @@
     z   = s, s + e, A [s, e] or e                         `injection`
     s_n = s_{n-1} + d (core(z) - s_{n-1})                 d is 1 unless `damping` says otherwise
     r_n = rms(coda(s_n)) of n = 1..N                      what heads read; `state_norm` puts a norm before the coda, too
-    lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`
+    lambda_n = sigmoid(g rms(s_n) + b)                    the halting unit, where there is a `gate`; see `halting_unit`
 
 With `state_norm=fed`, the next loop and the heads read the normed state. Without a coda, this state is normed only
 once. With a low-level stack L of `low_layers` (HRM-Text, arXiv 2605.20613), the state has a second part l. A loop is
@@ -38,6 +38,7 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.trace import DepthUnit
+from adadepth.halting.units import HaltingProjection, build_halting_unit
 from adadepth.models.contract import DepthModel
 from adadepth.models.loading import take_config_fields
 from adadepth.models.looped.cache import LoopedCache, make_cache
@@ -48,7 +49,6 @@ from adadepth.models.looped.convert import (
     replace_stale_tokens,
 )
 from adadepth.models.looped.layers import (
-    LoopedHaltingUnit,
     LoopedLayer,
     build_decoder_parts,
     build_norm,
@@ -69,7 +69,7 @@ from adadepth.models.looped.loop_state import (
 from adadepth.models.shared.causal import count_in_documents
 from adadepth.models.shared.encoders import check_words
 from adadepth.models.shared.generation import CacheOutput, accept_former_name
-from adadepth.models.shared.layers import Product
+from adadepth.models.shared.layers import Product, init_halting_unit
 from adadepth.models.shared.published_files import find_folder, load_stored_weights, read_generation_config
 
 
@@ -156,9 +156,9 @@ class LoopedPreTrainedModel(DepthModel, PreTrainedModel):
             draw_factors(module)
         if isinstance(module, LoopedModel) and module.config.low_layers:
             init.zeros_(module.low_start)
-        if isinstance(module, LoopedHaltingUnit):
-            init.zeros_(module.bias)
-        elif self.config.initializer == "scaled" and isinstance(module, nn.Linear | nn.Embedding):
+        init_halting_unit(module)
+        is_scaled = self.config.initializer == "scaled" and not isinstance(module, HaltingProjection)
+        if is_scaled and isinstance(module, nn.Linear | nn.Embedding):
             deviation = math.sqrt(2 / (5 * self.config.hidden_size))
             if getattr(module, "ends_branch", False):
                 deviation /= math.sqrt(2 * self.config.num_hidden_layers)
@@ -217,7 +217,7 @@ class LoopedModel(LoopedPreTrainedModel):
         if config.injection == "linear":
             self.adapter = Product(2 * config.hidden_size, config.hidden_size, bias=False)
         if config.gate:
-            self.gate = LoopedHaltingUnit(config.hidden_size, 1)
+            self.gate = build_halting_unit(config.halting_unit, config.hidden_size, 0.0)
         for layer in all_layers if config.base_config is None else ():
             layer.self_attn.o_proj.ends_branch = layer.mlp.down_proj.ends_branch = True
             layer.mlp.up_proj.ends_branch = True  # as in Huginn's code
@@ -357,11 +357,6 @@ class LoopedModel(LoopedPreTrainedModel):
         if self.config.base_config is None:
             return rotation_tables(self.config, positions, embedded.dtype)
         return self.rotary_emb(embedded, positions)
-
-    def compute_halting_logits(self, states: Tensor) -> Tensor:
-        """Return the logits of the halting unit for normed states, (..., D) to (...)."""
-        logits: Tensor = self.gate(states)
-        return logits.squeeze(-1)
 
     def loop(self, run: Looping) -> Tensor:
         """Run one more loop of the core, and return the new hidden state after the final norm, (B, T, D).

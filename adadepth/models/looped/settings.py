@@ -9,6 +9,7 @@ from adadepth.config import Activation, Attention, ExperimentConfig, Mode, Model
 from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 from adadepth.errors import ConfigError
 from adadepth.models.looped.cache_policies import parse_policy
+from adadepth.models.shared.halting_settings import find_unit_problems
 
 _GATE_RULES = ("quantile", "sample", "expectation")  # exit rules that read the halting unit
 START_STD = (2 / 5) ** 0.5  # of Huginn's first states
@@ -143,6 +144,13 @@ class LoopedSettings(ModelConfig):
         more="s + damping (g(s) - s): the damped substeps of arXiv 2605.23872.",
     )
     gate: bool = setting(False, "add a halting unit that reads the state after every loop", shape=True)
+    halting_unit: str = setting(
+        "linear",
+        "unit that computes the halting logit: linear, or NAME[:PARAMETER] of an installed package",
+        shape=True,
+        later=True,
+        more="`linear` is w s + b; see `adadepth.halting.units`.",
+    )
     exit_rule: str | None = setting(
         None,
         "exit rule that selects the loop of the prediction; None: the last loop",
@@ -248,6 +256,7 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     reads_gate = _reads_gate(model)
     if reads_gate and not model.gate:
         yield f"model.exit_rule={model.exit_rule}: needs a halting unit, which model.gate=true gives"
+    yield from find_unit_problems(model.halting_unit, "gate", model.gate)
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
     if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:

@@ -27,6 +27,7 @@ from adadepth.halting.exit_rules import (
     parse_rule,
 )
 from adadepth.halting.trace import ComputedSteps, DepthTrace, DepthUnit, Execution, Work
+from adadepth.halting.units import count_unit_macs
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepMacs, price_steps
 from adadepth.models.looped.configuration import LoopedConfig
@@ -290,7 +291,8 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         `states` takes D for each of three norms: of the state, of its last update, and of the change of that update.
         """
         if signal != LOGITS:
-            return self.config.hidden_size * (3.0 if signal == STATES else 1.0)
+            width, gate = self.config.hidden_size, self.model.gate if self.config.gate else None
+            return 3.0 * width if signal == STATES else float(count_unit_macs(gate, width))
         token, pair = compute_layer_macs(self.config)
         tokens = lengths.double() if self.depth_unit == "sequence" else 1.0
         return self.config.coda * tokens * (token + pair * (lengths.double() + 1) / 2) + self.readout_work

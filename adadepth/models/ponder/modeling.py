@@ -28,11 +28,11 @@ from adadepth.halting.distribution import (
 )
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.units import HaltingProjection
 from adadepth.models.contract import HoldsBudget
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepwiseOutput
 from adadepth.models.ponder.configuration import PonderAlbertConfig
-from adadepth.models.shared.albert.block import HaltingProjection
 from adadepth.models.shared.albert.configuration import derive_config
 from adadepth.models.shared.albert.pricing import price_sequences
 from adadepth.models.shared.albert.stepper import (

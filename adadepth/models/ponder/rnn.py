@@ -14,11 +14,11 @@ from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule
 from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.units import HaltingProjection
 from adadepth.models.depth.engine import resolve_exit_rule, run_steps, runs_all
 from adadepth.models.depth.outputs import StepwiseOutput, stepwise_output
 from adadepth.models.ponder.configuration import PonderRnnConfig
 from adadepth.models.ponder.modeling import PonderTraining, build_prior
-from adadepth.models.shared.albert.block import HaltingProjection
 from adadepth.models.shared.losses import count_head_classes
 
 _GATES = {"tanh": 1, "gru": 3}

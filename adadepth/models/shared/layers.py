@@ -1,4 +1,4 @@
-"""Layers shared by several families: fast dropout, linear layers with oneDNN, sinusoidal positions."""
+"""Layers shared by several families: fast dropout, linear layers with oneDNN, positions, new halting units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 from torch.utils.flop_counter import register_flop_formula
+from transformers import initialization as init
 from transformers.activations import GELUTanh
+
+from adadepth.halting.units import HaltingProjection, HaltingUnit
 
 _LEVELS = 2**16
 _MIN_BIT_MASK_SIZE = 2**12  # values from which on the cheaper draw saves more than its extra calls cost
@@ -85,13 +88,20 @@ def whole(parameter: Tensor) -> Tensor:
     return gather()
 
 
-def linear_in_float32(layer: nn.Linear, state: Tensor) -> Tensor:
-    """Return W x + b in float32, (..., outputs), whatever the dtype of the model or of autocast."""
-    if torch.is_autocast_enabled(device := state.device.type):  # entering the context takes time
-        with torch.autocast(device, enabled=False):
-            return linear_in_float32(layer, state)
-    assert layer.bias is not None
-    return nn.functional.linear(state.float(), layer.weight.float(), layer.bias.float())
+@torch.no_grad()
+def init_halting_unit(module: nn.Module) -> None:
+    """Initialise a halting unit after the general initialisation of transformers; other modules stay as they are.
+
+    A linear layer gets its bias. Another unit gets the weights of a new one, so that its `__init__` alone determines
+    them. Weights that were loaded stay.
+    """
+    if isinstance(module, HaltingProjection):
+        init.constant_(module.bias, module.bias_init)
+    elif isinstance(module, HaltingUnit):
+        new = module.rebuild()
+        pairs = zip((*module.parameters(), *module.buffers()), (*new.parameters(), *new.buffers()), strict=True)
+        for weight, value in pairs:
+            init.copy_(weight, value)
 
 
 class Product(nn.Linear):

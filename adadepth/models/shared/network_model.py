@@ -18,6 +18,7 @@ from adadepth.errors import ConfigError, DataError
 from adadepth.models.contract import DepthModel
 from adadepth.models.depth.runner import ExitableLayers, RunningTexts
 from adadepth.models.shared.encoders import check_words, longest_sequence
+from adadepth.models.shared.layers import init_halting_unit
 from adadepth.models.shared.losses import count_head_classes
 
 # Names of the norm between the last layer and the heads.
@@ -188,6 +189,7 @@ class NetworkModel(DepthModel, PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         self.model._init_weights(module)
+        init_halting_unit(module)
 
     def get_input_embeddings(self) -> Any:
         """Return the table of word embeddings."""

@@ -101,7 +101,7 @@ def test_tokens_exit_as_a_loop_over_tokens_lets_them(rule):
         accumulated = torch.zeros(valid.shape)
         for step in range(1, STEPS + 1):
             output = encoder.albert_layer(state, mask)[0]
-            probability = encoder.albert_layer.act(output)
+            probability, _ = encoder.albert_layer.act(output, (), step)
             state = torch.where((exits >= step).unsqueeze(-1), output, state)
             said.append(model.classifier(state))
             accumulated = accumulated + probability

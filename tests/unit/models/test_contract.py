@@ -58,7 +58,9 @@ OWN = {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
         "freeze_untrained",
     },
-    "early exit": {"DepthKnob", "exit_signals", "readout_work", "set_step", "take_padding", "freeze_untrained"},
+    "early exit": {
+        "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "take_padding", "freeze_untrained",
+    },
     "network": {"Remembers", "least_activations"},
     "supernet": {
         "Remembers", "LearnsGates", "HoldsBudget", "set_step", "expected_depth", "latency", "least_activations",

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -23,7 +22,7 @@ from adadepth.models.contract import DepthModel
 from adadepth.models.shared.albert.configuration import AlbertShape
 from adadepth.models.shared.albert.packed_attention import Attend, Memory, Refresh, attend_packed, remember
 from adadepth.models.shared.encoders import check_words
-from adadepth.models.shared.layers import Product, apply_linear_and_activation, linear_in_float32
+from adadepth.models.shared.layers import Product, apply_linear_and_activation, init_halting_unit
 
 
 def may_wait(device: torch.device, *, training: bool) -> bool:
@@ -188,26 +187,6 @@ def activation(name: str) -> nn.Module:
     return ACT2FN["gelu_pytorch_tanh" if name == "gelu_new" else name]
 
 
-class HaltingProjection(nn.Linear):
-    """Linear layer that predicts one halting logit per state, in float32 whatever the model's precision.
-
-    This is a separate class so that weight initialisation recognises it. Initialisation skips modules without direct
-    parameters.
-
-    Args:
-        width: Hidden width H.
-        bias_init: Initial value of the bias.
-    """
-
-    def __init__(self, width: int, bias_init: float) -> None:
-        super().__init__(width, 1)
-        self.bias_init = bias_init
-
-    def forward(self, state: Tensor) -> Tensor:
-        """Return the halting logits, float32, (..., 1), of states, (..., H)."""
-        return linear_in_float32(self, state)
-
-
 class AlbertLayer(GradientCheckpointingLayer):
     """Shared post-norm block: a = LN(attention(x) + x), y = LN(W_o act(W_i a) + a)."""
 
@@ -349,5 +328,4 @@ class SharedBlockModel(OneBlock, PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
-        if isinstance(module, HaltingProjection):
-            init.constant_(module.bias, module.bias_init)
+        init_halting_unit(module)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tests.halting_units_support import compute_halting_logit
 from tests.unit.models.looped.plain_looped import rms, swiglu
 
 Exits = Callable[[int, Tensor, list[float]], bool]  # loop, logits (V,), halting logits so far
@@ -48,6 +49,7 @@ class PlainCache:
         previous: dict[int, Tensor] = {}
         logits: dict[int, Tensor] = {}
         halting: dict[int, list[float]] = {p: [] for p in positions}
+        trails: dict[int, list[Tensor]] = {p: [] for p in positions}
         for loop in range(1, config.num_loops + 1):
             running = [p for p in positions if self.policy == "all" or p not in self.exits]
             if not running:
@@ -73,8 +75,9 @@ class PlainCache:
                     continue
                 u = self._norm(read[p], "model.norm.weight") if config.coda else previous[p]
                 logits[p] = w["lm_head.weight"] @ u
+                trails[p].append(previous[p])
                 if config.gate:
-                    halting[p].append(float(previous[p] @ w["model.gate.weight"][0] + w["model.gate.bias"][0]))
+                    halting[p].append(float(compute_halting_logit(w, "model.gate.", trails[p])))
                 if loop == config.num_loops or exits(loop, logits[p], halting[p]):
                     self.exits[p] = loop
                     names = [(f"model.core.{index}.", "") for index in range(config.core)]
