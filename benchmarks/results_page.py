@@ -59,7 +59,8 @@ def format_readme_table(results: Sequence[Mapping[str, Any]]) -> str:
         p = "" if comparison is None else f" ({describe_p_value(comparison.p)})"
         verdict = {"first": "adaptive depth needs less", "second": "fixed depth needs less", None: "none"}[cheaper]
         lines.append(f"| `{outcome.task}` | {' | '.join(cells)} | {verdict}{p} | {len(outcome.seeds)} |")
-    return "\n".join(lines) + "\n"
+    marks = "≈: interpolated between separately trained networks. †: the measured score is below the required 98 %."
+    return "\n".join([*lines, "", marks]) + "\n"
 
 
 def _format_cheapest(outcome: TaskOutcome, is_adaptive: bool, is_bold: bool) -> str:
@@ -67,7 +68,9 @@ def _format_cheapest(outcome: TaskOutcome, is_adaptive: bool, is_bold: bool) -> 
     if cheapest is None:
         return "98 % not reached"
     method, compute = cheapest
-    share = percent(compute.mean / outcome.full_depth)
+    requirement = outcome.get_requirement(method)
+    between, below = "≈ " * requirement["is_between_networks"], "†" * requirement["is_below"]
+    share = f"{between}{percent(compute.mean / outcome.full_depth)}{below}"
     return f"{f'**{share}**' if is_bold else share} ({method.label})"
 
 

@@ -122,7 +122,7 @@ def build_report(files: RunFiles, extra: Iterable[SectionOf | SectionEntry] = ()
         files: Files of the run.
         extra: Sections of the model family and of the dataset type.
     """
-    findings = build_or_leave_out(verdict, files, {})
+    findings: Verdict = build_or_leave_out(verdict, files, {})
     return RunReport(files, findings, _build_sections(files, findings, extra))
 
 

@@ -117,7 +117,8 @@ class QualityPair:
         return f"{self._format_gain()}{interval}, not significant{after}"
 
     def _format_gain(self) -> str:
-        return "equal" if self._size == 0 else f"{'better' if self.gain > 0 else 'worse'} by {self._size:.3f}"
+        size = _round(self.gain)
+        return f"{'better' if self.gain > 0 else 'worse'} by {size:.3f}" if size else "equal"
 
     def to_json(self) -> dict[str, Any]:
         """Return the record of the comparison for a file: baseline, depths, compute, values, gain, interval and p."""
@@ -144,34 +145,33 @@ class QualityPair:
     @property
     def brief(self) -> str:
         """Result of the comparison without its remark, for the console."""
-        return f"{self._format_values()} of {self.brief_against or self.against}, {self.difference}"
+        values = _format_values(self.adaptive, self.baseline)
+        return f"{self.measure} {values} of {self.brief_against or self.against}, {self.difference}"
 
     @property
     def sentence(self) -> str:
         """Sentence that states the result of the comparison with its numbers."""
         full = f"; {words}" if (words := self.describe_full_depth()) else ""
-        return f"Compared with {self.against}: {self._format_values()}, {self.difference}{full} ({self.remark})."
+        values = f"{self.measure} {_format_values(self.adaptive, self.baseline)}"
+        return f"Compared with {self.against}: {values}, {self.difference}{full} ({self.remark})."
 
     def describe_full_depth(self) -> str:
-        """Describe the value of the same network at full depth, or return an empty text if it was not measured."""
+        """Compare the value with that of the same network at full depth; the text is empty if it was not measured."""
         if self.full_depth_value is None:
             return ""
-        value = f"{self.measure} {self.full_depth_value:.{self._digits}f}"
-        return f"{value} at full depth ({self.full_depth} updates, all of the compute)"
+        values = _format_values(self.adaptive, self.full_depth_value)
+        return f"{values} at full depth ({self.full_depth} updates, all of the compute)"
 
-    def _format_values(self) -> str:
-        digits = self._digits
-        return f"{self.measure} {self.adaptive:.{digits}f} against {self.baseline:.{digits}f}"
 
-    @property
-    def _digits(self) -> int:
-        """Decimals with which both values print as different, if their difference does."""
-        return 4 if self._size != 0 and f"{self.adaptive:.3f}" == f"{self.baseline:.3f}" else 3
+def _format_values(first: float, second: float) -> str:
+    """Format two values with decimals in which they differ, if their difference rounds to at least 0.001."""
+    digits = 4 if f"{first:.3f}" == f"{second:.3f}" and _round(first - second) else 3
+    return f"{first:.{digits}f} against {second:.{digits}f}"
 
-    @property
-    def _size(self) -> float:
-        """Size of the difference as it is printed."""
-        return float(f"{abs(self.gain):.3f}")
+
+def _round(difference: float) -> float:
+    """Return the size of a difference as it is printed."""
+    return float(f"{abs(difference):.3f}")
 
 
 def correct_pairs(pairs: Sequence[QualityPair]) -> list[QualityPair]:

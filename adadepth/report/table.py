@@ -71,7 +71,7 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x"})
+_ASCII = str.maketrans({"–": "-", "±": "+-", "…": "...", "×": "x", "≈": "~", "†": "*"})
 
 
 def plain(text: str) -> str:
@@ -316,7 +316,14 @@ def escape_csv_formula(value: Any) -> Any:
 # ---- LaTeX
 
 _LATEX_COMMANDS = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "<": "less", ">": "greater"}
-_SIGNS = {"–": "--", "±": r"$\pm$", "→": r"$\to$", **{sign: rf"\{sign}" for sign in "&%$#_{}"}}
+_SIGNS = {
+    "–": "--",
+    "±": r"$\pm$",
+    "→": r"$\to$",
+    "≈": r"$\approx$",
+    "†": r"$\dagger$",
+    **{sign: rf"\{sign}" for sign in "&%$#_{}"},
+}
 _LATEX = str.maketrans(_SIGNS | {sign: rf"\text{name}{{}}" for sign, name in _LATEX_COMMANDS.items()})
 
 

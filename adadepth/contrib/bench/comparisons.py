@@ -7,7 +7,7 @@ significantly different. The p-values of a comparison are corrected for its numb
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from adadepth.contrib.bench.measures import (
     RELEVANT_SHARE,
@@ -19,6 +19,8 @@ from adadepth.contrib.bench.measures import (
 )
 from adadepth.metrics.significance import SeedMean, correct_p_values
 from adadepth.report.table import Column, Table, format_p_value, percent, text
+
+Requirements = Mapping[HaltingMethod, Mapping[str, Any] | None]
 
 _PREDICTION_RULES = frozenset({"margin", "confidence", "entropy", "kl", "patience", "distance"})
 _GATE_RULES = frozenset({"quantile", "correct"})
@@ -188,12 +190,15 @@ def format_outcome(outcome: ComparisonOutcome) -> str:
     return " ".join(sentence[0].upper() + sentence[1:] for sentence in sentences)
 
 
-def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float]) -> Table:
+def build_comparisons_table(
+    outcomes: Iterable[ComparisonOutcome], full_depth: Mapping[str, float], requirements: Mapping[str, Requirements]
+) -> Table:
     """Build the table of comparisons, with a row for each comparison and task.
 
     Args:
         outcomes: Results of the comparisons.
         full_depth: Compute of full depth by task.
+        requirements: Requirement of each method by task.
     """
     columns = [
         Column("comparison", "comparison", text, "text"),
@@ -207,7 +212,7 @@ def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: M
         {
             "comparison": f"{comparison.first} or {comparison.second}",
             "task": task,
-            **_build_row(comparison, result, full_depth[task]),
+            **_build_row(comparison, result, full_depth[task], requirements[task]),
         }
         for comparison, results in outcomes
         for task, result in results.items()
@@ -215,11 +220,13 @@ def build_comparisons_table(outcomes: Iterable[ComparisonOutcome], full_depth: M
     return Table("comparisons", columns, rows)
 
 
-def _build_row(comparison: Comparison, result: ComparisonResult, full_depth: float) -> dict[str, str | float]:
+def _build_row(
+    comparison: Comparison, result: ComparisonResult, full_depth: float, requirements: Requirements
+) -> dict[str, str | float]:
     answers = {"first": comparison.first, "second": comparison.second, None: "not significantly different"}
     return {
-        "first": _format_cheapest(result.first, full_depth),
-        "second": _format_cheapest(result.second, full_depth),
+        "first": _format_cheapest(result.first, full_depth, requirements),
+        "second": _format_cheapest(result.second, full_depth, requirements),
         "cheaper": answers[result.significantly_cheaper],
         "p": result.p,
     }
@@ -230,11 +237,24 @@ def describe_p_value(p: float) -> str:
     return f"p = {format_p_value(p)}" if p >= 0.001 else f"p {format_p_value(p)}"
 
 
-def _format_cheapest(cheapest: tuple[HaltingMethod, SeedMean] | None, full_depth: float) -> str:
+def _format_cheapest(
+    cheapest: tuple[HaltingMethod, SeedMean] | None, full_depth: float, requirements: Requirements
+) -> str:
     if cheapest is None:
         return "no method reaches the threshold"
-    method, compute = cheapest
-    return f"{method.label}: {format_share(compute, full_depth)}"
+    method, _ = cheapest
+    return f"{method.label}: {format_requirement(requirements[method], full_depth)}"
+
+
+def format_requirement(requirement: Mapping[str, Any] | None, full_depth: float) -> str:
+    """Format the compute that a method needs, relative to full depth.
+
+    `≈` marks compute that is interpolated between separately trained networks, and `†` a measured score below the
+    threshold.
+    """
+    assert requirement is not None, "the method reaches the threshold"
+    between, below = "≈ " * requirement["is_between_networks"], "†" * requirement["is_below"]
+    return f"{between}{format_share(requirement['compute'], full_depth)}{below}"
 
 
 def format_share(compute: SeedMean, full_depth: float) -> str:

@@ -64,8 +64,9 @@ COLUMNS = (
     (
         "compute for 98%",
         "This column has the least compute with which the method reaches 98% of the best score of the task, "
-        "interpolated between two neighbouring settings. A dash means that the method does not reach this score with "
-        "every seed.",
+        "interpolated between two neighbouring settings. The mark `≈` stands for an interpolation between two "
+        "separately trained networks, and `†` for a measured score below the required one. A dash means that the "
+        "method does not reach this score with every seed.",
     ),
     (
         "equal steps",

@@ -219,14 +219,16 @@ def find_requirements(points: OperatingPoints, threshold: float) -> dict[Halting
 
     Returns:
         Estimates of `compute`, `updates` and `score`, the mean `spearman` and the `settings` by seed, or None for a
-        method that does not reach the threshold with every seed of the bench.
+        method that does not reach the threshold with every seed of the bench. `is_below` is whether the measured score
+        is below the threshold, and `is_between_networks` whether figures are interpolated between separately trained
+        networks with some seed.
     """
     seeds = {seed for by_seed in points.values() for seed in by_seed}
     requirements: dict[HaltingMethod, dict[str, Any] | None] = {}
     for method, by_seed in points.items():
         selected = {seed: _find_requirement(seed_points, threshold) for seed, seed_points in by_seed.items()}
         reached = {seed: point for seed, point in selected.items() if point is not None}
-        requirements[method] = _estimate_requirement(reached) if set(reached) == seeds else None
+        requirements[method] = _estimate_requirement(reached, threshold) if set(reached) == seeds else None
     return requirements
 
 
@@ -243,6 +245,8 @@ def _find_requirement(points: Sequence[dict[str, Any]], threshold: float) -> dic
             before = points[position - 1]
             share = (threshold - (low := _get_selection_score(before))) / (score - low)
             mixed = {key: _mix(before.get(key), point.get(key), share) for key in _MIXED_FIGURES}
+            is_between_networks = before["setting"] != point["setting"] and share < 1
+            mixed["is_between_networks"] = is_between_networks
             return {**point, **{key: value for key, value in mixed.items() if value is not None}}
     return None
 
@@ -264,15 +268,18 @@ def _get_compute(point: Mapping[str, Any]) -> float:
     return float(point["compute"])
 
 
-def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
+def _estimate_requirement(selected: Mapping[int, Mapping[str, Any]], threshold: float) -> dict[str, Any]:
     points = list(selected.values())
     correlations = [point["spearman"] for point in points if point.get("spearman") is not None]
+    score = _average_scores(points)
     return {
         "compute": _average_compute(points),
         "updates": average_over_seeds(
             [float(point["updates"]) for point in points], [point.get("updates_error") for point in points]
         ),
-        "score": _average_scores(points),
+        "score": score,
+        "is_below": score.mean < threshold,
+        "is_between_networks": any(point.get("is_between_networks", False) for point in points),
         "spearman": fmean(correlations) if correlations else None,
         "settings": {
             seed: point["rule"] or " ".join(point["setting"]) or "as trained" for seed, point in selected.items()

@@ -221,7 +221,10 @@ def build_outcomes_table(results: Results) -> Table:
     """Build the table of comparisons between groups of methods, at the recommended threshold."""
     outcomes = evaluate_tasks(results)
     comparisons = evaluate_all(outcomes)
-    return build_comparisons_table(comparisons, {outcome.task: outcome.full_depth for outcome in outcomes})
+    full_depth = {outcome.task: outcome.full_depth for outcome in outcomes}
+    return build_comparisons_table(
+        comparisons, full_depth, {outcome.task: outcome.requirements for outcome in outcomes}
+    )
 
 
 # ---- a task
@@ -260,7 +263,7 @@ def build_task_table(title: str, set_name: str, runs: Results) -> Table:
         row |= {"score": score.mean, "score_error": score.error, "score_text": format_estimate(score, 4)}
         for share, requirements in by_share.items():
             if (requirement := requirements[method]) is not None:
-                row |= format_share_cells(f"compute_{share:g}", requirement["compute"], full_depth)
+                row |= format_share_cells(f"compute_{share:g}", requirement, full_depth)
         if (requirement := by_share[ADVISED_SHARE][method]) is not None:
             row |= {
                 "updates": requirement["updates"].mean,
@@ -444,11 +447,12 @@ def to_markdown(
         *_format_figure(build_recommendations_figure(outcomes), locate_figure),
         "",
         "The thresholds of exit rules are selected on one half of the examples, and compute and score are measured "
-        "on the other half. The measured score of a recommended method may therefore be below the required score. "
+        "on the other half. The measured score of a method may therefore be below the required score, which `†` marks. "
         "Mean depths that are set after training are compared only with methods that have a score on this other half. "
         "An error (±) is one standard error over seeds and examples. Compute is interpolated between the cheapest "
-        "setting that reaches the required score and the next cheaper one. The compute of full depth is the compute of "
-        "the most expensive method of the task.",
+        "setting that reaches the required score and the next cheaper one. The mark `≈` stands for compute between two "
+        "separately trained networks, which no network has. The compute of full depth is the compute of the most "
+        "expensive method of the task.",
         "",
         "The command `python adadepth/run.py --config-name depth_bench` runs the benchmark. The module "
         "`adadepth/contrib/bench/measures.py` defines how a method is recommended and how significance is tested.",

@@ -8,8 +8,10 @@ from typing import Any, NamedTuple
 
 from adadepth.contrib.bench.comparisons import (
     ComparisonOutcome,
+    Requirements,
     describe_p_value,
     evaluate_comparisons,
+    format_requirement,
     format_share,
     has_adaptive_depth,
     has_fixed_depth,
@@ -38,6 +40,7 @@ from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter
 from adadepth.report.table import Column, Table, make_number_format, number, percent, text
 
 ADVISED_SHARE = 0.98  # share of the best score at which a method is recommended
+_BETWEEN = " (interpolated between separately trained networks)"
 RECOMMENDATIONS = "recommendations"  # name of the table and of the figure
 
 Results = Sequence[Mapping[str, Any]]
@@ -64,7 +67,7 @@ class TaskOutcome(NamedTuple):
     best_score: float
     threshold: float
     full_depth: float
-    requirements: Mapping[HaltingMethod, Mapping[str, Any] | None]
+    requirements: Requirements
     candidates: Candidates
     recommendation: Recommendation | None
     depth_comparison: ComparisonResult | None = None
@@ -207,9 +210,9 @@ def format_advice(outcome: TaskOutcome, quote: str = "") -> Advice | None:
     requirement = outcome.get_requirement(method)
     setting = f"{quote}{format_setting(requirement)}{quote}" if has_fixed_depth(method) else ""
     details = "; ".join(filter(None, [describe_method(method), setting]))
-    share = format_share(requirement["compute"], outcome.full_depth)
     name = f"{quote}{method.label}{quote}"
-    reason = f"{name} needs {share} of the compute of full depth. {_format_alternative(outcome, method, quote)}"
+    needs = f"{name} needs {_describe_compute(outcome, method)}.{_describe_low_score(outcome, method)}"
+    reason = f"{needs} {_format_alternative(outcome, method, quote)}"
     return Advice(name + (f" ({details})" if details else ""), reason)
 
 
@@ -225,14 +228,30 @@ def _format_alternative(outcome: TaskOutcome, method: HaltingMethod, quote: str)
     alternative = outcome.find_cheapest(is_adaptive=is_fixed)
     if alternative is None:
         return f"No method of {kind} reaches {percent(ADVISED_SHARE)} of the best score."
-    name, compute = alternative
+    name, _ = alternative
     assert outcome.depth_comparison is not None
     is_significant = outcome.depth_comparison.significantly_cheaper is not None
     difference = "which is significantly more" if is_significant else "which is not significantly more"
     difference += f" ({describe_p_value(outcome.depth_comparison.p)})"
-    share = format_share(compute, outcome.full_depth)
     label = f"{quote}{name.label}{quote}"
-    return f"The cheapest method of {kind} ({label}) needs {share} of the compute of full depth, {difference}."
+    needs = f"The cheapest method of {kind} ({label}) needs {_describe_compute(outcome, name)}, {difference}."
+    return needs + _describe_low_score(outcome, name)
+
+
+def _describe_compute(outcome: TaskOutcome, method: HaltingMethod) -> str:
+    """Describe the compute that a method needs, and whether it is interpolated between trained networks."""
+    requirement = outcome.get_requirement(method)
+    compute = f"{format_share(requirement['compute'], outcome.full_depth)} of the compute of full depth"
+    return f"{compute}{_BETWEEN}" if requirement["is_between_networks"] else compute
+
+
+def _describe_low_score(outcome: TaskOutcome, method: HaltingMethod) -> str:
+    """Return a sentence on a measured score below the threshold, or an empty text if it reaches the threshold."""
+    requirement = outcome.get_requirement(method)
+    if not requirement["is_below"]:
+        return ""
+    score = format_estimate(requirement["score"], 4)
+    return f" Its measured score, {score}, is below the required {outcome.threshold:.4f}."
 
 
 def format_recommendation(outcome: TaskOutcome) -> str:
@@ -264,7 +283,8 @@ def format_ties(outcome: TaskOutcome) -> str:
     A method that misses the threshold has no compute to compare.
     """
     ties = outcome.recommendation.ties if outcome.recommendation is not None else ()
-    return "; ".join(tie.label for tie in ties if outcome.requirements[tie] is not None)
+    reached = [(tie.label, needs) for tie in ties if (needs := outcome.requirements[tie]) is not None]
+    return "; ".join(f"{label}{'†' * needs['is_below']}" for label, needs in reached)
 
 
 def format_setting(requirement: Mapping[str, Any]) -> str:
@@ -326,17 +346,19 @@ def _build_row(outcome: TaskOutcome, descriptions: Mapping[str, str]) -> dict[st
             "ties": format_ties(outcome) or None,
             "overrides": _format_overrides(outcome.runs, method),
         }
-        row |= format_share_cells("compute", requirement["compute"], outcome.full_depth)
+        row |= format_share_cells("compute", requirement, outcome.full_depth)
         row |= _format_cells("updates", requirement["updates"], 2) | _format_cells("score", requirement["score"], 4)
     if (fixed := outcome.find_cheapest(is_adaptive=False)) is not None:
-        row |= format_share_cells("fixed", fixed[1], outcome.full_depth)
+        row |= format_share_cells("fixed", outcome.get_requirement(fixed[0]), outcome.full_depth)
     return row
 
 
-def format_share_cells(key: str, compute: SeedMean, full_depth: float) -> dict[str, Any]:
+def format_share_cells(key: str, requirement: Mapping[str, Any], full_depth: float) -> dict[str, Any]:
     """Return the cells for compute relative to full depth; see `make_error_columns`."""
+    compute: SeedMean = requirement["compute"]
     error = None if compute.error is None else compute.error / full_depth
-    return {key: compute.mean / full_depth, f"{key}_error": error, f"{key}_text": format_share(compute, full_depth)}
+    words = format_requirement(requirement, full_depth)
+    return {key: compute.mean / full_depth, f"{key}_error": error, f"{key}_text": words}
 
 
 def _format_cells(key: str, value: SeedMean, digits: int) -> dict[str, Any]:
@@ -391,5 +413,6 @@ def build_recommendations_figure(outcomes: Sequence[TaskOutcome]) -> Figure:
 def _build_dot(outcome: TaskOutcome, method: HaltingMethod, compute: SeedMean, group: str, y: float) -> Dot:
     is_recommended = outcome.recommendation is not None and outcome.recommendation.method == method
     share = compute.mean / outcome.full_depth
-    title = f"{outcome.task}, {group}: {method.label}, {format_share(compute, outcome.full_depth)}"
+    needs = format_requirement(outcome.get_requirement(method), outcome.full_depth)
+    title = f"{outcome.task}, {group}: {method.label}, {needs}"
     return Dot(share, y, title, is_recommended, (compute.error or 0.0) / outcome.full_depth)

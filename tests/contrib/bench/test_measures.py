@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from scipy import stats
 
+from adadepth.contrib.bench.comparisons import format_requirement
 from adadepth.contrib.bench.measures import (
     BudgetScores,
     Candidate,
@@ -70,6 +71,25 @@ def test_settings_are_selected_on_one_half_and_estimated_on_the_other() -> None:
         HaltingMethod("loops", "margin"),
         [HaltingMethod("fixed", "run")],
     )
+
+
+def test_interpolated_networks_and_scores_below_the_threshold_are_marked() -> None:
+    needs = find_requirements(collect_points(RESULTS, "inside"), 0.8)
+    fixed, margin = needs[HaltingMethod("fixed", "run")], needs[HaltingMethod("loops", "margin")]
+    assert fixed is not None
+    assert margin is not None
+    # .8 lies between the networks of depth 1 and 4, with scores .6 and .9. Exit rules belong to one network.
+    assert (fixed["is_between_networks"], fixed["is_below"]) == (True, False)
+    assert fixed["compute"].mean == pytest.approx(30.0)
+    assert format_requirement(fixed, 40.0) == "≈ 75.0% ± 1.8"
+    assert (margin["is_between_networks"], margin["is_below"]) == (False, False)
+    low = find_requirements(collect_points(RESULTS, "inside"), 0.9)[HaltingMethod("loops", "margin")]
+    assert low is not None
+    assert (low["is_between_networks"], low["is_below"]) == (False, True)
+    assert format_requirement(low, 40.0).endswith("†")
+    reached = find_requirements(collect_points(RESULTS, "inside"), 0.9)[HaltingMethod("fixed", "run")]
+    assert reached is not None
+    assert not reached["is_between_networks"], "the network of depth 4 reaches it"
 
 
 def recommend_at(points: OperatingPoints, threshold: float) -> Recommendation | None:

@@ -19,8 +19,9 @@ from adadepth.report.architectures import (
 )
 from adadepth.report.export import save_panel
 from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, write_json
+from adadepth.report.run_files import ARCHITECTURES, HALTING, METRICS, SEEDS, read_run, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
+from adadepth.report.verdict import verdict
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
 from tests.unit.report.synthetic_architectures import (
@@ -213,3 +214,11 @@ def test_the_cells_of_gates_have_their_shares_as_numbers() -> None:
     for history, has_numbers in ((described, True), ([(step, described[0][1]) for step in range(40)], False)):
         panel = build_heat_panels(history)[0]
         assert (">62</text>" in svg.render_chart(panel)) == has_numbers
+
+
+def test_a_fixed_network_names_its_reference_and_where_it_is_compared(tmp_path: Path) -> None:
+    files = read_run(make_fixed_run(tmp_path))
+    found, blocks = verdict(files), files.halting["max_depth"]
+    assert f"of MACs of {blocks} alternating blocks" in found["cost"].brief
+    assert f"of the multiply-accumulates of {blocks} alternating blocks." in " ".join(found["cost"].sentences)
+    assert "which the report of its search compares with others" in found["worth"].brief
