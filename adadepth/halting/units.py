@@ -71,7 +71,7 @@ class HaltingUnit(nn.Module):
 
         Args:
             states: States h_n after update n, (..., H), in the dtype of the unit's weights.
-            memory: UnitMemory m_{n-1}.
+            memory: Memory m_{n-1}.
             step: Number n of the update, counted from 1.
         """
         raise NotImplementedError
