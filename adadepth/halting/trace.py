@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Detail = TypeVar("Detail")
 
@@ -136,6 +139,31 @@ class DepthTrace:
         if self.ran is not None:
             return self.ran
         return self.updates.round().unsqueeze(-1) > torch.arange(self.max_updates, device=self.updates.device)
+
+    def to_pandas(self, input_ids: Tensor | None = None) -> pd.DataFrame:
+        """Return a data frame with one row for each real unit.
+
+        Its columns are `row`, the number of the sequence in the batch, `position`, if tokens are units, `updates`, and
+        `remainder`, if units halt with a remainder R.
+
+        Args:
+            input_ids: Token ids, (B, T), for a column `token`. Only token units have one.
+
+        Raises:
+            ValueError: If `input_ids` do not have the shape of the units.
+        """
+        import pandas as pd
+
+        if input_ids is not None and input_ids.shape != self.updates.shape:
+            raise ValueError(
+                f"input_ids of shape {tuple(input_ids.shape)}: the {self.unit} units of this trace have shape "
+                f"{tuple(self.updates.shape)}"
+            )
+        remainders = None if self.halting is None else self.halting.remainders
+        values = {"token": input_ids, "updates": self.updates, "remainder": remainders}
+        columns = dict(zip(("row", "position"), self.valid.nonzero().T, strict=False))
+        columns |= {name: column[self.valid] for name, column in values.items() if column is not None}
+        return pd.DataFrame({name: column.detach().cpu().numpy() for name, column in columns.items()})
 
     @property
     def executed(self) -> Execution:

@@ -65,3 +65,25 @@ def test_a_trace_that_does_not_say_what_ran_has_no_price():
         ValueError, match=r"the depth trace \(unit: token\) has no `execution`, so its compute cannot be counted"
     ):
         AlbertActModel(AlbertActConfig(**SHAPE)).price(trace)
+
+
+def test_a_data_frame_has_a_row_for_each_real_unit():
+    trace = DepthTrace(
+        "token",
+        updates=torch.tensor([[2.0, 1.0, 0.0], [3.0, 0.0, 0.0]]),
+        valid=torch.tensor([[True, True, False], [True, False, False]]),
+        max_updates=3,
+        halting=Halting(torch.rand(2, 3, 3), torch.tensor([[0.25, 0.5, 0.0], [0.75, 0.0, 0.0]], requires_grad=True)),
+    )
+    frame = trace.to_pandas(torch.tensor([[7, 8, 0], [9, 0, 0]]))
+    assert frame.to_dict("list") == {
+        "row": [0, 0, 1], "position": [0, 1, 0], "token": [7, 8, 9],
+        "updates": [2.0, 1.0, 3.0], "remainder": [0.25, 0.5, 0.75],
+    }  # fmt: skip
+    with pytest.raises(ValueError, match=r"input_ids of shape \(2, 4\): the token units of this trace have shape"):
+        trace.to_pandas(torch.zeros(2, 4, dtype=torch.int64))
+
+
+def test_a_data_frame_of_sequences_has_no_positions():
+    trace = DepthTrace("sequence", torch.tensor([4.0, 2.0]), torch.tensor([True, True]), max_updates=4)
+    assert trace.to_pandas().to_dict("list") == {"row": [0, 1], "updates": [4.0, 2.0]}
