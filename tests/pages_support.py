@@ -13,9 +13,9 @@ from adadepth.report.run_files import read_run
 from adadepth.report.section import SectionEntry, SectionOf
 from adadepth.tasks.report import build_run_report
 
-_TIMED = re.compile(r"times as fast|Measured times stand")
-_UNTIMED = re.compile(r"Wall clock was not measured|No other execution was timed")
-_SHARE = re.compile(r"([\d.]+)\s?%\s+(?:of )?the multiply-accumulates of|Work needed\s+([\d.]+)\s?%")
+_TIMED = re.compile(r"Measured: |Measured times are listed")
+_UNTIMED = re.compile(r"Wall-clock time was not measured")
+_SHARE = re.compile(r"([\d.]+)\s?%\s+(?:of )?the multiply-accumulates of|Compute needed\s+([\d.]+)\s?%")
 
 
 def read_report(directory: Path, extra: Iterable[SectionOf | SectionEntry] = ()) -> RunReport:

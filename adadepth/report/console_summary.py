@@ -71,10 +71,14 @@ def format_screen(
     """
     interruption, answers = _format_interruption(files), format_verdict_lines(verdict)
     remark = [] if reference is None else _wrap(reference.remark, _REMARK_LINES)
-    end = [*_format_selection(files), f"report: {report}"]
-    if commands:
-        end += ["next:", *(line for words in commands for line in format_command_lines(words))]
-    room = _HEIGHT - len(interruption) - len(answers) - len(remark) - len(end) - 3  # two blank lines and the heading
+    end: list[str] = []
+    room = 0
+    for count in range(len(commands), -1, -1):  # the last commands give way to long answers
+        lines = [line for words in commands[:count] for line in format_command_lines(words)]
+        end = [*_format_selection(files), f"report: {report}", *(["next:"] if lines else []), *lines]
+        room = _HEIGHT - len(interruption) - len(answers) - len(remark) - len(end) - 3  # two blank lines, the heading
+        if room >= _FEWEST_ROWS:
+            break
     table = format_table_lines(files, max(_FEWEST_ROWS, min(MOST_ROWS, room)), reference)
     blocks = [answers, [*table, *remark] if table else [], end]
     if _find_exits(files) is not None:  # there, the table is the result

@@ -160,7 +160,7 @@ class QualityPair:
         if self.full_depth_value is None:
             return ""
         values = _format_values(self.adaptive, self.full_depth_value)
-        return f"{values} at full depth ({self.full_depth} updates, all of the compute)"
+        return f"{values} at full depth ({self.full_depth} updates, 100 % of the compute)"
 
 
 def _format_values(first: float, second: float) -> str:

@@ -126,6 +126,14 @@ def test_columns_with_one_value_are_said_once(tmp_path: Path) -> None:
     assert "accuracy" in lines[0]
 
 
+def test_the_last_commands_give_way_to_long_answers(run: Path) -> None:
+    files, brief = read_run(run), " ".join(["many words"] * 70)
+    found = {**verdict(files), "worth": Finding("yes", [], {}, brief)}
+    screen = format_screen(files, found, report=REPORT, commands=[COMMAND] * 3).splitlines()
+    assert len(screen) <= 24
+    assert 1 <= sum(line.startswith("  python") for line in screen) < 3
+
+
 def test_sentences_of_the_verdict_are_whole() -> None:
     brief = " ".join(["many words"] * 40)
     lines = format_verdict_lines({"worth": Finding("yes", [], {}, brief)})

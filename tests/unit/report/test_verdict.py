@@ -236,7 +236,7 @@ def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
     exits = {"sets": {"test": {"n": 127, "exit": {"mean": 2.5, "gain": gain}}}}
     found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
     assert found.answer == "yes"
-    told = "; 0.700 against 0.750 at full depth (6 updates, all of the compute)"
+    told = "; 0.700 against 0.750 at full depth (6 updates, 100 % of the compute)"
     assert told in found.sentences[0]
     assert told in found.brief
     assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
