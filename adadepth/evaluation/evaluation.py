@@ -34,7 +34,8 @@ class TaskDepthReporter(Scorer):
     def units(self, batch: Mapping[str, Tensor], outputs: Any) -> Units:
         """Return which texts are classified correctly, if whole texts are classified."""
         units = super().units(batch, outputs)
-        if outputs.logits.shape[:-1] != outputs.trace.updates.shape:
+        logits = getattr(outputs, "logits", None)
+        if logits is None or logits.shape[:-1] != outputs.trace.updates.shape:
             return units
         return replace(units, right=self._scorer.units(batch, outputs).right)
 

@@ -3,36 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
 from adadepth.tasks.budgets import correct_depth
 from tests.marks_support import quick_one_in
+from tests.training.depth_correction_support import HELD, mean_depth, session_of
 from tests.training.support import tiny_config, tiny_trainer
-
-INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-HELD = ("model.act_penalty=0", "model.num_hidden_layers=6", "model.cap_remainder=forced")
-
-
-def session_of(trainer: Any, *, small: bool = False) -> Any:
-    return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small))
-
-
-def mean_depth(trainer: Any) -> float:
-    """Updates of a real token of the evaluation examples, one example at a time."""
-    examples = next(iter(trainer.evaluation_sets.values()))
-    total = units = 0.0
-    model = trainer.model.eval()
-    for index in range(len(examples)):
-        batch = trainer.data_collator([examples[index]])
-        with torch.no_grad():
-            trace = model(**{name: batch[name] for name in INPUTS}).trace
-        total += float(trace.updates.sum())
-        units += float(trace.valid.sum())
-    return total / units
 
 
 @pytest.mark.parametrize(("bias", "target"), quick_one_in(3, [(-6.0, 2.0), (4.0, 3.8), (0.0, 5.0)]))

@@ -10,8 +10,8 @@ import torch
 
 from adadepth.tasks.budgets import correct_depth
 from tests.plugins_support import example_unit
+from tests.training.depth_correction_support import HELD, mean_depth, session_of
 from tests.training.support import losses, parameters, tiny_config, tiny_trainer
-from tests.training.test_depth_correction import HELD, mean_depth, session_of
 
 NAME = "albert.encoder.albert_layer.act.dense."
 RUN = (

@@ -24,15 +24,13 @@ from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config
 from tests.parity.references_support import copy_weights, select_options
 from tests.plugins_support import example_unit
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, WIDTH
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
-from tests.unit.models.early_exit.test_gate import HEADS
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
 from tests.unit.models.looped.looped_support import OURO
 from tests.unit.models.looped.looped_support import WIDTH as LOOPED_WIDTH
 from tests.unit.models.looped.looped_support import small as small_looped
-from tests.unit.models.looped.plain_cache import plain_generation
-from tests.unit.models.looped.test_cache import EVERY_POLICY, by_calls, plain_by_calls
+from tests.unit.models.looped.plain_cache import EVERY_POLICY, by_calls, plain_by_calls, plain_generation
 
 
 @pytest.fixture(scope="module", autouse=True)

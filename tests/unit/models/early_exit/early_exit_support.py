@@ -9,7 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adadepth import EarlyExitConfig, EarlyExitForCausalLM
+from adadepth import (
+    EarlyExitConfig,
+    EarlyExitForCausalLM,
+    EarlyExitForSequenceClassification,
+    EarlyExitForTokenClassification,
+)
 from adadepth.models.shared.network_model import split_model
 
 PIECES, WIDTH, LENGTH, LAYERS = 53, 32, 9, 4
@@ -24,6 +29,13 @@ SIZES = {
 }  # fmt: skip
 ENCODERS = ("bert", "roberta", "albert", "modernbert", "electra", "distilbert")
 DECODERS = ("llama", "qwen2", "qwen3", "olmo2", "smollm3", "gemma2", "mistral")
+LABELS = torch.tensor([0, 2, 1])
+HEADS: dict[str, tuple[Any, dict[str, Any], Any]] = {
+    "words": (EarlyExitForCausalLM, {}, IDS),
+    "texts": (EarlyExitForSequenceClassification, {"base": "bert", "num_labels": 3}, LABELS),
+    "tokens": (EarlyExitForTokenClassification, {"base": "bert", "num_labels": 3}, IDS % 3),
+    "texts by a decoder": (EarlyExitForSequenceClassification, {"num_labels": 3}, LABELS),
+}
 
 
 def draw_weights(model: Any) -> Any:

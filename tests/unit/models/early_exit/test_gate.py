@@ -7,18 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, EarlyExitForTokenClassification
 from adadepth.errors import ConfigError
 from tests.marks_support import quick_one_in
-from tests.unit.models.early_exit.early_exit_support import IDS, LAYERS, MASK, PADDED, near, small
-
-LABELS = torch.tensor([0, 2, 1])
-HEADS: dict[str, tuple[Any, dict[str, Any], Any]] = {
-    "words": (EarlyExitForCausalLM, {}, IDS),
-    "texts": (EarlyExitForSequenceClassification, {"base": "bert", "num_labels": 3}, LABELS),
-    "tokens": (EarlyExitForTokenClassification, {"base": "bert", "num_labels": 3}, IDS % 3),
-    "texts by a decoder": (EarlyExitForSequenceClassification, {"num_labels": 3}, LABELS),
-}
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LABELS, LAYERS, MASK, PADDED, near, small
 
 
 def build(head: str, **fields: Any) -> Any:

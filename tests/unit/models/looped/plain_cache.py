@@ -22,6 +22,11 @@ Exits = Callable[[int, Tensor, list[float]], bool]  # loop, logits (V,), halting
 Pair = tuple[Tensor, Tensor]  # keys and values of one token in one layer, (shared heads, d) each
 
 
+POLICIES = ("frozen", "last", "mean", "first", "ring:2")
+EVERY_POLICY = ("all", *POLICIES)
+CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
+
+
 class PlainCache:
     """One text. What a token said in a layer after each of its loops is written down; a policy says what is read."""
 
@@ -216,3 +221,23 @@ def plain_generation(
         steps.append(exits[-1])
         asked = found[-1:]
     return found, steps
+
+
+def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
+    cache, logits, exits = None, [], []
+    with torch.no_grad():
+        for first, last in CALLS:
+            output = model(ids[:, first:last], past_key_values=cache, use_cache=True, cache_policy=policy, **options)
+            cache = output.past_key_values
+            logits.append(output.logits)
+            exits.append(output.exit_steps)
+    return torch.cat(logits, dim=1), torch.cat(exits, dim=1)
+
+
+def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: str, states: Tensor | None) -> Any:
+    text, logits, exits = PlainCache(config, weights, policy, states), [], []
+    for first, last in CALLS:
+        said, steps = text.call(row[first:last].tolist(), exits_by(rule))
+        logits += said
+        exits += steps
+    return torch.stack(logits), exits

@@ -18,38 +18,21 @@ from adadepth.models.looped.loop_state import Layers
 from adadepth.models.looped.retrofit import retrofit
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.unit.models.looped.looped_support import IDS, KINDS, PIECES, SIZES, near, small
-from tests.unit.models.looped.plain_cache import PlainCache, exits_by, plain_generation
+from tests.unit.models.looped.plain_cache import (
+    EVERY_POLICY,
+    POLICIES,
+    by_calls,
+    plain_by_calls,
+    plain_generation,
+)
 
-POLICIES = ("frozen", "last", "mean", "first", "ring:2")
-EVERY_POLICY = ("all", *POLICIES)
 RULES = ("fixed:2", "margin:0.05", "quantile:0.5")
 # Each policy with one of two kinds; the slow tests compare all.
 QUICK = [(("huginn", "fully looped")[number % 2], policy) for number, policy in enumerate(EVERY_POLICY)]
-CALLS = ((0, 6), (6, 7), (7, 9))  # a prompt, a token, two at once
-
-
-def by_calls(model: Any, ids: Tensor, policy: str, **options: Any) -> tuple[Tensor, Tensor]:
-    cache, logits, exits = None, [], []
-    with torch.no_grad():
-        for first, last in CALLS:
-            output = model(ids[:, first:last], past_key_values=cache, use_cache=True, cache_policy=policy, **options)
-            cache = output.past_key_values
-            logits.append(output.logits)
-            exits.append(output.exit_steps)
-    return torch.cat(logits, dim=1), torch.cat(exits, dim=1)
 
 
 def drawn(model: Any) -> Tensor | None:
     return model.model._draw_states(torch.arange(16)) if model.config.start == "drawn" else None
-
-
-def plain_by_calls(config: Any, weights: Any, row: Tensor, policy: str, rule: str, states: Tensor | None) -> Any:
-    text, logits, exits = PlainCache(config, weights, policy, states), [], []
-    for first, last in CALLS:
-        said, steps = text.call(row[first:last].tolist(), exits_by(rule))
-        logits += said
-        exits += steps
-    return torch.stack(logits), exits
 
 
 @pytest.mark.parametrize(("kind", "policy"), mostly_slow(product(KINDS, EVERY_POLICY), lambda case: case in QUICK))

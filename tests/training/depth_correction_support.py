@@ -1,0 +1,29 @@
+"""A run whose depth a budget corrects, and the mean depth of its model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+HELD = ("model.act_penalty=0", "model.num_hidden_layers=6", "model.cap_remainder=forced")
+
+
+def session_of(trainer: Any, *, small: bool = False) -> Any:
+    return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small))
+
+
+def mean_depth(trainer: Any) -> float:
+    """Updates of a real token of the evaluation examples, one example at a time."""
+    examples = next(iter(trainer.evaluation_sets.values()))
+    total = units = 0.0
+    model = trainer.model.eval()
+    for index in range(len(examples)):
+        batch = trainer.data_collator([examples[index]])
+        with torch.no_grad():
+            trace = model(**{name: batch[name] for name in INPUTS}).trace
+        total += float(trace.updates.sum())
+        units += float(trace.valid.sum())
+    return total / units
