@@ -74,6 +74,7 @@ _HOST = "its tensors are on the host"
 _ONCE = "not in a step: when a run begins, ends, is logged or is stored"
 EXCEPTIONS = {
     "halting/active_set.py": {"*": _EXITS},
+    "halting/trace.py": {"DepthTrace.to_pandas": _ONCE},
     "models/adalayers/base.py": {"weights_digest": _ONCE},
     "models/adalayers/modeling.py": {
         "AdaLayersModel._find_active": "which layers are mixed, with a cutoff or a top k: a read of the table",
