@@ -22,7 +22,7 @@ from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
-from adadepth.metrics.metric_names import metric_name
+from adadepth.metrics.metric_names import TIME, metric_name
 from adadepth.metrics.step_summary import flatten_exits
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel
@@ -279,6 +279,8 @@ class TrackingCallback(TrainerCallback):
     ) -> None:
         """Send logged scalars to the experiment tracker, under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
+        if speed := metrics.get("eval/tokens_per_second"):
+            metrics[TIME] = 1000 / speed
         self.last_metrics |= metrics
         if self._saved_step is not None:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("train/")}

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from adadepth.data.batches import count_tokens
 from adadepth.training import profiling
-from adadepth.training.profiling import Stopwatch, count_tokens
+from adadepth.training.profiling import Stopwatch
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from adadepth.config import DatasetConfig, ExperimentConfig, Mode, Task
 from adadepth.config.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
 from adadepth.errors import ConfigError, nearest
-from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
+from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS, TIME, UNIT_MACS
 from adadepth.metrics.task_metrics import check_metrics
 from adadepth.models.registry import Family, families, family, join_alternatives, list_families_with_head
 
@@ -35,6 +35,7 @@ NAMES = {
     "cost": (
         "executed_macs", "dense_macs", "adaptive_macs", "full_macs", "executed_over_dense", "executed_over_full",
         "adaptive_over_full", "layer_ratio", "added_parameters",
+        *(name.removeprefix("cost/") for name in (*UNIT_MACS, TIME)),
         *(name.removeprefix("cost/") for name in SPEEDUPS.values()),
     ),
     "search": (
@@ -84,7 +85,7 @@ def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> st
         return "only a training run has it"
     if name.removeprefix("train/") in _SLOT_LOGS and not family(config.model.name).trains_in_slots:
         return f"model={config.model.name} is not trained on examples that leave their slots when they halt"
-    if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
+    if prefix in _WITH_SETS and name not in (TIME, *SPEEDUPS.values()) and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
 
