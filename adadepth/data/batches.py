@@ -47,10 +47,12 @@ def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tenso
 
 
 def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Count the tokens of a batch without padding, or the values of vector inputs; int64, ()."""
+    """Count the tokens of a batch, or the values of vector inputs; int64, (). Without a mask, nothing is padding."""
     if "targets" in batch:
         return (batch["targets"] >= 0).sum()
-    return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
+    if "attention_mask" in batch:
+        return batch["attention_mask"].sum()
+    return torch.tensor(batch["input_ids" if "input_ids" in batch else "inputs"].numel())
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.metrics.architectures import describe_architecture
-from adadepth.metrics.depth_statistics import HaltingStatistics, compute_unit_macs, describe_work
+from adadepth.metrics.depth_statistics import HaltingStatistics, describe_work
+from adadepth.metrics.unit_costs import compute_unit_macs
 from adadepth.metrics.words import WordDepths, Words
 from adadepth.models.contract import DepthModel, LearnsGates, MixesLayers
 from adadepth.models.registry import families

@@ -290,27 +290,6 @@ def describe_work(sums: Sequence[float]) -> dict[str, float]:
     return described
 
 
-def compute_unit_macs(summary: Mapping[str, Any], tokens: float | None = None) -> dict[str, float]:
-    """Return the multiply-accumulates of the decided depths for each unit of data, without padding.
-
-    They compare different models, whose shares of full depth refer to different networks.
-
-    Args:
-        summary: Content of halting.json, which may lack anything.
-        tokens: Number of real tokens of the evaluated set. If it is None, only units that are tokens are counted.
-
-    Returns:
-        `macs_per_token`, if the number of tokens is known, and `macs_per_sequence`, if sequences halt.
-    """
-    macs, unit, n = (summary.get("cost") or {}).get("adaptive_macs"), summary.get("unit"), summary.get("n")
-    if unit == "architecture":
-        tokens = 1  # its compute is that of a token
-    elif unit == "token" and tokens is None:
-        tokens = n
-    counts = {"macs_per_token": tokens, "macs_per_sequence": n if unit == "sequence" else None}
-    return {} if macs is None else {name: macs / count for name, count in counts.items() if count}
-
-
 def _describe_layers(sums: _Sums, missing: dict[str, str]) -> dict[str, Any]:
     """Return the mean layer weights over all batches. The mean is exact because all batches have the same weights."""
     if not sums["layers_n"].any():

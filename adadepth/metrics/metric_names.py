@@ -13,10 +13,6 @@ ADAPTATION = ("effective_depths", "effective_depths_within", "commonest", "commo
 # The cost of a run in verdict, tiles, comparisons and trackers: compute at the chosen depths over that at full depth.
 # `cost/executed_over_full` is the cost of one evaluation, with its padding, measured steps and cached states.
 WORK = "cost/adaptive_over_full"
-# Compute and time of a unit of data, which compare different models: multiply-accumulates at the decided depths, and
-# measured milliseconds of the evaluation as it ran.
-UNIT_MACS = ("cost/macs_per_token", "cost/macs_per_sequence")
-TIME = "cost/ms_per_token"
 # Measured speed-ups of ragged over dense execution, by mode.
 SPEEDUPS = {"evaluation": "cost/speedup_over_dense", "training": "cost/training_speedup_over_dense"}
 _LOSSES = ("loss", "perplexity", "bits_per_character", "mse", "runtime")  # endings of names

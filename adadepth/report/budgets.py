@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.report.compute_cost import UNIT_COST_TITLES, format_macs
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_macs
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill

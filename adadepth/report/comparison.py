@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.metric_names import TIME, WORK, find_first_depth
+from adadepth.metrics.metric_names import WORK, find_first_depth
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_macs
 from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,
@@ -23,7 +24,6 @@ from adadepth.report.comparison_tables import (
     format_spread,
     get_verdict,
 )
-from adadepth.report.compute_cost import UNIT_COST_TITLES, format_macs
 from adadepth.report.figure import (
     Axis,
     Dot,

@@ -9,8 +9,8 @@ from typing import Any
 
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import get_unit_wording
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
-from adadepth.report.compute_cost import UNIT_COST_TITLES
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out
 from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit

@@ -6,18 +6,12 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from adadepth.metrics.depth_statistics import compute_unit_macs
-from adadepth.metrics.metric_names import SPEEDUPS, TIME, UNIT_MACS, get_unit_wording
+from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, UNIT_MACS, compute_unit_macs, format_macs
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
 from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
-UNIT_COST_TITLES = {
-    "cost/macs_per_token": "MACs per token",
-    "cost/macs_per_sequence": "MACs per sequence",
-    TIME: "ms per token",
-}
-_SCALES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3))
 _MOST_RULES = 3  # timed exit rules in the verdict
 
 
@@ -35,12 +29,6 @@ def measure_unit_costs(files: RunFiles) -> dict[str, float]:
     macs = recorded or {f"cost/{key}": value for key, value in compute_unit_macs(files.halting).items()}
     speed = metrics.get("eval/tokens_per_second")
     return macs | ({TIME: 1000 / speed} if speed else {})
-
-
-def format_macs(macs: float) -> str:
-    """Format multiply-accumulates with three digits, as `1.23M`."""
-    letter, scale = next(((letter, scale) for letter, scale in _SCALES if macs >= scale), ("", 1.0))
-    return f"{macs / scale:.3g}{letter}"
 
 
 def get_speedups(files: RunFiles) -> dict[str, float]:
@@ -175,7 +163,7 @@ def build_work_table(cost: Mapping[str, Any], unit: str, unit_costs: Mapping[str
 
     Args:
         cost: Section `cost` of halting.json.
-        unit: What has a depth.
+        unit: Name of the unit that has a depth, such as `token`.
         unit_costs: Result of `measure_unit_costs`.
     """
     words = get_unit_wording(unit)

@@ -10,11 +10,10 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.metric_names import TIME
 from adadepth.metrics.significance import LEVEL, SeedMean, average_over_seeds, compare_means, correct_p_values
 from adadepth.metrics.task_metrics import get_metric_key
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale
 from adadepth.report import export
-from adadepth.report.compute_cost import UNIT_COST_TITLES
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
 from adadepth.report.run_files import EXITS, RunFiles
@@ -37,7 +36,6 @@ from adadepth.runtime.files import write_atomic
 PAPER = "paper"
 _LONGEST_NAME = 45  # characters of a method's name with its settings, which fit under a figure of one column
 _WIDE = 0.75  # the figure is 3.85 inches wide; at 3.3 inches, its letters have 7.7 points
-_LETTERS = {"T": 1e12, "G": 1e9, "M": 1e6, "k": 1e3, "": 1.0}
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ class Method:
     Attributes:
         name: Printed name: the family, and the settings in which methods of this family differ.
         group: The runs.
-        score: Quality over seeds. Its error is None for one seed, which says nothing about other trainings.
+        score: Quality over seeds. Its error is None for one seed, which says nothing about other seeds.
         p: Largest p-value against the other methods on the same data, corrected for all comparisons of the table, or
             None without another method.
         is_best: Whether it is significantly better than all other methods on the same data.
@@ -224,7 +222,7 @@ def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
     quantities = [_Quantity(DEPTH, "Depth", 1.0, 2)]
     if macs is not None:
         largest = _find_largest(groups, macs)
-        letter, scale = next(((letter, scale) for letter, scale in _LETTERS.items() if largest >= scale), ("", 1.0))
+        letter, scale = choose_scale(largest)
         heading = UNIT_COST_TITLES[macs] + (f" ({letter})" if letter else "")
         quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(largest / scale)))
     if any(group.figure(TIME) for group in groups):

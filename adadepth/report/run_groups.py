@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from adadepth.config.fingerprint import select_result_settings
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.exit_pareto import pareto
-from adadepth.metrics.metric_names import SPEEDUPS, TIME, UNIT_MACS, WORK
+from adadepth.metrics.metric_names import SPEEDUPS, WORK
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.report.compute_cost import measure_unit_costs
 from adadepth.report.figure import Points
 from adadepth.report.run_files import (

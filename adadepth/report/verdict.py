@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
-from adadepth.metrics.metric_names import UNIT_MACS, WORK, get_unit_wording
+from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, format_macs
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -29,9 +30,7 @@ from adadepth.report.baseline_comparison import (
     format_whole_percent,
 )
 from adadepth.report.compute_cost import (
-    UNIT_COST_TITLES,
     describe_wall_clock,
-    format_macs,
     format_rule_times,
     format_speed,
     get_speedups,

@@ -22,8 +22,9 @@ from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
-from adadepth.metrics.metric_names import TIME, metric_name
+from adadepth.metrics.metric_names import metric_name
 from adadepth.metrics.step_summary import flatten_exits
+from adadepth.metrics.unit_costs import TIME
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel
 from adadepth.report.depth_by_class import build_class_table, write_halting_files

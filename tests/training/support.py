@@ -12,7 +12,8 @@ from transformers import set_seed
 
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
-from adadepth.metrics.metric_names import SPEEDUPS, TIME
+from adadepth.metrics.metric_names import SPEEDUPS
+from adadepth.metrics.unit_costs import TIME
 from adadepth.models.build import build_pretraining_model
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.directory import CHECKPOINTS, RECORD, read_record, write_jsonable

@@ -17,6 +17,7 @@ from adadepth.training.profiling import Stopwatch
     [
         ({"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]), "input_ids": torch.ones(2, 3)}, 3),
         ({"targets": torch.tensor([[4, 0, -100]])}, 2),
+        ({"input_ids": torch.ones(2, 3)}, 6),
         ({"inputs": torch.zeros(2, 5)}, 10),
     ],
 )

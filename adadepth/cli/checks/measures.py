@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from adadepth.config import DatasetConfig, ExperimentConfig, Mode, Task
 from adadepth.config.kinds import PREDICTED, PredictionSpec, get_kind, get_problem
 from adadepth.errors import ConfigError, nearest
-from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS, TIME, UNIT_MACS
+from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
 from adadepth.metrics.task_metrics import check_metrics
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.models.registry import Family, families, family, join_alternatives, list_families_with_head
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import LoggedMetrics
-from adadepth.metrics.metric_names import TIME, UNIT_MACS
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 
 
 class Chart(NamedTuple):
