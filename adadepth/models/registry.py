@@ -191,6 +191,7 @@ class Family:
             None; see `adadepth.report.section`.
         reference_depth: Published depths of the family's models. The function takes the files of a run and returns an
             `adadepth.report.console_summary.ReferenceDepth` or None.
+        title: Name of the family in the table of a paper. If it is empty, `name` stands there.
     """
 
     settings: type[ModelConfig]
@@ -231,6 +232,7 @@ class Family:
     extensions: tuple[Importer[Callable[..., Extension | None]], ...] = ()
     sections: tuple[Importer[ReportSection], ...] = ()
     reference_depth: Importer[FindReferenceDepth] | None = None
+    title: str = ""
 
     @property
     def name(self) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_macs
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill
@@ -14,7 +15,8 @@ from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
 from adadepth.runtime.files import write_atomic
 
-_WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full")
+_UNIT_COSTS = {name.removeprefix("cost/"): title for name, title in UNIT_COST_TITLES.items()}
+_WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full", *_UNIT_COSTS)
 # Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
 _QUALITIES = ("score", "mlm_loss", "loss")
 
@@ -38,7 +40,8 @@ def build_budget_row(
 
     Returns:
         `target`, `fit`, `rule` (if there is one) and `metrics`; `n` units with `mean` and `std` of their depths; the
-        compute of all units as `adaptive_macs`, and as a share of full depth; `prediction_macs`, the compute of
+        compute of all units as `adaptive_macs`, as a share of full depth and for each token or sequence, with the
+        milliseconds of a token; `prediction_macs`, the compute of
         one prediction, which they leave out; and `spearman`, if the data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
@@ -85,6 +88,11 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
         Column("adaptive_over_full", "compute", make_number_format(3)),
+        *(
+            Column(name, title, make_number_format(3) if name == "ms_per_token" else format_macs)
+            for name, title in _UNIT_COSTS.items()
+            if any(name in row for row in budgets["rows"])
+        ),
         *(Column(name, name, make_number_format(4)) for name in budgets["rows"][0]["metrics"]),
     ]
     rows = []

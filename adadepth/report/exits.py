@@ -565,7 +565,7 @@ def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
         f"Against {_get_axis_title(axis)}",
-        Scatter(list(groups.items()), front, controls),
+        Scatter(list(groups.items()), [front], controls),
         Axis(_get_axis_title(axis), x),
         Axis(format_score_title(study), y),
         f"{format_score_title(study)} against {_get_axis_title(axis)} for every exit rule. "

@@ -27,6 +27,11 @@ from adadepth.report.run_files import RunFiles
 RELEVANT_SCORE, RELEVANT_LOSS = 0.005, 0.01
 
 
+def get_relevant_difference(measure: str) -> float:
+    """Return the least relevant difference of a metric, in its unit."""
+    return RELEVANT_LOSS if is_loss(measure) else RELEVANT_SCORE
+
+
 @dataclass(frozen=True)
 class QualityPair:
     """Quality of the adaptive model and of one baseline, in the same metric.
@@ -83,7 +88,7 @@ class QualityPair:
     @property
     def relevant_difference(self) -> float:
         """Least relevant difference, in the unit of the metric."""
-        return RELEVANT_LOSS if is_loss(self.measure) else RELEVANT_SCORE
+        return get_relevant_difference(self.measure)
 
     @property
     def p(self) -> float:

@@ -87,7 +87,8 @@ def render_charts(figure: Figure | Sequence[Panel]) -> Markup:
 
 def render_chart(panel: Panel) -> Markup:
     """Render one panel with its legend."""
-    chart = _wrap_svg(_draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel))
+    size = _compute_width(panel), _compute_height(panel)
+    chart = _wrap_svg(_draw_panel(panel), panel.description or panel.title, *size)
     measure = f"{panel.mark.measure}:" if isinstance(panel.mark, Heat) else ""
     return chart + _render_entries(_build_legend_entries(panel.mark), measure, isinstance(panel.mark, Heat))
 
@@ -99,19 +100,26 @@ def _compute_height(panel: Panel) -> int:
     return round(HEIGHT * panel.tall)
 
 
+def _compute_width(panel: Panel) -> int:
+    """Return the width of a panel, in pixels."""
+    return round(WIDTH * panel.wide)
+
+
 def _draw_panel(panel: Panel) -> str:
-    """Return the SVG elements of a panel, with a plot area of width WIDTH."""
+    """Return the SVG elements of a panel without its legend."""
     if isinstance(panel.mark, Boards):
         return "".join(_draw_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
-    height = _compute_height(panel)
+    width, height = _compute_width(panel), _compute_height(panel)
     labels = max((len(text) for _, text in panel.y.labels()), default=0)
     left_edge = max(
         _LEFT_MARGIN, 14 + _FONT_SIZE * len(_split_title(panel.y, height)) + 6.7 * labels
     )  # room for title and labels
-    area = Area(panel.x.span, panel.y.span, left_edge, WIDTH - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
-    return "".join([*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, height)])
+    area = Area(panel.x.span, panel.y.span, left_edge, width - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
+    return "".join(
+        [*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, width, height)]
+    )
 
 
 def render_sparkline(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
@@ -136,14 +144,14 @@ def _draw_grid(panel: Panel, area: Area) -> Iterator[str]:
         yield f'<path d="M{area.left:g} {area.up(value):.1f}H{area.right}" stroke="{GRID}"/>'
 
 
-def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
+def _draw_axes(x: Axis, y: Axis, area: Area, width: int, height: int) -> Iterator[str]:
     for value, text in y.labels():
         yield _draw_text(area.left - 6, area.up(value) + 4, text, "end")
     for value, text in x.labels():
         yield _draw_text(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, WIDTH / 2)
-    yield _draw_text(min((area.left + area.right) / 2, WIDTH - half), height - 6, x.label)
+    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, width / 2)
+    yield _draw_text(min((area.left + area.right) / 2, width - half), height - 6, x.label)
     middle = (area.bottom + area.top) / 2
     for number, line in enumerate(_split_title(y, height)):
         turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
@@ -263,8 +271,8 @@ def _write_shares(x: int, shares: Sequence[float], bottom: int, area: Area) -> I
 
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
-    if mark.line:
-        yield f'<polyline points="{_format_points(mark.line, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
+    for points in mark.lines:
+        yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
     circles = "".join(_draw_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
     yield f'<g fill="none" stroke="{MUTED}">{circles}</g>'
     for index, (_, dots) in enumerate(mark.groups):
@@ -427,18 +435,16 @@ def document(figure: Figure) -> str:
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
+    column = max(map(_compute_width, figure.panels)) + 2 * _MARGIN
     for first in range(0, len(figure.panels), columns):
         panels = figure.panels[first : first + columns]
-        drawings = [
-            _place_panel(panel, _MARGIN + position * (WIDTH + 2 * _MARGIN), top)
-            for position, panel in enumerate(panels)
-        ]
+        drawings = [_place_panel(panel, _MARGIN + position * column, top) for position, panel in enumerate(panels)]
         content += [drawing for drawing, _ in drawings]
         top = max(bottom for _, bottom in drawings) + _MARGIN
     if figure.of:
         content.append(_draw_text(_MARGIN, top, figure.of, "start"))
         top += _MARGIN
-    width, height = columns * (WIDTH + 2 * _MARGIN), round(top)
+    width, height = columns * column, round(top)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{MUTED}">'
@@ -451,17 +457,17 @@ def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
-    legend, lines = _wrap_legend([*measure, *_build_legend_entries(panel.mark)], below + 8)
+    legend, lines = _wrap_legend([*measure, *_build_legend_entries(panel.mark)], below + 8, _compute_width(panel))
     drawing = f'<g transform="translate(0 {_TITLE})">{_draw_panel(panel)}</g>'
     return f'<g transform="translate({x:g} {y:g})">{title}{drawing}{legend}</g>', y + below + lines * _LINE
 
 
-def _wrap_legend(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
-    """Wrap a legend to the width of a panel, and return it with its number of lines."""
+def _wrap_legend(entries: Sequence[_Entry], top: float, most: int) -> tuple[str, int]:
+    """Wrap a legend to the width of a panel in pixels, and return it with its number of lines."""
     x, line, parts = 0.0, 0, []
     for name, drawing, width, height in entries:
         wide = width + 6 + _LETTER * len(name) + 14
-        if x and x + wide > WIDTH:
+        if x and x + wide > most:
             x, line = 0.0, line + 1
         y = top + line * _LINE
         parts.append(f'<g transform="translate({x:.1f} {y + 5 - height / 2:.1f})">{drawing}</g>')

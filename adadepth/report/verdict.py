@@ -14,6 +14,7 @@ from adadepth.config.overrides import format_override
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, format_macs
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -28,7 +29,13 @@ from adadepth.report.baseline_comparison import (
     find_fitted_rule,
     format_whole_percent,
 )
-from adadepth.report.compute_cost import describe_wall_clock, format_rule_times, format_speed, get_speedups
+from adadepth.report.compute_cost import (
+    describe_wall_clock,
+    format_rule_times,
+    format_speed,
+    get_speedups,
+    measure_unit_costs,
+)
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
     RunFiles,
@@ -199,11 +206,14 @@ def cost(files: RunFiles) -> Finding:
     halting, unit = files.halting, get_run_unit(files)
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
+    macs = {name: value for name, value in measure_unit_costs(files).items() if name in UNIT_MACS}
+    figures |= {name.removeprefix("cost/"): value for name, value in macs.items()}
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
     sentences = list(_describe_updates(halting, unit))
     if needed is not None:
         words, share = get_unit_wording(unit), format_whole_percent(needed)
         sentences.append(f"{words.needing} {share} of the multiply-accumulates of {_name_full_depth(files)}.")
+        sentences += [f"This is {format_macs(value)} {UNIT_COST_TITLES[name]}." for name, value in macs.items()]
     if (fitted := find_fitted_rule(files)) is not None:
         share = format_whole_percent(fitted.mean / fitted.max_depth)
         sentences.append(

@@ -213,7 +213,7 @@ def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figu
     all_dots = [dot for _, group in groups for dot in group]
     x = Axis("compute, share of full depth", (0.0, max(1.0, *(dot.x for dot in all_dots)) * 1.02), percent=True)
     y = Axis(name, pad_range([dot.y for dot in all_dots]))
-    panel = Panel("Quality against compute", Scatter(groups, sorted((dot.x, dot.y) for dot in dots)), x, y, examples)
+    panel = Panel("Quality against compute", Scatter(groups, [sorted((dot.x, dot.y) for dot in dots)]), x, y, examples)
     return Figure("quality_against_work", [panel]), examples
 
 

@@ -44,6 +44,7 @@ def _import_config_reader() -> ReadConfig:
 
 FAMILY = Family(
     settings=AdaLayersSettings,
+    title="Adalayers",
     option="adalayers_minilm",
     config=_import_config,
     heads={

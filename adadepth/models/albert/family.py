@@ -31,6 +31,7 @@ def _import_weight_conversion() -> RenameWeights:
 
 FAMILY = Family(
     settings=PlainAlbertSettings,
+    title="ALBERT",
     option="albert_mini",
     config=_import_config,
     heads={"classification": _import_classifier},

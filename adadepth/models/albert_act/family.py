@@ -103,6 +103,7 @@ def _import_config_reader() -> ReadConfig:
 
 FAMILY = Family(
     settings=AlbertActSettings,
+    title="ACT-ALBERT",
     option="albert_act_mini",
     config=_import_config,
     heads={

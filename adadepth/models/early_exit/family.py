@@ -60,6 +60,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=EarlyExitSettings,
+    title="Early exit",
     option="early_exit_mini",
     config=_import_config,
     heads={

@@ -78,6 +78,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=LoopedSettings,
+    title="Looped transformer",
     option="looped_mini",
     config=_import_config,
     heads={

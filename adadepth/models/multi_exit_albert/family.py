@@ -27,6 +27,7 @@ def _import_model() -> ModelClass:
 
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
+    title="Multi-exit ALBERT",
     option="pabee_mini",
     config=_import_config,
     heads={"classification": _import_classifier},

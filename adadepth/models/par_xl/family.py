@@ -71,6 +71,7 @@ def _import_model_latencies() -> Callable[..., dict[str, dict[str, float]]]:
 
 FAMILY = Family(
     settings=ParXLSettings,
+    title="PAR-XL",
     option="par_xl_mini",
     config=_import_config,
     heads={"language_model": _import_causal_lm, "search": _import_supernet},

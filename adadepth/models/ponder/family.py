@@ -78,6 +78,7 @@ _ADVICE = (
 FAMILIES = (
     Family(
         settings=PonderAlbertSettings,
+        title="PonderALBERT",
         option="ponder_albert_mini",
         config=_import_config,
         heads={"classification": _import_classifier},
@@ -103,6 +104,7 @@ FAMILIES = (
     ),
     Family(
         settings=PonderRnnSettings,
+        title="PonderNet",
         option="parity_rnn",
         config=_import_rnn_config,
         heads={"classification": _import_rnn_classifier},

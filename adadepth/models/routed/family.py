@@ -53,6 +53,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=RoutedSettings,
+    title="Routed transformer",
     option="mor_mini",
     config=_import_config,
     heads={

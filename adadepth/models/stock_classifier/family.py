@@ -31,6 +31,7 @@ def _import_builder() -> BuildModel:
 
 FAMILY = Family(
     settings=StockClassifierSettings,
+    title="Plain transformer",
     option="stock",
     config=_import_config,
     heads={

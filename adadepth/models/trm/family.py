@@ -31,6 +31,7 @@ def _import_folder_reader() -> ReadFolder:
 
 FAMILY = Family(
     settings=TrmSettings,
+    title="TRM",
     option="trm_mini",
     config=_import_config,
     heads={"puzzle": _import_puzzle_model},

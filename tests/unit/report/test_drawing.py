@@ -51,7 +51,9 @@ MARKS: dict[str, Mark] = {
     "bars": Bars([(0, 0.2), (1, 0.5), (2, 1.0)]),
     "stacks": Stacks([[0.2, 0.8], [1.0, 0.0]], [(EVIL, "#123f7c"), ("b", "#e69f00")], "ab"),
     "heat": Heat([[0.2, 0.8], [1.0, 0.0]], EVIL, 1, 0),
-    "scatter": Scatter([(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [(0, 0), (1, 1)], [(1, 1)]),
+    "scatter": Scatter(
+        [(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [[(0, 0), (1, 1)]], [(1, 1)]
+    ),
     "ranges": Ranges([(0, 0.5, 1), (1, 1, 1)]),
     "boards": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000", is_wrong=True)]), ("b", [])], 1, 1),
     "boards_below": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000")]), ("b", []), ("c", [])], 1, 1, most=2),

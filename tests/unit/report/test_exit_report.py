@@ -176,7 +176,7 @@ def test_figures_are_drawn_and_not_blank(tmp_path: Path, sets: int) -> None:
 
 def test_a_scatter_plot_has_every_point_where_it_belongs() -> None:
     groups = [(f"g{number}", [Dot(number, 0.5, f"point {number}", marked=number == 1)]) for number in range(6)]
-    mark = Scatter(groups, line=[(1, 0.5), (2, 0.5)], background=[(3, 0.25)])
+    mark = Scatter(groups, lines=[[(1, 0.5), (2, 0.5)]], background=[(3, 0.25)])
     drawing = str(render_chart(Panel("text", mark, Axis("x", (0, 10)), Axis("y", (0, 1)))))
     across = [58 + number / 10 * (440 - 58 - 16) for number in range(6)]  # of the margins of a chart
     for number in range(6):
