@@ -280,7 +280,7 @@ def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality:
     best = [label for label, group_dots in groups if any(dot.marked for dot in group_dots)]
     return Panel(
         f"Against {title.partition(' (')[0].partition(',')[0]}",
-        Scatter(groups, front),
+        Scatter(groups, [front]),
         Axis(title, spans[0], percent=cost == WORK),
         Axis(quality.name, spans[1]),
         f"{quality.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),

@@ -115,17 +115,18 @@ def _list_timed_sections(files: RunFiles) -> Iterator[str]:
         yield "the architectures compared"
 
 
-def work(files: RunFiles) -> Section | None:
+def build_compute_section(files: RunFiles) -> Section | None:
     """Build the report section on the compute of the model and of the evaluation that measured it, in MACs."""
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
-        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
-        return None if is_told else Section("Compute", "work", absent("Compute is", files, "halting.json"))
-    table = build_work_table(cost, unit)
+        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no compute
+        return None if is_told else Section("Compute", "compute", absent("Compute is", files, "halting.json"))
+    table = build_compute_table(cost, unit)
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
-    html = fill("work:work", **content, times=list(describe_wall_clock(files)), reasons=list(_explain_execution(files)))
-    return Section("Compute", "work", html, tables=[table])
+    reasons, times = list(_explain_execution(files)), list(describe_wall_clock(files))
+    html = fill("compute:compute", **content, times=times, reasons=reasons)
+    return Section("Compute", "compute", html, tables=[table])
 
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
@@ -141,7 +142,7 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
         yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
 
 
-def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
+def build_compute_table(cost: Mapping[str, Any], unit: str) -> Table:
     """Build the table of the MACs that the depths require, and of those that the evaluation executed."""
     words = get_unit_wording(unit)
     names = {
@@ -153,12 +154,13 @@ def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
     if not words.halts:
         del names["dense"]
     columns = [
-        Column("work", "compute", text, "text"),
+        Column("compute", "compute", text, "text"),
         Column("macs", words.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
         Column("of_full", f"of {words.of_full}", percent),
     ]
-    return Table("work", columns, [{"work": name, **_compute_shares(cost, key)} for key, name in names.items()])
+    rows = [{"compute": name, **_compute_shares(cost, key)} for key, name in names.items()]
+    return Table("compute", columns, rows)
 
 
 def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
@@ -179,7 +181,7 @@ def overview(files: RunFiles) -> Section | None:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     ratio = get_speedups(files).get("evaluation")
     speed = None if ratio is None else format_speed(ratio)
-    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speed=speed))
+    return Section("", "overview", fill("compute:overview", halting=halting, everyone=everyone, speed=speed))
 
 
-SECTIONS = (SectionEntry(20, overview), SectionEntry(240, work))
+SECTIONS = (SectionEntry(20, overview), SectionEntry(240, build_compute_section))

@@ -65,13 +65,13 @@ WHY = {  # an evaluation ran something else than the depths need
 def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert WHY.get(kind, "") in page["work"]
+    assert WHY.get(kind, "") in page["compute"]
 
 
 def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path) -> None:
     check_costs(tokens(tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
 
@@ -84,7 +84,7 @@ def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path
     lay_over(tokens(tmp_path) / "run.json", lambda run: run.update(executions=executions))
     check_costs(tmp_path)
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert (
             "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation 1.73 times as fast (batches "
             "of 512; the saved compute "
