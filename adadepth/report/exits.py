@@ -413,10 +413,10 @@ def exits(files: RunFiles) -> Section | None:
     ]
     all_tables = [table for set_tables in tables.values() for table in set_tables.values()]
     html = fill("exits:exits", sets=set_contents)
-    return Section(title, "exits", html, _build_figures("exits", panels), all_tables, of=count_set_examples(sets))
+    return Section(title, "exits", html, _build_figures("exits", panels), all_tables, of=format_set_sizes(sets))
 
 
-def count_set_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
+def format_set_sizes(sets: Mapping[str, Mapping[str, Any]]) -> str:
     """Format the number of examples of every evaluated set."""
     return "n = " + ", ".join(f"{summary['n']:,} examples of {name}" for name, summary in sets.items())
 
@@ -534,7 +534,7 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
     figures = [*_build_figures("exit_rules", panels), *_build_figures("exit_steps", stops)]
     html = fill("exits:exit_rules", studies=study_contents)
     graded = [table for name, study in sets.items() if (table := build_difficulty_stop_table(name, study)).rows]
-    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *graded], of=count_set_examples(sets))
+    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *graded], of=format_set_sizes(sets))
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:

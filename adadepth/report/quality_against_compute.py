@@ -16,7 +16,7 @@ from adadepth.metrics.metric_names import WORK, is_loss
 from adadepth.report.architectures import build_network_panels
 from adadepth.report.baseline_comparison import compare_with_baselines
 from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
-from adadepth.report.exits import build_study_panel, count_set_examples
+from adadepth.report.exits import build_study_panel, format_set_sizes
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.quality_pairs import RELEVANT_LOSS, RELEVANT_SCORE
 from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, RunFiles
@@ -68,7 +68,7 @@ def _count_sample(files: RunFiles, kind: str) -> str:
     if kind == "budgets":
         return f"n = {files.of(BUDGETS)['measured_on']:,} examples of {files.of(BUDGETS)['set']}"
     sets = {"rules": EXIT_RULES, "exits": EXITS}.get(kind)
-    return "" if sets is None else count_set_examples(files.of(sets)["sets"])
+    return "" if sets is None else format_set_sizes(files.of(sets)["sets"])
 
 
 def _build_rule_panels(files: RunFiles) -> Iterator[Panel]:
