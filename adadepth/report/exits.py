@@ -204,7 +204,7 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("mean_updates", "updates", make_number_format(2)),
         Column("layer_ratio", "full / mean updates", make_number_format(2)),
         Column("macs", where="file"),
-        Column("macs_ratio", "MACs ratio", make_number_format(2)),
+        Column("macs_ratio", "compute ratio", make_number_format(2)),
         *_build_time_columns(timed),
         Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
@@ -261,7 +261,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
         Column("quality", quality, make_number_format(4)),
         Column("permuted", "permuted exits", make_number_format(4)),
         Column("mean_updates", "updates", make_number_format(2)),
-        Column("work", "MACs of full depth", percent),
+        Column("compute", "compute", percent),
     ]
     rows = [
         {
@@ -269,7 +269,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
             "quality": row["quality"].get(quality),
             "permuted": row.get("permuted", {}).get("quality", {}).get(quality),
             "mean_updates": row["mean_updates"],
-            "work": 1 / row["macs_ratio"],
+            "compute": 1 / row["macs_ratio"],
         }
         for row in study["rows"]
     ]

@@ -219,6 +219,6 @@ def test_the_cells_of_gates_have_their_shares_as_numbers() -> None:
 def test_a_fixed_network_names_its_reference_and_where_it_is_compared(tmp_path: Path) -> None:
     files = read_run(make_fixed_run(tmp_path))
     found, blocks = verdict(files), files.halting["max_depth"]
-    assert f"of MACs of {blocks} alternating blocks" in found["cost"].brief
+    assert f"of the compute of {blocks} alternating blocks" in found["cost"].brief
     assert f"of the multiply-accumulates of {blocks} alternating blocks." in " ".join(found["cost"].sentences)
     assert "which the report of its search compares with others" in found["worth"].brief
