@@ -75,7 +75,14 @@ def test_exits_of_every_set_are_printed(run: Path, page: Page) -> None:
 
 def test_exit_rules_are_printed_with_three_kinds_of_ratio(run: Path, page: Page) -> None:
     study = read(run, EXIT_RULES)["validation"]
-    for heading in ("full / mean updates", "compute ratio", "time ratio", "ms, batch 8", "permuted exits", "Pareto set"):
+    for heading in (
+        "full / mean updates",
+        "compute ratio",
+        "time ratio",
+        "ms, batch 8",
+        "permuted exits",
+        "Pareto set",
+    ):
         assert heading in page.text
     for row in study["rows"]:
         cells = [row["rule"], f"{row['mean_updates']:.2f}", f"{row['layer_ratio']:.2f}", f"{row['macs_ratio']:.2f}"]
