@@ -129,13 +129,13 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("network", "network", text, "text"),
         Column("mean", "depth", make_number_format(4)),
         Column("std", "sd", make_number_format(4)),
-        Column("compute", "compute", make_number_format(4)),
+        Column("work", "compute", make_number_format(4)),
         *(Column(name, name.removeprefix("eval/"), make_number_format(4)) for name in names),
     ]
     rows = []
     for row in comparison["rows"]:
         network = "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"
-        rows.append({**row["metrics"], **row, "compute": _get_macs(row) / _get_macs(reference), "network": network})
+        rows.append({**row["metrics"], **row, "work": _get_macs(row) / _get_macs(reference), "network": network})
     return Table("rivals", columns, rows)
 
 
