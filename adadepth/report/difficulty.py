@@ -10,6 +10,7 @@ from typing import Any
 
 from adadepth.metrics.metric_names import find_first_depth
 from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, build_depth_axis, ticks
+from adadepth.report.matched_networks import get_depth
 from adadepth.report.run_files import RIVALS, RunFiles, get_run_unit
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, interval, make_number_format, percent, signed, text, to_text
@@ -91,7 +92,7 @@ def _get_rival_accuracies(files: RunFiles) -> Curves:
     """Return curves of accuracy over difficulty for fixed-depth networks of equal compute."""
     rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
-        (f"{name}, {row['kind']} {row['max_depth']}", points)
+        (f"{name}, {row['kind']} {get_depth(row)}", points)
         for row in rows
         for name, points in get_difficulty_curves(
             {name: {"rows": set_rows} for name, set_rows in row.get("difficulty", {}).items()}, "accuracy"
