@@ -24,7 +24,7 @@ from adadepth.config.kinds import TASKS, get_kind, get_problem
 from adadepth.config.modes import find_misplaced_settings, modes
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.task_metrics import get_metric_key
-from adadepth.models.registry import family, join_alternatives, list_families_with_head
+from adadepth.models.registry import family, find_unfixable_depth, join_alternatives, list_families_with_head
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import load_resumed_config, merge_run_settings
 from adadepth.training.trackers import trackers
