@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.config import ExperimentConfig
-from adadepth.metrics.grid_examples import draw_grid_text
+from adadepth.metrics.grid_examples import draw_example_text
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_measured
 from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
@@ -73,9 +73,8 @@ def _format_details(adaptive: RunFiles) -> Iterator[str]:
     if is_summary_of_seeds(adaptive):
         return
     for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
-        yield draw_grid_text(grids[0])
-    rival = read_run(Path(adaptive.of(RIVALS)["rows"][-1]["run"]))
-    if table := format_rival_difficulty(adaptive.halting, rival.halting):
+        yield draw_example_text(grids[0])
+    if table := format_rival_difficulty(adaptive.of(RIVALS)):
         yield table
     if speeds := describe_measured(adaptive):
         yield speeds
