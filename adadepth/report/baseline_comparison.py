@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
-from adadepth.metrics.significance import GROUPS, average_over_seeds
+from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
 from adadepth.report.compute_cost import normalise_rule
 from adadepth.report.matched_networks import EQUAL_COMPUTE, Networks, average_compute, get_depth, group_networks
 from adadepth.report.quality_pairs import (
@@ -518,25 +518,21 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
     share = "" if ratio is None else f" ({format_whole_percent(1 / ratio)} of its compute)"
-    against = f"the matched baseline of fixed depth {get_depth(baseline[0])}{share}"
-    depths = _average(adaptive, "mean"), float(get_depth(baseline[0]))
+    against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}"
+    means = [row["mean"] for row in adaptive if "mean" in row]
+    depths = fmean(means) if means else None, float(get_depth(baseline[0]))
     key, measure = "fixed_depth", name.removeprefix("eval/")
     if len(adaptive) == 1:
         values = adaptive[0]["metrics"][name], baseline[0]["metrics"][name], baseline[0].get("errors", {}).get(name)
         return build_trained_pair(files, key, against, measure, *values, depths=depths, compute_ratio=ratio)
-    means = [
-        average_over_seeds(
-            [row["metrics"][name] for row in networks], [row.get("errors", {}).get(name) for row in networks]
-        )
-        for networks in (adaptive, baseline)
-    ]
-    return build_seeds_pair(files, key, against, measure, *means, depths, ratio)
+    adaptive_mean, baseline_mean = _average_metric(adaptive, name), _average_metric(baseline, name)
+    return build_seeds_pair(files, key, against, measure, adaptive_mean, baseline_mean, depths, ratio)
 
 
-def _average(networks: Networks, key: str) -> float | None:
-    """Return the mean of a number over seeds, or None if some row lacks it."""
-    values = [row.get(key) for row in networks]
-    return None if None in values else fmean(values)
+def _average_metric(networks: Networks, name: str) -> SeedMean:
+    """Return the mean over seeds of a metric, with the error over seeds and sequences."""
+    errors = [row.get("errors", {}).get(name) for row in networks]
+    return average_over_seeds([row["metrics"][name] for row in networks], errors)
 
 
 def qualities(files: RunFiles) -> list[str]:

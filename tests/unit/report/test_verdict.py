@@ -165,7 +165,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
     (recorded,) = to_json(verdict(files))["worth"]["comparisons"]
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
-        "baseline": "a compute-matched network of fixed depth 4", "metric": "score",
+        "baseline": "the matched baseline trained at fixed depth 4 (133 % of its compute)", "metric": "score",
         "depth": 2.5, "baseline_depth": 4.0, "full_depth": None, "full_depth_value": None,
         "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
