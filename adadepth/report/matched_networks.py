@@ -60,7 +60,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
     """
     groups = group_networks(comparison)
     reference = average_compute(groups[0])
-    names = [name for name in groups[0][0]["metrics"] if any(name.endswith(end) for end in _METRICS)]
+    names = [name for name in groups[0][0]["metrics"] if name.endswith(_METRICS) and "/step_" not in name]
     columns = [
         Column("network", "network", text, "text"),
         Column("mean", "depth", make_number_format(4)),
