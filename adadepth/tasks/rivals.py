@@ -173,7 +173,7 @@ def _find_adaptive_directory(config: ExperimentConfig) -> Path:
 
 def _find_difference(config: ExperimentConfig, run: RunFiles) -> str | None:
     """Return why a run has no matched baseline with these settings, or None if it has."""
-    stored, everyone = read_settings(run.directory), run.halting["classes"]["all"]
+    stored = read_settings(run.directory)
     theirs, mine = stored.dataset.name, config.dataset.name
     if (stored.get("task"), theirs) != (config.task, mine):
         other = f"task={stored.get('task')} on dataset={theirs}"
@@ -185,6 +185,7 @@ def _find_difference(config: ExperimentConfig, run: RunFiles) -> str | None:
     if changed:
         listed = ", ".join(f"model.{key} was {before[key]} and now is {now[key]}" for key in changed)
         return f"{listed}; a compute-matched baseline must be trained like the run"
+    everyone = run.halting["classes"]["all"]
     if now.get("exit_rule", "") is None and everyone["std"] == 0 and everyone["mean"] == run.halting["max_depth"]:
         return f"that run has no model.exit_rule, so that every {run.halting['unit']} has full depth: nothing to match"
     return None
