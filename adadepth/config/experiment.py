@@ -505,7 +505,9 @@ class ExperimentConfig:
         debug=False,
     )
     rival_of: str | None = setting(
-        None, "train a compute-matched baseline of fixed depth for that run: a run directory, or `latest`"
+        None,
+        "train matched baselines of fixed depth, next to the compute of a run: its directory, of several seeds that of "
+        "their summary, or `latest`",
     )
     resume: str | None = setting(None, "resume a run: its directory, or `latest`")
     allow_changed_data: bool = setting(

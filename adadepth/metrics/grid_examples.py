@@ -290,3 +290,8 @@ def draw_puzzle_text(grid: Mapping[str, Any]) -> str:
     width = 2 * len(grid["label"])
     heading = "   ".join(name.rjust(width) for name in (PUZZLE, *(f"step {step}" for step in steps)))
     return "\n".join([heading, *lines])
+
+
+def draw_example_text(grid: Mapping[str, Any]) -> str:
+    """Draw an entry of grids.json as text: a puzzle with its answers, or another grid with depths."""
+    return draw_puzzle_text(grid) if grid["kind"] == PUZZLE else draw_grid_text(grid)

@@ -36,14 +36,17 @@ from adadepth.report.compute_cost import (
     get_speedups,
     measure_unit_costs,
 )
+from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
+    RIVALS,
     RunFiles,
     get_early_stop_reason,
     get_evaluation_step,
     get_run_unit,
     halts,
     is_interrupted,
+    is_summary_of_seeds,
 )
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, format_p_value, has_values, make_number_format, text
@@ -362,7 +365,12 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths."""
+    """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths.
+
+    A summary over seeds only has the comparison with its matched baselines.
+    """
+    if group_networks(files.of(RIVALS)) and is_summary_of_seeds(files):
+        return {"worth": compare_with_baselines(files)}
     depth = _assess_depth(files)
     if depth is None:
         return {}

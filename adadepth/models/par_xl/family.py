@@ -80,6 +80,8 @@ FAMILY = Family(
     tokenizer=import_fast_tokenizer,
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=(check_budget,)),
     depth="num_hidden_layers",
+    fixed_depth="has its depth in model.architecture; its control is the stage compare of an architecture search, "
+    "with fixed architectures of equal compute",
     settle=_import_settle_cutoffs,
     search=Searching(
         setting="architecture",

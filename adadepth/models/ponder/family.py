@@ -11,6 +11,8 @@ from adadepth.models.ponder.settings import (
     check_halting_head,
     check_prior,
     first_tokens,
+    fix_albert_depth,
+    fix_rnn_depth,
 )
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights
 from adadepth.models.shared.albert.settings import check_sizes
@@ -91,6 +93,7 @@ FAMILIES = (
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_hidden_layers",
+        fixed_depth=fix_albert_depth,
         reads=frozenset({"halting"}),
         starts_from={"albert": None, "albert_act": None},
         first_tokens=first_tokens,
@@ -111,6 +114,7 @@ FAMILIES = (
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_steps",
+        fixed_depth=fix_rnn_depth,
         reads=frozenset({"halting"}),
         reads_vectors=True,
         checks=(check_prior,),
