@@ -500,7 +500,7 @@ class ExperimentConfig:
     runs: list[str] = setting([], "mode=report: run directories, or folders of runs, to compare on one page")
     matched_baseline: bool = setting(
         True,
-        "compare the trained model with a fixed depth after training, in at most a third of the run's time",
+        "compare the trained model with a fixed depth afterwards, within a third of the run's time (trained: half)",
         neutral=True,
         debug=False,
     )

@@ -289,7 +289,8 @@ def build_depth_axis(title: str, max_updates: int, first: int = 1, air: float = 
 
 def build_step_axis(steps: Sequence[int]) -> Axis:
     """Return the axis of optimiser steps, which starts at 0 or at a smaller step."""
-    return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
+    first, last = min(*steps, 0), max(*steps, 1)
+    return Axis("optimiser step", (first, last), ticks(first, last, whole=True))
 
 
 def is_followed(curves: Curves) -> bool:

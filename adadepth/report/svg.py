@@ -5,6 +5,7 @@ Coordinates are pixels of a drawing with a width of 440, which the page scales t
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -163,10 +164,10 @@ def _draw_axes(x: Axis, y: Axis, area: Area, width: int, height: int) -> Iterato
 
 
 def _split_title(y: Axis, height: int) -> list[str]:
-    """Split the title of a vertical axis into lines that fit."""
-    lines = [y.label] if y.label else []
-    is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
-    return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
+    """Split the title of a vertical axis into lines that fit beside the plot, first before the remark on a cut."""
+    letters = int((height - _BOTTOM_MARGIN) / (_FONT_SIZE * _LETTER_WIDTH))
+    parts = [y.label] if len(y.label) <= letters else y.label.split(SEPARATOR)
+    return [line for part in parts for line in textwrap.wrap(part, letters, break_long_words=False)]
 
 
 def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup:
@@ -178,11 +179,16 @@ def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup
 
 
 def _draw_text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _draw_rectangle(x: float, y: float, width: float, height: float, color: str) -> str:
-    return f'<path d="M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z" fill="{color}"/>'
+    return f'<path d="M{_px(x)} {_px(y)}h{_px(width)}v{_px(height)}H{_px(x)}z" fill="{color}"/>'
+
+
+def _px(value: float) -> str:
+    """Format a position in tenths of a pixel, without a zero after the point."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _scale(value: float, interval: Span) -> float:
@@ -206,12 +212,12 @@ def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
     for points, color, dash in ((subsample(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
         yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:
-            circles = (f'<circle cx="{area.across(x):.1f}" cy="{area.up(y):.1f}" r="3"/>' for x, y in points)
+            circles = (f'<circle cx="{_px(area.across(x))}" cy="{_px(area.up(y))}" r="3"/>' for x, y in points)
             yield f'<g fill="{color}">{"".join(circles)}</g>'
 
 
 def _format_points(points: Points, area: Area) -> str:
-    return " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in points)
+    return " ".join(f"{_px(area.across(x))},{_px(area.up(y))}" for x, y in points)
 
 
 def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
@@ -350,11 +356,12 @@ def _compute_board_height(mark: Boards) -> int:
 def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
     """Draw a board: filled cells with texts, frames around mistakes, and lines around boxes, in cell units."""
     yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
+    squares = (f'<path d="M{cell.column} {cell.row}h1v1h-1z" fill="{cell.fill}"/>' for cell in cells)
+    yield f'<g stroke="#fff" stroke-width=".03">{"".join(squares)}</g>'
     for cell in cells:
-        x, y = cell.column, cell.row
-        yield f'<path d="M{x} {y}h1v1h-1z" fill="{cell.fill}" stroke="#fff" stroke-width=".03"/>'
         if cell.text:
-            yield f'<text x="{x + 0.5}" y="{y + 0.69:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
+            x, y = cell.column + 0.5, cell.row + 0.69
+            yield f'<text x="{x:g}" y="{y:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
     for cell in cells:
         if cell.is_wrong:
             low_x, low_y = cell.column + 0.06, cell.row + 0.06
@@ -383,7 +390,8 @@ def _build_legend_entries(mark: Mark) -> list[_Entry]:
     match mark:
         case Lines():
             styled = _style_curves(mark)
-            return [_build_line_entry(name, color, dash) for name, _, color, dash in styled] if len(styled) > 1 else []
+            is_told = len(mark.curves) > 1  # also if a single one of several has points
+            return [_build_line_entry(name, color, dash) for name, _, color, dash in styled] if is_told else []
         case Stacks():
             return [_build_square_entry(*part) for part in mark.parts]
         case Scatter():
@@ -466,7 +474,7 @@ def _wrap_legend(entries: Sequence[_Entry], top: float, most: int) -> tuple[str,
     """Wrap a legend to the width of a panel in pixels, and return it with its number of lines."""
     x, line, parts = 0.0, 0, []
     for name, drawing, width, height in entries:
-        wide = width + 6 + _LETTER * len(name) + 14
+        wide = width + 6 + _LETTER * len(name) + 10
         if x and x + wide > most:
             x, line = 0.0, line + 1
         y = top + line * _LINE

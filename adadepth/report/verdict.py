@@ -234,7 +234,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
         reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
-        parts.append(f"{format_whole_percent(needed)} of MACs{reference}")
+        parts.append(f"{format_whole_percent(needed)} of the compute{reference}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {format_speed(speedup)}")
     brief = ", ".join(parts) or "not measured"

@@ -11,7 +11,7 @@ import pytest
 
 from adadepth.metrics.unit_costs import format_macs
 from adadepth.report.comparison import compare_tradeoffs
-from adadepth.report.compute_cost import measure_unit_costs, work
+from adadepth.report.compute_cost import build_compute_section, measure_unit_costs
 from adadepth.report.figure import Scatter
 from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import read_run
@@ -70,13 +70,13 @@ WHY = {  # an evaluation ran something else than the depths need
 def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert WHY.get(kind, "") in page["work"]
+    assert WHY.get(kind, "") in page["compute"]
 
 
 def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path) -> None:
     check_costs(tokens(tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
 
@@ -89,7 +89,7 @@ def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path
     lay_over(tokens(tmp_path) / "run.json", lambda run: run.update(executions=executions))
     check_costs(tmp_path)
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert (
             "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation 1.73 times as fast (batches "
             "of 512; the saved compute "
@@ -140,7 +140,7 @@ def test_macs_are_written_with_three_digits(macs: float, written: str) -> None:
 
 def test_the_table_of_compute_has_that_of_a_token(tmp_path: Path) -> None:
     files = read_run(tokens(tmp_path / "run"))
-    section = work(files)
+    section = build_compute_section(files)
     assert section is not None
     (table,) = section.tables
     for row, name in zip(table.rows, ("adaptive", "full", "executed", "dense"), strict=True):
