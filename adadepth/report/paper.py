@@ -119,11 +119,10 @@ def write_paper(folder: Path, comparison: Comparison, titles: Mapping[str, str])
 
 def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> list[MethodTable]:
     """Build the tables of methods, one for each data set on which runs have a common quality metric."""
-    data_keys = comparison.other_data
+    keys = dict.fromkeys(["dataset.name", *comparison.other_data])
     by_data: dict[tuple[str, ...], list[Group]] = {}
     for group in comparison.groups:
-        values = (group.settings["dataset.name"], *(group.settings[key] for key in data_keys if key != "dataset.name"))
-        by_data.setdefault(tuple(map(format_setting, values)), []).append(group)
+        by_data.setdefault(tuple(format_setting(group.settings.get(key)) for key in keys), []).append(group)
     tables = []
     for data, groups in by_data.items():
         if (quality := get_compared_quality(Comparison(groups, []))) is not None:
@@ -133,7 +132,8 @@ def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> li
                 for name, group in zip(name_methods(scored, titles), scored, strict=True)
             ]
             metric = name_metric(quality.name, scored[0].runs[0].config)
-            tables.append(MethodTable(", ".join(data), quality, metric, methods))
+            names = ", ".join(Path(value).name for value in data)  # of files, without their folders
+            tables.append(MethodTable(names, quality, metric, methods))
     return mark_best_methods(tables)
 
 
@@ -151,7 +151,9 @@ def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str
 
 def _is_folder(key: str, value: Any) -> bool:
     """Return whether a setting names a folder on a machine, rather than a model of the hub."""
-    return key == "checkpoint" or (isinstance(value, str) and (os.path.isabs(value) or value.count("/") > 1))
+    if not isinstance(value, str):
+        return False
+    return key == "checkpoint" or os.path.isabs(value) or value.count("/") > 1 or os.path.isdir(value)
 
 
 def name_metric(name: str, config: Mapping[str, Any]) -> str:
@@ -164,11 +166,16 @@ def name_metric(name: str, config: Mapping[str, Any]) -> str:
 
 def _average_scores(group: Group, metric: str) -> SeedMean:
     """Return the mean of a metric over the seeds of a group, with its standard error."""
-    runs = [run for run in group.runs if is_number(final(run).get(metric))]
+    runs = _select_scored_runs(group, metric)
     values = [float(final(run)[metric]) for run in runs]
     errors = [find_error(run.halting, value) for run, value in zip(runs, values, strict=True)]
     score = average_over_seeds(values, errors)
     return score if score.seeds > 1 else score._replace(error=None)
+
+
+def _select_scored_runs(group: Group, metric: str) -> list[RunFiles]:
+    """Return the runs of a group that ended with a value of a metric."""
+    return [run for run in group.runs if is_number(final(run).get(metric))]
 
 
 def mark_best_methods(tables: Sequence[MethodTable]) -> list[MethodTable]:
@@ -221,24 +228,23 @@ def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
     macs = choose_unit_macs(groups)
     quantities = [_Quantity(DEPTH, "Depth", 1.0, 2)]
     if macs is not None:
-        largest = _find_largest(groups, macs)
-        letter, scale = choose_scale(largest)
+        values = _list_means(groups, macs)
+        letter, scale = choose_scale(max(values))
         heading = UNIT_COST_TITLES[macs] + (f" ({letter})" if letter else "")
-        quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(largest / scale)))
-    if any(group.figure(TIME) for group in groups):
-        largest = _find_largest(groups, TIME)
-        unit, factor = ("ms", 1.0) if largest >= 1 else ("µs", 1000.0)
-        quantities.append(_Quantity(TIME, f"Time per token ({unit})", factor, _choose_digits(largest * factor)))
+        quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(min(values) / scale)))
+    if values := _list_means(groups, TIME):
+        unit, factor = ("ms", 1.0) if max(values) >= 1 else ("µs", 1000.0)
+        quantities.append(_Quantity(TIME, f"Time per token ({unit})", factor, _choose_digits(min(values) * factor)))
     return [quantity for quantity in quantities if any(group.figure(quantity.name) for group in groups)]
 
 
-def _find_largest(groups: Sequence[Group], name: str) -> float:
-    return max((figure["mean"] for group in groups if (figure := group.figure(name))), default=0.0)
+def _list_means(groups: Sequence[Group], name: str) -> list[float]:
+    return [figure["mean"] for group in groups if (figure := group.figure(name))]
 
 
 def _choose_digits(value: float) -> int:
-    """Return the number of decimals with which a value has three significant digits."""
-    return max(0, 2 - math.floor(math.log10(value))) if value > 0 else 2
+    """Return the number of decimals, at most 3, with which a value has three significant digits."""
+    return min(max(0, 2 - math.floor(math.log10(value))), 3) if value > 0 else 2
 
 
 def build_csv_table(tables: Sequence[MethodTable]) -> Table:
@@ -291,8 +297,8 @@ def format_latex_table(tables: Sequence[MethodTable]) -> str:
 
 
 def _choose_quality_format(table: MethodTable) -> _Quantity:
-    largest = _find_largest(table.groups, table.quality.name)
-    return _Quantity(table.quality.name, table.title, 1.0, 3 if largest < 10 else 2)
+    digits = 3 if max(map(abs, _list_means(table.groups, table.quality.name))) < 10 else 2
+    return _Quantity(table.quality.name, table.title, 1.0, digits)
 
 
 def _join_cells(cells: Sequence[str]) -> str:
@@ -395,7 +401,7 @@ def format_commands(tables: Sequence[MethodTable]) -> str:
     parts = []
     for table in tables:
         for method in table.methods:
-            for run in method.group.runs:
+            for run in _select_scored_runs(method.group, table.quality.name):
                 commit = run.run.get("git_commit") or "not recorded"
                 header = f"# {table.data}, {method.name}, seed {seed(run)}, git commit {commit}"
                 parts.append(f"{header}\n{run.run.get('command') or '# command not recorded'}\n")

@@ -92,6 +92,20 @@ def test_no_name_or_column_has_a_folder_or_a_runtime(folder: Path) -> None:
     assert not re.search(r"/data|weights|others|runtime|per_second|outputs", text)
 
 
+def test_data_sets_are_named_by_their_files_without_folders(tmp_path: Path) -> None:
+    for path in ("/data/texts/one.txt", "/data/texts/two.txt"):
+        record_method(tmp_path, (0.5, 0.5), dataset={"path": path})
+    tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
+    assert [table.data for table in tables] == ["hops, one.txt", "hops, two.txt"]
+
+
+def test_a_failed_seed_counts_neither_in_n_nor_among_commands(folder: Path) -> None:
+    failed = {"final_metrics": None, "status": "failed", "command": "failed command"}
+    record(folder / "failed", 7, run=failed, more={})
+    assert read_rows(folder)[0]["score/n"] == "3"
+    assert "failed command" not in (folder.parent / "paper" / "commands.txt").read_text()
+
+
 def test_methods_with_equal_names_get_letters(tmp_path: Path) -> None:
     for path in ("/a", "/b"):
         record_method(tmp_path, (0.5, 0.5), model={"pretrained": path})
