@@ -48,7 +48,7 @@ class Axis:
     def label(self) -> str:
         """Title of the axis, with a remark if the axis is cut."""
         begin = self._written(float(f"{min(self.span):.3g}"))
-        return f"{self.title}{SEPARATOR}axis starts at {begin}" if self.is_cut else self.title
+        return f"{self.title}{SEPARATOR}starts at {begin}" if self.is_cut else self.title
 
     def _written(self, value: float) -> str:
         return f"{100 * value:g}%" if self.percent else short(value)

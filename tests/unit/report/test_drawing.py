@@ -108,7 +108,7 @@ def test_a_long_title_beside_a_chart_is_wrapped_to_its_height(title: str) -> Non
     y = Axis(title, (3, 4))  # the axis is cut, which its title says
     drawing = str(render_chart(Panel("", Bars([(0, 3.5)]), Axis("", (0, 1)), y)))
     lines = re.findall(r"rotate\(-90\)\"[^>]*>([^<]*)<", drawing)
-    assert " ".join(lines).replace(" · ", " ") == f"{title} axis starts at 3"
+    assert " ".join(lines).replace(" · ", " ") == f"{title} starts at 3"
     letters = (250 - 40) / (12 * 0.55)  # in the height of a chart without its lower margin
     assert all(len(line) <= letters or " " not in line for line in lines)
     left = float(re.findall(r"<path d=\"M([\d.]+) ", drawing)[0])
