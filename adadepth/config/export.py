@@ -17,6 +17,7 @@ class ExportConfig:
         None, "published layout: ouro, huginn, hrm_text, or the type of a decoder of transformers, such as llama"
     )
     folder: str | None = setting(None, "new folder of the files")
+    drop_exits: bool = setting(False, "leave out early exits, their gate and exit rule: the network at full depth")
 
 
 def check_export(config: Any) -> Iterator[str]:

@@ -49,6 +49,34 @@ class ExitCost:
         return _trace_sequences(records, exit_steps)
 
 
+def measure_sequence_compute(model: DepthModel, records: StepRecords) -> list[float]:
+    """Return the compute of recorded examples that all exit after step k, as a share of full depth, for every k.
+
+    Args:
+        model: Model that predicts one class or value for each example.
+        records: Records of the examples.
+    """
+    cost, steps = ExitCost(model, by_token=False), range(1, records.max_updates + 1)
+    macs = [cost.macs(records, torch.full((len(records),), step), ()) for step in steps]
+    return [value / macs[-1] for value in macs]
+
+
+def measure_block_compute(model: DepthModel, width: int) -> list[float]:
+    """Return the compute of a text whose tokens all exit after step k, as a share of full depth, for every k.
+
+    Args:
+        model: Language model, whose predictions are counted, too.
+        width: Number of tokens of the text.
+    """
+    macs = []
+    for step in range(1, model.max_updates + 1):
+        updates = torch.full((1, width), float(step))
+        valid, execution = torch.ones_like(updates, dtype=torch.bool), Execution(step, width=width)
+        trace = DepthTrace("token", updates, valid, model.max_updates, execution=execution)
+        macs.append(float(model.price(trace).adaptive + sum_prediction_macs(model, trace)[0]))
+    return [value / macs[-1] for value in macs]
+
+
 def count_reading_macs(model: DepthModel, lengths: Tensor, exit_steps: Tensor, reads: Collection[str]) -> float:
     """Return the multiply-accumulates of the predictions and of the signals that an exit rule reads, over all units.
 

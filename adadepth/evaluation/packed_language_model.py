@@ -14,8 +14,10 @@ from torch import Tensor
 
 from adadepth.data.run_data import RunData
 from adadepth.data.streams.blocks import CausalExamples
+from adadepth.evaluation.exit_cost import measure_block_compute
 from adadepth.evaluation.language_model import likelihood
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
+from adadepth.halting.distribution import halting_distribution
 from adadepth.metrics.example_sentences import SentenceSampler
 from adadepth.models.contract import DepthModel
 from adadepth.models.registry import families
@@ -35,13 +37,18 @@ class BlockScorer(Scorer):
     def __init__(self, model: DepthModel, examples: CausalExamples, data: RunData, device: torch.device) -> None:
         assert data.tokenizer is not None, "there are tokens"
         self.word_tokenizer = tokenizer = data.tokenizer
-        self._blocks, self._by_step = examples, bool(model.exit_signals)
+        self._model, self._blocks, self._by_step = model, examples, bool(model.exit_signals)
         self._steps = model.max_updates
         model_family = families().get(model.config.model_type)
         self._is_frozen = model_family is not None and model_family.list_movable_metrics(model.config) is not None
         self._sums = torch.zeros(2, dtype=torch.float64, device=device)  # losses at exits, tokens
         self._step_sums = torch.zeros(self._steps, dtype=torch.float64, device=device)
         self._exits = torch.zeros(self._steps, dtype=torch.int64, device=device)  # predicted tokens by exit step
+        self._width = 1  # tokens of a block
+        self._truncation: str | None = None  # of the halting distributions, if the model has some
+        # Sums of p_n and lambda_n, and of expected steps and entropies with their squares.
+        self._halting = torch.zeros(2, self._steps, dtype=torch.float64, device=device)
+        self._moments = torch.zeros(2, 2, dtype=torch.float64, device=device)
         self._sentences = SentenceSampler(decode=lambda number: str(tokenizer.convert_ids_to_tokens(number)))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -54,12 +61,23 @@ class BlockScorer(Scorer):
         self._sums += torch.stack([losses.sum(), losses.new_tensor(len(losses))])
         if self._by_step:
             self._step_sums += outputs.step_losses.double().sum(dim=0)
-            exits = outputs.exit_steps[_mask_predicting(batch)] - 1
+            self._width, predicting = batch["labels"].shape[1], _mask_predicting(batch)
+            exits = outputs.exit_steps[predicting] - 1
             self._exits.scatter_add_(0, exits, torch.ones_like(exits))
+            self._truncation = self._model.prior_facts(outputs).get("truncation")
+            if self._truncation is not None:
+                self._add_halting(outputs.halting_logits[predicting], self._truncation)
+
+    def _add_halting(self, logits: Tensor, truncation: str) -> None:
+        """Add the halting distributions of tokens, given their halting logits (P, N)."""
+        distribution = halting_distribution(logits, truncation)
+        self._halting += torch.stack([distribution.pmf.double().sum(dim=0), logits.double().sigmoid().sum(dim=0)])
+        measures = torch.stack([distribution.expected_steps(), distribution.entropy()]).double()  # (2, P)
+        self._moments += torch.stack([measures.sum(dim=1), measures.square().sum(dim=1)], dim=1)
 
     def merge(self) -> None:
-        """Add the sums of losses of all processes."""
-        all_reduce_sum([self._sums, self._step_sums, self._exits])
+        """Add the sums of losses and of halting distributions of all processes."""
+        all_reduce_sum([self._sums, self._step_sums, self._exits, self._halting, self._moments])
 
     def metrics(self, losses: Mapping[str, float]) -> dict[str, float]:
         """Return likelihood metrics at the exit steps, and the loss `lm_loss_step_n` after every step n.
@@ -103,10 +121,15 @@ class BlockScorer(Scorer):
             return None
         total, count = self._sums.tolist()
         counts = self._exits.tolist()
+        compute = measure_block_compute(self._model, self._width)
+        columns = zip(counts, compute, self._average_steps(), strict=True)
         rows = [
-            {"step": step, "n": exited, "share": exited / count, "loss": loss}
-            for step, (exited, loss) in enumerate(zip(counts, self._average_steps(), strict=True), start=1)
+            {"step": step, "n": exited, "share": exited / count, "compute": macs, "loss": loss}
+            for step, (exited, macs, loss) in enumerate(columns, start=1)
         ]
+        for name, sums in zip(("posterior", "halting_probability"), self._halting, strict=True):
+            for row, value in zip(rows, (sums / count).tolist(), strict=True):
+                row |= {} if self._truncation is None else {name: value}
         mean = sum(step * exited for step, exited in enumerate(counts, start=1)) / count
         squares = sum((step - mean) ** 2 * exited for step, exited in enumerate(counts, start=1))
         reached, median = 0, 0
@@ -118,13 +141,24 @@ class BlockScorer(Scorer):
             "max_steps": self._steps,
             "problem": "language_model",
             "exit": {**spread, "histogram": counts, "loss": total / count},
-            "halting": {},
+            "halting": self._describe_halting(int(count)),
             "steps": rows,
             "classes": {},
             "calibration": {},
             "spearman": {},
             "missing": {"exit/quality": "a text has likelihood alone"},
         }
+
+    def _describe_halting(self, count: int) -> dict[str, Any]:
+        """Return expected steps and entropy of the halting distributions, with mean and standard deviation."""
+        if self._truncation is None:
+            return {}
+        means, squares = (self._moments / count).unbind(dim=1)
+        spreads = (squares - means.square()).clamp(min=0).sqrt()
+        described = [
+            {"n": count, "mean": float(mean), "std": float(std)} for mean, std in zip(means, spreads, strict=True)
+        ]
+        return {"truncation": self._truncation, **dict(zip(("expected_steps", "entropy"), described, strict=True))}
 
 
 def _mask_predicting(batch: Mapping[str, Tensor]) -> Tensor:

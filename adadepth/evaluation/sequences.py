@@ -12,6 +12,7 @@ from torch import Tensor
 
 from adadepth.config.kinds import PREDICTED
 from adadepth.data import RunData
+from adadepth.evaluation.exit_cost import measure_sequence_compute
 from adadepth.evaluation.predictions import build_example_rows, merge_processes
 from adadepth.evaluation.pretraining import classify_tokens
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
@@ -169,6 +170,8 @@ class SequenceScorer(RecordingScorer):
                 "metrics": self.data.metrics,
             }
             exits = summarise_steps(self._records, **task, **self._prior_facts)
+            for row, macs in zip(exits["steps"], measure_sequence_compute(self._model, self._records), strict=True):
+                row["compute"] = macs
         return EvaluationReport(statistics, self.sentences.sentences(), exits, self._grids.grids())
 
 

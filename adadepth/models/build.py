@@ -301,6 +301,8 @@ def load_model(
         raise CheckpointError(
             f"checkpoint={path}: contains a model of type {config.model_type}, not {expected}{advice}"
         )
+    if "pretrained" in overrides and not getattr(config, "save_base", True):  # exits alone, whose network was moved
+        config.base_config.name_or_path = str(settings.pretrained)
     fixed, in_model = _list_shape_fields(type(config), settings), _list_model_settings(settings)
     attention: dict[str, str] = {}
     for name in overrides:

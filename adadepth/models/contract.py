@@ -99,6 +99,14 @@ class DepthModel(StrictLoading):
         parent: Any = super()
         parent.save_pretrained(save_directory, *args, **kwargs)
 
+    def drop_exits(self) -> None:
+        """Remove what early exits add to the network, so that the network at full depth remains.
+
+        Raises:
+            ConfigError: If there is no network without exits, because its depth is not that of different layers.
+        """
+        raise ConfigError(f"drop_exits=true: {type(self).__name__} has no early exits that it could do without")
+
     @property
     @required
     def depth_unit(self) -> DepthUnit:
@@ -215,6 +223,13 @@ class DepthModel(StrictLoading):
         model: Any = self
         base = model.base_model
         return set() if base is model else {name for name, child in model.named_children() if child is not base}
+
+    def list_copied_layers(self) -> set[str]:
+        """Return the names of the linear layers of heads that begin as copies of layers of a frozen network.
+
+        They get low-rank adapters where the network itself is not trained.
+        """
+        return set()
 
     def descending_by_sign(self) -> set[str]:
         """Return the names of the parameters to update by the sign of their gradients; see `AdamAtan2`."""

@@ -147,11 +147,13 @@ def format_table_lines(files: RunFiles, max_rows: int, reference: ReferenceDepth
 
 
 def _find_exits(files: RunFiles) -> Mapping[str, Any] | None:
-    """Return the steps of the first evaluated set if all its units have one depth, but every exit has a quality.
+    """Return the steps of the first evaluated set if every exit has a quality, but depth by class says nothing.
 
-    Depth by class says nothing then, and the exits show what less depth would cost.
+    That is if all units have one depth, or there are no classes, as in running text. The exits then show what another
+    depth would cost.
     """
-    if not halts(files) or files.halting.get("classes", {}).get("all", {}).get("std") != 0:
+    classes = files.halting.get("classes", {})
+    if not halts(files) or (classes.get("all", {}).get("std") != 0 and set(classes) != {"all"}):
         return None
     summary = next(iter(files.of(EXITS).get("sets", {}).values()), None)
     has_quality = summary is not None and sum("loss" in row for row in summary["steps"]) > 1

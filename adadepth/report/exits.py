@@ -89,6 +89,7 @@ def build_step_table(name: str, summary: Mapping[str, Any]) -> Table:
     metrics = _list_metrics([row["quality"] for row in summary["steps"] if "quality" in row])
     columns = [
         Column("step", "step k"),
+        Column("compute", "compute", percent),
         Column("n", "exit here"),
         Column("share", "share", percent),
         Column("posterior", "halting distribution", make_number_format(3)),
@@ -114,9 +115,10 @@ def build_exit_quality_table(summary: Mapping[str, Any]) -> Table:
     is_text, most = summary["problem"] == "language_model", summary["max_steps"]
     rows = [row for row in summary["steps"] if "loss" in row]
     metrics = _list_metrics([row["quality"] for row in rows if "quality" in row])
+    has_compute = all("compute" in row for row in rows)  # runs of older versions have none
     columns = [
         Column("step", f"exit (of {most})"),
-        Column("updates", "updates", percent),
+        Column("compute", "compute", percent) if has_compute else Column("updates", "updates", percent),
         Column("share", "exit here", percent),
         *(Column(metric, metric, make_number_format(3)) for metric in metrics),
         Column("loss", "loss", make_number_format(3)),

@@ -15,7 +15,7 @@ from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
-from adadepth.halting.exit_rules import ExitRule, check_rule, parse_rule
+from adadepth.halting.exit_rules import HALTING_SIGNAL, ExitRule, check_rule, parse_rule
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
 from adadepth.metrics.halves import select_first_half
@@ -80,8 +80,10 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: RunData, session: Sessio
         studies[name] = _study_set(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
+            # The gate of early exits judges each prediction by itself, and gives no distribution.
+            truncation = "leftover" if HALTING_SIGNAL in trainer.unwrapped_model.exit_signals else None
             exits[name] = summarise_steps(
-                records, labels=data.labels, truncation="leftover", **select_unit_metrics(data)
+                records, labels=data.labels, truncation=truncation, **select_unit_metrics(data)
             )
     if exits and trainer.is_world_process_zero():
         write_exits(session.run.directory, exits, trainer.state.global_step)

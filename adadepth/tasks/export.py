@@ -45,6 +45,8 @@ def export(config: ExperimentConfig) -> None:
     model_class = resolve_model_class("checkpoint", path, stored)
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
+    if settings.drop_exits:
+        _drop_exits(model)
     source = find_folder(path, {})
     try:
         names = (*TOKENIZER_FILES, *VOCABULARY_FILES)
@@ -63,6 +65,14 @@ def export(config: ExperimentConfig) -> None:
     except OSError as error:
         raise CheckpointError(f"export.folder={folder}: cannot be written ({error.strerror})") from error
     say(f"{type(model).__name__} in the layout {settings.layout}: {folder}")
+
+
+def _drop_exits(model: Any) -> None:
+    """Remove the early exits of a model."""
+    try:
+        model.drop_exits()
+    except ConfigError as error:
+        raise ConfigError(f"export.{error}") from error
 
 
 @contextmanager

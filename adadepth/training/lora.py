@@ -8,7 +8,7 @@ This is the only module that imports PEFT.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,11 +47,13 @@ def add_adapters(model: Any, settings: LoraConfig) -> None:
 
     if isinstance(model, ReadsCachedStates):
         raise ConfigError(f"trainer.lora.rank={settings.rank}: {type(model).__name__} trains no matrix of its base")
-    trained = list_trained_modules(model, settings)
     if not (adapted := list_adapted_modules(model, settings)):
         raise ConfigError(
             f"trainer.lora.rank={settings.rank}: {type(model).__name__} trains no matrix of a hidden layer here"
         )
+    trained = list_trained_modules(model, settings, adapted)
+    _refuse_frozen(model, "target_modules", adapted)
+    _refuse_frozen(model, "modules_to_save", trained if settings.modules_to_save is not None else [])
     config = _build_peft_config(model, settings, adapted, [])  # heads are trained in place, without copies
     model.requires_grad_(False)
     inject_adapter_in_model(config, model)
@@ -61,7 +63,10 @@ def add_adapters(model: Any, settings: LoraConfig) -> None:
 
 
 def list_adapted_modules(model: Any, settings: LoraConfig) -> list[str]:
-    """Return the names of the linear layers that get an adapter; the default is every layer of hidden states."""
+    """Return the names of the linear layers that get an adapter.
+
+    The default is every layer of hidden states; where the network is frozen, it is every layer of `list_copied_layers`.
+    """
     linear = {name: module for name, module in model.named_modules() if isinstance(module, nn.Linear)}
     if settings.target_modules is not None:
         names = _match_names("target_modules", settings.target_modules, list(linear))
@@ -73,26 +78,47 @@ def list_adapted_modules(model: Any, settings: LoraConfig) -> list[str]:
                     f"modules_to_save=[{name.rpartition('.')[2]}] trains both in full"
                 )
         return names
+    if copied := model.list_copied_layers():
+        return [name for name in linear if name in copied]
     hidden = {id(weight) for weight in find_hidden_matrices(model)}
     return [name for name, module in linear.items() if id(module.weight) in hidden]
 
 
-def list_trained_modules(model: Any, settings: LoraConfig) -> list[str]:
+def list_trained_modules(model: Any, settings: LoraConfig, adapted: Collection[str]) -> list[str]:
     """Return the names of the modules that are trained in full.
 
-    The default is every task head and halting head, except one that holds the output matrix of a language model.
+    The default is every task head and halting head, without the layers that get an adapter, and except one that holds
+    the output matrix of a language model. A head that the configuration freezes is none of them.
+
+    Args:
+        model: A `DepthModel`, before or after it got adapters.
+        settings: Settings `trainer.lora` with a rank.
+        adapted: Names of the layers that get or have an adapter.
     """
     if settings.modules_to_save is not None:
         return _match_names("modules_to_save", settings.modules_to_save, [name for name, _ in model.named_modules()])
     reads_words = model.vocabulary_size is not None
     embeddings = (model.get_input_embeddings(), model.get_output_embeddings()) if reads_words else ()
     words = {id(weight) for module in embeddings if module is not None for weight in module.parameters()}
-    heads = dict(_open_lists(model, sorted(model.list_heads())))
-    return [
+    heads = dict(_open_heads(model, sorted(model.list_heads()), adapted))
+    trained = [
         name
         for name, head in heads.items()
-        if any(True for _ in head.parameters()) and not words & {id(weight) for weight in head.parameters()}
+        if any(weight.requires_grad for weight in head.parameters())
+        and not words & {id(weight) for weight in head.parameters()}
     ]
+    return [part for name in trained for part in _separate(model, name, trained)]
+
+
+def _refuse_frozen(model: nn.Module, key: str, names: list[str]) -> None:
+    """Raise an error if the configuration of a model freezes one of the modules that shall be trained.
+
+    Raises:
+        ConfigError: If a module has no trainable weight.
+    """
+    for name in names:
+        if not any(weight.requires_grad for weight in model.get_submodule(name).parameters()):
+            raise ConfigError(f"trainer.lora.{key}: {name!r} is frozen in this model, whose other parts are trained")
 
 
 def _list_holders(model: nn.Module) -> dict[int, list[str]]:
@@ -104,13 +130,31 @@ def _list_holders(model: nn.Module) -> dict[int, list[str]]:
     return holders
 
 
-def _open_lists(model: nn.Module, names: list[str]) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules by name, with those in a list instead of the list, which PEFT cannot replace."""
+def _open_heads(model: nn.Module, names: list[str], adapted: Collection[str]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield heads by name, with their parts instead of a head that is a list or has a layer with an adapter.
+
+    PEFT can replace neither by a copy that is trained in full.
+    """
     for name in names:
-        if isinstance(module := model.get_submodule(name), nn.ModuleList):
-            yield from _open_lists(model, [f"{name}.{number}" for number in range(len(module))])
-        else:
+        module = model.get_submodule(name)
+        if isinstance(module, nn.ModuleList) or any(layer.startswith(f"{name}.") for layer in adapted):
+            yield from _open_heads(model, [f"{name}.{part}" for part, _ in module.named_children()], adapted)
+        elif name not in adapted:
             yield name, module
+
+
+def _separate(model: nn.Module, name: str, trained: Collection[str]) -> Iterator[str]:
+    """Yield a module, or its parts if PEFT would find one of `trained` in it, too, as `head` in `exits.0.head`.
+
+    PEFT finds modules by the ends of their names, and reads no module within another one.
+    """
+    module = model.get_submodule(name)
+    inner = [part for part, _ in module.named_modules(prefix=name) if part != name]
+    if not any(part.endswith(other) for part in inner for other in trained):
+        yield name
+        return
+    for part, _ in module.named_children():
+        yield from _separate(model, f"{name}.{part}", trained)
 
 
 def _match_names(key: str, names: list[str], modules: list[str]) -> list[str]:
@@ -156,7 +200,7 @@ def save_adapter(model: Any, settings: LoraConfig, folder: Path) -> None:
         folder: New folder.
     """
     layers = dict(_list_adapted_layers(model))
-    trained, holders = list_trained_modules(model, settings), _list_holders(model)
+    trained, holders = list_trained_modules(model, settings, layers), _list_holders(model)
     weights = [weight for name in trained for weight in model.get_submodule(name).parameters()]
     twins = {twin for weight in weights for twin in holders[id(weight)]}  # PEFT would leave their share as it was
     trained += sorted(twin for twin in twins if not any(f"{twin}.".startswith(f"{name}.") for name in trained))

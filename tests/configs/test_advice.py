@@ -76,6 +76,7 @@ ADVICE: list[tuple[str, list[str]]] = [
     ("act_tiny trainer.muon_learning_rate=0.02", ["trainer.optimizer=muon"]),
     ("act_tiny trainer.optimizer=muon trainer.fsdp=true", ["trainer.optimizer=adamw"]),
     ("router_tuning trainer.lora.rank=8", ["model.trains=all"]),
+    ("exit_retrofit model.save_base=false model.trains=all", ["model.trains=exits"]),
     ("act_tiny trainer.push_to_hub=true mode=estimate", ["mode=train"]),
     ("act_tiny trainer.plateau_patience=3", ["trainer.schedule=plateau trainer.warmup_steps=0"]),
     ("act_tiny trainer.schedule=plateau trainer.plateau_patience=3", ["trainer.warmup_steps=0"]),

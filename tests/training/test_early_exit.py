@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
@@ -14,6 +15,7 @@ from adadepth.data import RunData, load_labelled_data
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
+from tests.training.support import assert_same_end, interrupted_after
 from tests.unit.models.early_exit.early_exit_support import small
 
 QUICK = ("trainer.disable_tqdm=true", "trainer.logging_steps=1")
@@ -136,6 +138,62 @@ def test_early_exits_of_a_pretrained_encoder_are_trained_and_studied_under_all_r
     for row in rows.values():
         assert 1 <= row["mean_updates"] <= 2
     assert rows["fixed:1"]["macs"] < rows["fixed:2"]["macs"]
+
+
+RETROFIT = (
+    "--config-name", "exit_retrofit", "debug=default", "model.exit_layers=[1,3]", "trainer.max_steps=4",
+    "trainer.eval_steps=2", "trainer.save_steps=2", "trainer.save_total_limit=null", "matched_baseline=false", *QUICK,
+)  # fmt: skip
+NEW_TOKENIZER = ("tokenizer.path=null", "tokenizer.vocab_size=300")
+
+
+def _save_stock(folder: Path) -> str:
+    """A Llama of transformers on disk."""
+    small(vocab_size=300)._build_stock().save_pretrained(folder)
+    return f"model.pretrained={folder}"
+
+
+def _list_stored(folder: Path) -> set[str]:
+    return set(load_file(folder / "model.safetensors"))
+
+
+def test_exits_are_trained_and_evaluated_without_a_copy_of_their_network(tmp_path: Path) -> None:
+    base = _save_stock(tmp_path / "base")
+    run = folder_of_run(tmp_path / "runs", *RETROFIT, base, *NEW_TOKENIZER, "model.save_base=false")
+    assert {name.partition(".")[0] for name in _list_stored(run / "model")} == {"exits"}
+    (tmp_path / "base").rename(tmp_path / "moved")
+    moved = f"model.pretrained={tmp_path / 'moved'}"
+    evaluated = folder_of_run(tmp_path / "e", *RETROFIT, "mode=evaluate", f"checkpoint={run}", moved)
+    ends = [read(folder / "run.json")["final_metrics"] for folder in (run, evaluated)]
+    for step in (1, 2, 3):
+        assert ends[0][f"eval/lm_loss_step_{step}"] == ends[1][f"eval/lm_loss_step_{step}"]
+
+
+@pytest.mark.slow
+def test_exits_without_their_network_resume_predict_and_are_left_out(tmp_path: Path, capsys) -> None:
+    base = _save_stock(tmp_path / "base")
+    command = (*RETROFIT, base, *NEW_TOKENIZER, "model.save_base=false")
+    run = folder_of_run(tmp_path / "runs", *command)
+    checkpoint = run / "checkpoints" / "checkpoint-2"
+    assert _list_stored(checkpoint) == _list_stored(run / "model")
+    stopped = interrupted_after(2, run, tmp_path / "copy")
+    assert execute(f"resume={stopped}") == 0
+    assert_same_end(stopped, run)
+    again = folder_of_run(tmp_path / "again", *RETROFIT, f"model.pretrained={run / 'model'}", "model.save_base=false")
+    assert _list_stored(again / "model") == _list_stored(run / "model")
+    folder_of_run(tmp_path / "p", *RETROFIT, "mode=predict", f"checkpoint={run}", "text=Return the", "new_tokens=3")
+    plain = tmp_path / "plain"
+    export = (*RETROFIT, "mode=export", f"checkpoint={run}", "export.layout=llama", f"export.folder={plain}")
+    capsys.readouterr()
+    assert execute(*export) == 2
+    assert "export.drop_exits=true, leaves the exits out" in capsys.readouterr().err
+    assert execute(*export, "export.drop_exits=true") == 0
+    before, after = (load_file(folder / "model.safetensors") for folder in (tmp_path / "base", plain))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    save_file({name: weight + 1 for name, weight in before.items()}, tmp_path / "base" / "model.safetensors")
+    assert execute(*RETROFIT, "mode=predict", f"checkpoint={run}", "text=Return the", f"output_dir={tmp_path}") == 2
+    assert "its weights differ from those on which" in capsys.readouterr().err
 
 
 def _score_by_hand(model: EarlyExitForTokenClassification, data: RunData, rule: str) -> tuple[float, float]:

@@ -18,6 +18,8 @@ from tests.marks_support import quick_one_in
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
+from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, draw_weights
+from tests.unit.models.early_exit.early_exit_support import small as small_exits
 from tests.unit.models.every_model_support import BUILD, step_of
 from tests.unit.models.looped.looped_support import small
 
@@ -128,6 +130,108 @@ def test_every_adapter_learns_and_merging_changes_nothing(name):
     torch.testing.assert_close(predict(), apart, rtol=1e-4, atol=1e-5)
 
 
+EXITS = [
+    (trains, fields)
+    for trains in ("all", "exits")
+    for fields in (
+        {"exit_heads": "shared", "exit_gate": True}, {"exit_heads": "norm"}, {"exit_heads": "own"},
+        {"exit_heads": "mlp", "exit_gate": True},
+    )
+    if trains == "all" or fields["exit_heads"] in ("own", "mlp")
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("head", ["words", "texts"])
+@pytest.mark.parametrize(("trains", "fields"), EXITS)
+def test_adapters_and_exits_learn_and_peft_puts_them_on_the_base(trains, fields, head, tmp_path):
+    """With `trains=exits`, the adapters are those of the exits, and the network stays as it is."""
+    model_class, more, labels = HEADS[head]
+    stock = draw_weights(small_exits(model_class, **more)._build_stock())
+    stock.save_pretrained(tmp_path / "base")
+
+    def build():
+        settings = {"exit_layers": [1, 3], "trains": trains, **fields}
+        return adadepth.add_exits(str(tmp_path / "base"), model_class=model_class, **settings)
+
+    def predict(model):
+        with torch.no_grad():
+            return model.eval()(input_ids=IDS, run_all_steps=True).step_logits[:, :]
+
+    torch.manual_seed(0)
+    model, settings = build(), LoraConfig(rank=2)
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    add_adapters(model, settings)
+    optimizer = torch.optim.Adam([weight for weight in model.parameters() if weight.requires_grad], 0.01)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model.train()(IDS, labels=labels).loss.backward()
+        optimizer.step()
+    silent = [name for name, weight in model.named_parameters() if weight.requires_grad and weight.grad is None]
+    assert silent == []
+    save_adapter(model, settings, tmp_path / "adapter")
+    trained = predict(model)
+    network = ("model.", "head.")
+    assert all(
+        torch.equal(weight, before[name.replace(".base_layer", "")])
+        for name, weight in model.state_dict().items()
+        if name.startswith("model.") and ".lora_" not in name
+    )
+    loaded = peft.PeftModel.from_pretrained(build(), tmp_path / "adapter")
+    assert torch.equal(predict(loaded), trained)
+    merge_adapters(model)
+    assert model.state_dict().keys() == before.keys()
+    torch.testing.assert_close(predict(model), trained, rtol=1e-4, atol=1e-5)
+    assert torch.equal(predict(loaded.merge_and_unload()), predict(model))
+    unchanged = {name for name, weight in model.state_dict().items() if torch.equal(weight, before[name])}
+    changed = before.keys() - unchanged
+    exits = {
+        name for name in before if name.startswith(("exits.", "gate."))
+    }  # none with the norm of BERT, which has none
+    assert bool(exits & changed) is bool(exits)
+    assert any(name.startswith(network) for name in changed) is (trains == "all")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (LoraConfig(rank=2, target_modules=["q_proj"]),
+         r"^trainer.lora.target_modules: 'model.layers.0.self_attn.q_proj' is frozen in this model, whose other parts"),
+        (LoraConfig(rank=2, modules_to_save=["lm_head"]),
+         r"^trainer.lora.modules_to_save: 'head.lm_head' is frozen in this model, whose other parts are trained$"),
+    ],
+)  # fmt: skip
+def test_modules_of_a_frozen_network_are_refused(settings, message):
+    model = small_exits(exit_heads="own", trains="exits")
+    with pytest.raises(ConfigError, match=message):
+        add_adapters(model, settings)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trains", ["all", "exits"])
+def test_adapters_and_exits_of_a_run(trains, tmp_path):
+    draw_weights(small_exits(vocab_size=300)._build_stock()).save_pretrained(tmp_path / "base")
+    command = (
+        "--config-name", "exit_retrofit", f"model.pretrained={tmp_path / 'base'}", "model.exit_layers=[1,3]",
+        "tokenizer.path=null", "tokenizer.vocab_size=300", f"model.trains={trains}", "matched_baseline=false",
+        *SMALL, *LORA,
+    )  # fmt: skip
+    run = folder_of_run(tmp_path / "runs", *command)
+    options = {"exit_layers": [1, 3], "exit_heads": "own", "trains": trains}
+    base = adadepth.add_exits(str(tmp_path / "base"), **options)
+    merged = peft.PeftModel.from_pretrained(base, run / "adapter").merge_and_unload().state_dict()
+    last = run / "checkpoints" / (read_record(run)["best_checkpoint"] or "checkpoint-4")
+    for weights in (merged, load("EarlyExitForCausalLM", last).state_dict()):
+        for name, weight in load("EarlyExitForCausalLM", run / "model").state_dict().items():
+            torch.testing.assert_close(weights[name], weight, rtol=1e-5, atol=1e-6)
+    evaluated = folder_of_run(tmp_path / "e", *command, "mode=evaluate", f"checkpoint={run}")
+    ends = [read_record(folder)["final_metrics"]["eval/loss"] for folder in (run, evaluated)]
+    assert ends[0] == pytest.approx(ends[1], rel=1e-6)
+    stopped = interrupted_after(2, run, tmp_path / "copy")
+    shutil.rmtree(stopped / "adapter")
+    assert execute(f"resume={stopped}") == 0
+    assert_same_end(stopped, run)
+
+
 def test_adapters_of_named_matrices_are_saved(tmp_path):
     """The names of the settings fit the layers before they have adapters."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2, target_modules=["query"])
@@ -183,7 +287,7 @@ def test_heads_that_share_a_weight_are_saved(tmp_path):
     """As the bias of a head for masked words and that of its matrix."""
     model, settings = BUILD["albert"](), LoraConfig(rank=2)
     add_adapters(model, settings)
-    head = model.get_submodule(list_trained_modules(model, settings)[0])
+    head = model.get_submodule(list_trained_modules(model, settings, [])[0])
     head.register_parameter("twin", next(head.parameters()))
     save_adapter(model, settings, tmp_path / "adapter")
     stored = load_file(tmp_path / "adapter" / "adapter_model.safetensors")

@@ -75,7 +75,6 @@ _ONCE = "not in a step: when a run begins, ends, is logged or is stored"
 EXCEPTIONS = {
     "halting/active_set.py": {"*": _EXITS},
     "halting/trace.py": {"DepthTrace.to_pandas": _ONCE},
-    "models/adalayers/base.py": {"weights_digest": _ONCE},
     "models/adalayers/modeling.py": {
         "AdaLayersModel._find_active": "which layers are mixed, with a cutoff or a top k: a read of the table",
         "AdaLayersModel.truncate": _ONCE,
@@ -136,6 +135,7 @@ EXCEPTIONS = {
     "models/routed/spans.py": {
         "SpanRunner.run_chosen": "one read a span for choices by their values, in evaluation",
     },
+    "models/shared/weights_digest.py": {"weights_digest": _ONCE},
     "models/shared/albert/heads.py": {"PretrainingHeads.predict_words": _TARGETS},
     "models/shared/albert/pricing.py": {"price_sequences": _COUNTS},
     "models/shared/albert/stepper.py": {"*": _EXITS},

@@ -8,7 +8,6 @@ combined with it again when it is loaded.
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from adadepth.models.loading import (
 )
 from adadepth.models.shared.configuration import check_field_names
 from adadepth.models.shared.encoders import longest_sequence, vocabulary_size
+from adadepth.models.shared.weights_digest import weights_digest
 from adadepth.runtime.hub_access import load_with_code_policy, resolve_path, silence_transformers
 
 # Parts of a model that the encoder does not use, so that a checkpoint may lack them.
@@ -108,18 +108,6 @@ def extract_encoder(model: PreTrainedModel) -> PreTrainedModel:
         encoder.pooler = None
     find_blocks(encoder)
     return encoder
-
-
-def weights_digest(base: nn.Module) -> str:
-    """Return the SHA-256 digest of all weights of a model.
-
-    Names are not included, because they differ between transformers releases.
-    """
-    digests = (
-        hashlib.sha256(weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()).digest()
-        for weight in base.state_dict().values()
-    )
-    return hashlib.sha256(b"".join(sorted(digests))).hexdigest()
 
 
 def find_blocks(base: PreTrainedModel) -> nn.ModuleList:
@@ -295,7 +283,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             base_model=base,
             base_config=base_config,
             base_revision=revision,
-            base_hash=None if is_weightless() else weights_digest(encoder),
+            base_hash=None if is_weightless() else weights_digest(encoder.state_dict().values()),
         )
         model = cls(config, build_base=False)
         model.attach_base(encoder, referenced=not save_base)
@@ -324,7 +312,7 @@ class OnBaseModel(DepthModel, PreTrainedModel):
             raise CheckpointError(f"{path}: contains no {cls.__name__}; build one with from_base")
         origin = kwargs.get("base_model") or (kwargs.get("config") or stored).base_model
         encoder, _ = load_base(str(origin), stored.base_revision, kwargs.get("attn_implementation"))
-        digest = weights_digest(encoder)
+        digest = weights_digest(encoder.state_dict().values())
         if digest != stored.base_hash:
             raise CheckpointError(
                 f"base_model={origin}: its weights differ from those that {path} was trained on ({digest[:12]} "

@@ -18,7 +18,7 @@ from adadepth.budget.fit import Fit
 from adadepth.errors import ConfigError, DataError
 from adadepth.halting.layer_mixing import compute_tail_masses, layer_weights
 from adadepth.halting.trace import DepthTrace, Execution, Work
-from adadepth.models.adalayers.base import OnBaseModel, stream_states, weights_digest
+from adadepth.models.adalayers.base import OnBaseModel, stream_states
 from adadepth.models.adalayers.configuration import AdaLayersConfig
 from adadepth.models.adalayers.head_layers import build_zero, distribution_terms, project
 from adadepth.models.contract import DepthKnob, HoldsBudget, MixesLayers, ReadsCachedStates
@@ -31,6 +31,7 @@ from adadepth.models.shared.encoders import (
 )
 from adadepth.models.shared.layers import Dropout, sinusoidal_positions, whole
 from adadepth.models.shared.losses import LossTerm, combine_terms, count_head_classes
+from adadepth.models.shared.weights_digest import weights_digest
 
 
 def price_layers(config: AdaLayersConfig, trace: DepthTrace, tokens_are_classified: bool) -> Work:
@@ -190,7 +191,7 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         If the checkpoint contains the base, its weights are hashed again, because they may have been trained further.
         `base_hash` is the hash of the pretrained base.
         """
-        weights = weights_digest(self.model) if self.config.base_saved else self.config.base_hash
+        weights = weights_digest(self.model.state_dict().values()) if self.config.base_saved else self.config.base_hash
         return f"{weights} gelu" if self.config.mix == "projected" else str(weights)
 
     def learning_rate_multipliers(self) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
+from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.early_exit.cache import check_policy
@@ -42,6 +43,14 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
     distillation: int | float = 0.0
     distillation_temperature: int | float = 1.0
     trains: str = "all"
+    save_base: bool = True
+
+    base_hash: str | None = setting(
+        None,
+        "digest of the network on which exits were trained; other weights are refused",
+        shape=True,
+        later=True,
+    )
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
@@ -61,6 +70,10 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
         reads_with_own = self.exit_heads != "shared" or self.exit_gate
         if self.trains == "exits" and (not reads_with_own or len(exits) < 2):
             raise ConfigError(f"trains=exits: exit_heads={self.exit_heads} with {len(exits)} exits trains nothing")
+        if self.trains != "exits":
+            self.base_hash = None  # training changes the network
+        if not self.save_base and self.base_hash is None:
+            raise ConfigError("save_base=False: needs exits that are trained on a frozen network, with trains=exits")
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

@@ -28,7 +28,8 @@ def to_network(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layout
         raise ConfigError(f"layout={layout}: its layers are those of {config.base}; set layout={config.base}")
     for name, plain in _PLAIN.items():
         if (value := getattr(config, name)) != plain:
-            raise refuse_setting(layout, name, value, plain)
+            advice = "model.drop_exits(), or export.drop_exits=true, leaves the exits out"
+            raise ConfigError(f"{refuse_setting(layout, name, value, plain)}; {advice}")
     names = map_network_names(type(model), config)
     tied = set(model.all_tied_weights_keys or ())
     published = {names[name]: weight for name, weight in weights.items() if name not in tied}

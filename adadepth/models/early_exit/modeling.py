@@ -42,6 +42,7 @@ from adadepth.models.depth.runner import (
     count_projection_macs,
     draw_skipped,
 )
+from adadepth.models.early_exit.base_weights import list_network_weights, read_with_base, require_base
 from adadepth.models.early_exit.configuration import EarlyExitConfig
 from adadepth.models.early_exit.losses import (
     dropout_probability,
@@ -179,14 +180,25 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         self._step: int | None = None
         self._total = 1
         self.post_init()
+        self.reference_base(not config.save_base)
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Load a causal language model of transformers, such as LayerSkip's, with exits after its layers.
+        """Load exits that are stored without their network, or a causal language model of transformers.
+
+        A decoder such as LayerSkip's gets exits after its layers. For exits without their network, `options` may have
+        `base_model`, the present folder or hub id of the network.
 
         Raises:
-            CheckpointError: If this is another head.
+            CheckpointError: If this is another head, or the network is not that of the exits.
+            ConfigError: If `base_model` is given for a model with its network.
         """
+        if stored.get("model_type") == cls.config_class.model_type and stored.get("save_base") is False:
+            return read_with_base(cls, path, stored, options)
+        if (base := options.get("base_model")) is not None:
+            raise ConfigError(
+                f"base_model={base}: only for exits without their network (save_base=False), unlike {path}"
+            )
         if path is None or stored.get("model_type") not in DECODERS:
             return None
         if cls.mapping is not MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -249,6 +261,57 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         exits: Any = self.exits
         for exit in exits:
             exit.copy_weights(self.head)
+
+    def reference_base(self, is_referenced: bool) -> None:
+        """Set whether checkpoints leave out the network and the last exit, which another folder has."""
+        self.config.save_base = not is_referenced
+        self._keys_to_ignore_on_save = list_network_weights(self.state_dict()) if is_referenced else set()
+
+    def save_pretrained(self, save_directory: Any, *args: Any, save_base: bool | None = None, **kwargs: Any) -> None:
+        """Save the model as `DepthModel` does, with its network or as the exits alone.
+
+        Args:
+            save_directory: Folder of the model.
+            *args: As in transformers.
+            save_base: Whether to save the network and the last exit, too; None: as the configuration has it. Without
+                them, `from_pretrained` reads them from the folder or hub id on which the exits were trained.
+            **kwargs: As in `DepthModel`.
+
+        Raises:
+            ConfigError: If the network is left out, but was not frozen, or has other weights by now.
+        """
+        before, layout = self.config.save_base, kwargs.get("layout")
+        if layout is not None and save_base is False:
+            raise ConfigError(f"save_base=False: layout={layout} is that of the network; leave one of them out")
+        self.reference_base(not (before if save_base is None else save_base))
+        try:
+            if not self.config.save_base and layout is None:
+                require_base(self.config, kwargs.get("state_dict") or self.state_dict())
+            super().save_pretrained(save_directory, *args, **kwargs)
+        finally:
+            self.reference_base(not before)
+
+    def list_copied_layers(self) -> set[str]:
+        """Return the names of the linear layers in the heads of early exits, if the network is frozen."""
+        if self.trains_network:
+            return set()
+        heads = [f"exits.{number}.head" for number in range(len(self.exits))]
+        linear = [name for name, module in self.named_modules() if isinstance(module, nn.Linear)]
+        return {name for name in linear if any(name.startswith(f"{head}.") for head in heads)}
+
+    def drop_exits(self) -> None:
+        """Remove the weights of early exits, the gate and the exit rule, so that the network at full depth remains."""
+        config = self.config
+        self.exits, self.gate = nn.ModuleList(), None
+        self.all_tied_weights_keys = {
+            name: source for name, source in self.all_tied_weights_keys.items() if not name.startswith("exits.")
+        }
+        self._tied_weights_keys = {
+            name: source for name, source in self._tied_weights_keys.items() if not name.startswith("exits.")
+        }
+        config.trains, config.exit_heads, config.exit_gate, config.halting_unit = "all", "shared", False, "linear"
+        config.exit_rule = config.base_hash = None
+        self.reference_base(False)
 
     # ---- What the rest of the package asks
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from adadepth.errors import CheckpointError
+from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.early_exit.base_weights import hash_network
 from adadepth.models.early_exit.causal_lm import EarlyExitForCausalLM
 from adadepth.models.early_exit.configuration import EarlyExitConfig
 from adadepth.models.early_exit.modeling import EarlyExitModel
@@ -33,8 +34,9 @@ def add_exits(source: str, *, model_class: type[EarlyExitModel] = EarlyExitForCa
         ConfigError: If a setting contradicts the network.
         CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
     """
-    chosen = EarlyExitSettings(pretrained=source, **settings)
-    return build_from_base(model_class, chosen, read_config("model.pretrained", source), None, {})
+    chosen, network = EarlyExitSettings(pretrained=source, **settings), read_config("model.pretrained", source)
+    answers = {name: value for name in ("id2label", "problem_type") if (value := getattr(network, name, None))}
+    return build_from_base(model_class, chosen, network, None, answers)
 
 
 def build_from_base(
@@ -61,11 +63,17 @@ def build_from_base(
         CheckpointError: If weights of the network are missing, or its layers are not all that it computes.
     """
     path, chosen = str(settings.pretrained), list_chosen_fields(settings)
+    save_base = chosen.pop("save_base")
     config = build_adopted_config(EarlyExitConfig, path, chosen, source, vocab_size, fields)
     ids = torch.arange(_COMPARED).unsqueeze(0) % config.vocab_size
-    model, expected = load_adopted_model(model_class, config, path, settings.attn_implementation, ids)
+    model, expected, new = load_adopted_model(model_class, config, path, settings.attn_implementation, ids)
     if expected is None:
         return model
+    if not save_base and new:
+        raise ConfigError(f"model.save_base=false: {path} does not have {min(new)!r}, which the model needs")
+    if config.trains == "exits" and not new:
+        model.config.base_hash = hash_network(model.state_dict())
+    model.reference_base(not save_base)
     model.copy_last_exit()
     with torch.no_grad():
         logits = model.eval()(ids, exit_rule=f"fixed:{model.max_updates}").logits

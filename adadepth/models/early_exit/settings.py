@@ -89,6 +89,9 @@ class EarlyExitSettings(NetworkSettings):
         "what learns: all weights, or those of early exits, which begin as the last one's (EE-Tuning)",
         more="`exits` is EE-Tuning (arXiv 2402.00518); it needs model.exit_heads other than shared.",
     )
+    save_base: bool = setting(
+        True, "save the network with the exits; false, with trains=exits: store only its name and hash"
+    )
 
 
 def fix_depth(model: EarlyExitSettings, depth: int) -> dict[str, Any]:
@@ -126,7 +129,10 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     assert isinstance(model, EarlyExitSettings)
     if config.mode is not Mode.train:
         return
-    yield from check_network(config)
+    has_own_matrices = model.exit_heads in (ExitHeads.own, ExitHeads.mlp)
+    yield from check_network(config, adapts_frozen=model.trains is TrainedPart.exits and has_own_matrices)
+    if not model.save_base:
+        yield from _check_apart(config)
     layers = model.num_hidden_layers
     for layer in model.exit_layers or ():
         if layer < 1 or (layers is not None and layer > layers):
@@ -151,6 +157,18 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
+
+
+def _check_apart(config: ExperimentConfig) -> Iterator[str]:
+    """Yield an error for each setting that keeps exits from being saved without their network."""
+    model: Any = config.model
+    if model.trains is not TrainedPart.exits:
+        yield "model.save_base=false: only with model.trains=exits, which leaves the network as it is stored elsewhere"
+    if model.pretrained is None:
+        yield "model.pretrained: required by model.save_base=false"
+    if (rank := config.trainer.lora.rank) is not None:
+        alone = "the folder adapter/ of the run has the exits alone"
+        yield f"model.save_base=false: cannot be combined with trainer.lora.rank={rank}; {alone}"
 
 
 def list_movable_exit_metrics(described: Any) -> tuple[str, ...] | None:

@@ -131,6 +131,13 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
         check_rule(resolved, self.exit_signals, classes, loops, self.config.model_type, one_class=one_class)
         return resolved
 
+    def prior_facts(self, outputs: Any) -> dict[str, Any]:
+        """Return how the halting unit's logits define a distribution over loops, if there is a unit; see `objectives`.
+
+        The last loop gets the rest of the probability.
+        """
+        return {} if outputs.halting_logits is None else {"truncation": "leftover"}
+
     def list_heads(self) -> set[str]:
         """Return the names of the task head and, if there is one, of the halting unit."""
         return super().list_heads() | ({"model.gate"} if self.config.gate else set())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,13 +71,25 @@ def _truncate(network: PreTrainedConfig, layers: int) -> PreTrainedConfig:
     return type(network).from_dict({**fields, **by_layer, "num_hidden_layers": layers})
 
 
-def load_adopted_model(
-    model_class: Any, config: Any, path: str, implementation: Any, ids: Tensor
-) -> tuple[Any, Tensor | None]:
-    """Load a model around a pretrained network, and return it with the network's own logits for some tokens.
+class AdoptedModel(NamedTuple):
+    """A model around a pretrained network.
+
+    Attributes:
+        model: The model.
+        logits: The network's own logits for some tokens; None: no weights are loaded, see `is_weightless`.
+        new_weights: Names of the weights of the head that the network does not have.
+    """
+
+    model: Any
+    logits: Tensor | None
+    new_weights: frozenset[str]
+
+
+def load_adopted_model(model_class: Any, config: Any, path: str, implementation: Any, ids: Tensor) -> AdoptedModel:
+    """Load a model around a pretrained network.
 
     Its head is the network's own if it has one of this kind and these sizes, else a new one. Weights that the network
-    does not have are new. The logits are None if no weights are loaded; see `is_weightless`.
+    does not have are new.
 
     Args:
         model_class: Class of the model, a `NetworkModel`.
@@ -92,7 +104,31 @@ def load_adopted_model(
     attention = {} if implementation is None else {"attn_implementation": str(implementation)}
     building = {"dtype": torch.float32, **attention}
     if is_weightless():
-        return model_class._from_config(config, **building), None
+        return AdoptedModel(model_class._from_config(config, **building), None, frozenset())
+    stock, new = load_stock_model(model_class, config, path)
+    warn_about_new_weights(f"model.pretrained={path}", new)
+    with torch.no_grad():
+        logits = stock.eval()(ids).logits
+    with allow_new_weights(), silence_transformers():
+        model = model_class.from_pretrained(None, config=config, state_dict=rename_weights(stock), **building)
+    model.name_or_path = config.name_or_path = path
+    return AdoptedModel(model, logits, new)
+
+
+def load_stock_model(model_class: Any, config: Any, path: str) -> tuple[Any, frozenset[str]]:
+    """Load a pretrained network in float32 as the model of transformers for a task.
+
+    Args:
+        model_class: Class of a model around the network, a `NetworkModel`, which determines the task.
+        config: Its configuration.
+        path: Folder or hub id of the network.
+
+    Returns:
+        The model of transformers, and the names of the weights of its head that are new.
+
+    Raises:
+        CheckpointError: If weights of the network are missing.
+    """
     stock_class: Any = model_class.find_stock_class(config)
     config.base_config.num_labels = config.num_labels
     options = {"dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True}
@@ -102,12 +138,13 @@ def load_adopted_model(
     mismatched = [key for key in report["mismatched_keys"] if key[0].startswith(prefix)]
     refuse_mismatched(f"model.pretrained={path}", {"mismatched_keys": mismatched})
     new = {name for name in report["missing_keys"] if not name.startswith(prefix) or ".pooler." in name}
-    refuse_missing(f"model.pretrained={path}", report["missing_keys"] - new)
-    warn_about_new_weights(f"model.pretrained={path}", new)
-    with torch.no_grad():
-        logits = stock.eval()(ids).logits
+    new |= {name for name, *_ in report["mismatched_keys"]}  # of a head of another size
+    refuse_missing(f"model.pretrained={path}", set(report["missing_keys"]) - new)
+    return stock, frozenset(new)
+
+
+def rename_weights(stock: Any) -> dict[str, Tensor]:
+    """Return the weights of a model of transformers, which is split, by their names in a model around its network."""
     parts = split_model(stock)
     weights = {f"model.{name}": weight for name, weight in parts.base.state_dict().items()}
-    weights |= {f"head.{name}": weight for name, weight in parts.head.state_dict().items()}
-    with allow_new_weights(), silence_transformers():
-        return model_class.from_pretrained(None, config=config, state_dict=weights, **building), logits
+    return weights | {f"head.{name}": weight for name, weight in parts.head.state_dict().items()}

@@ -60,14 +60,15 @@ class NetworkSettings(ModelConfig):
     attn_implementation: Attention | None = setting(None, "None: the best that torch offers here", in_model=False)
 
 
-def check_network(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error for each size that a new network lacks, and for low-rank adapters on a frozen network.
+def check_network(config: ExperimentConfig, adapts_frozen: bool = False) -> Iterator[str]:
+    """Yield an error for each size that a new network lacks, and for low-rank adapters without a matrix to adapt.
 
     Args:
         config: Settings of a run whose group `model` has the field `trains`.
+        adapts_frozen: Whether adapters have other matrices where the network is frozen.
     """
     model: Any = config.model
-    if (rank := config.trainer.lora.rank) is not None and model.trains != "all":
+    if (rank := config.trainer.lora.rank) is not None and model.trains != "all" and not adapts_frozen:
         yield f"trainer.lora.rank={rank}: model.trains={model.trains} freezes the network; set model.trains=all"
     if model.pretrained is None:
         for name in ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"):

@@ -188,6 +188,21 @@ def test_without_an_exit_rule_the_exits_come_first(tmp_path: Path) -> None:
     assert screen_of(files)[0].startswith("Interrupted: ")
 
 
+def test_exits_of_running_text_come_first_with_their_compute(tmp_path: Path) -> None:
+    """Running text has no classes, so that its exits are the result also where depths differ."""
+    files = read_run(add_halting_files(make_run(tmp_path, 2, 1)))
+    halting = {**files.halting, "classes": {"all": files.halting["classes"]["all"]}}
+    assert halting["classes"]["all"]["std"] > 0
+    steps = [
+        {"step": 1, "share": 0.7, "compute": 0.22, "loss": 4.0},
+        {"step": 2, "share": 0.3, "compute": 1.0, "loss": 3.5},
+    ]
+    exits = {"sets": {"held_out": {"n": 9, "max_steps": 2, "problem": "language_model", "exit": {}, "steps": steps}}}
+    screen = screen_of(dataclasses.replace(files, halting=halting, others={EXITS: exits}))
+    assert screen[0].split() == ["exit", "(of", "2)", "compute", "exit", "here", "loss", "perplexity"]
+    assert screen[1].split() == ["1", "22.0%", "70.0%", "4.000", "54.60"]
+
+
 def test_a_column_without_values_is_left_out(tmp_path: Path) -> None:
     files = read_run(record(tmp_path / "run"))
     assert format_table_lines(files, 6)[0].split() == ["class", "n", "mean", "sd", "p10", "p90", "depths", "1...3"]
