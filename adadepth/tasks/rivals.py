@@ -25,7 +25,7 @@ from adadepth.report.pages import RunReport, draw_figures, write_report
 from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
 from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import build_run_report, show_last_screen
@@ -96,7 +96,7 @@ def compare_rival(directory: Path, rival: Path) -> RunReport:
     draw_figures(report)
     for text in _format_details(adaptive, fixed):
         say(f"\n{text}")
-    say(f"\n{format_rivals(comparison)}")
+    say(f"\n{format_rivals(comparison)}", RESULT)
     return report
 
 
