@@ -50,7 +50,7 @@ def _format_model(config: ExperimentConfig, run: Run, model: Any) -> str:
     """Format class, parameters and depth of a model."""
     parameters, trained = run.record["parameters"], run.record["trainable_parameters"]
     unit, most, fixed = model.depth_unit, model.max_updates, model.one_depth
-    depth = f"at most {most} updates of a {unit}" if fixed is None else f"{fixed} updates of every {unit}"
+    depth = f"{fixed or f'at most {most}'} updates per {unit}"
     parts = [
         f"{type(model).__name__}, {parameters:,} parameters",
         None if trained == parameters else f"{trained:,} of them trained",
@@ -61,12 +61,27 @@ def _format_model(config: ExperimentConfig, run: Run, model: Any) -> str:
 
 
 def _format_data(data: RunData) -> str:
-    """Format the name and the size of the training set and of all evaluation sets."""
-    counts = {name: data.summary[name] for name in ("train", "evaluation") if name in data.summary}
+    """Format the name of the data, and the size of the training set and of all evaluation sets."""
+    summary = data.summary
+    counts = {name: summary[name] for name in ("train", "evaluation") if name in summary}
     if "evaluation" in counts and all(isinstance(entry, dict) for entry in counts["evaluation"].values()):
         counts |= counts.pop("evaluation")
-    sizes = [f"{'training' if name == 'train' else name} {_format_size(entry)}" for name, entry in counts.items()]
-    return f"{data.summary['name']}; {'; '.join(sizes)}"
+    sizes = [
+        f"{'training' if name == 'train' else name}{_format_range(summary, name)} {_format_size(entry)}"
+        for name, entry in counts.items()
+    ]
+    return "; ".join([summary["name"], *sizes])
+
+
+def _format_range(summary: Mapping[str, Any], name: str) -> str:
+    """Format the difficulties of an evaluation set of generated data, such as ` (hops 0 to 5)`."""
+    ranges = {fact: values[name] for fact, values in summary.items() if isinstance(values, dict) and name in values}
+    texts = [
+        f"{fact} {' to '.join(map(str, value)) if isinstance(value, list) else value}"
+        for fact, value in ranges.items()
+        if isinstance(value, int | list)
+    ]
+    return f" ({', '.join(texts)})" if texts else ""
 
 
 def _format_size(counts: Mapping[str, Any]) -> str:

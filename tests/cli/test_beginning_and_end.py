@@ -31,7 +31,7 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     lines = out.splitlines()
     memory = r"[\d.,]+ of [\d.,]+ GiB free, a step needs at least \d+ MiB"
     expected = [
-        r"act_tiny: AlbertActForPreTraining, [\d,]+ parameters, at most 6 updates of a token",
+        r"act_tiny: AlbertActForPreTraining, [\d,]+ parameters, at most 6 updates per token",
         r"data: python_docs; training \d+ documents, \d+ examples, [\d,]+ tokens; evaluation \d+ documents, .* tokens",
         r"training: 9 steps or 30 minutes, batch 4, adamw, lr 1e-12, linear schedule",
         rf"machine: CPU, 1 thread, fp32 \((no CUDA device|the run must use the CPU)\), seed 3; {memory}",
