@@ -99,7 +99,7 @@ def format_result(files: RunFiles, report: Path) -> str:
         report: Path of the report page.
     """
     metrics = files.run.get("final_metrics") or {}
-    styles = {files.config.get("optimise"): ".4f", _MEAN: ".2f", WORK: ".0%"}
+    styles = {str(files.config.get("optimise")): ".4f", _MEAN: ".2f", WORK: ".0%"}
     parts = [f"{_NAMES.get(name, name)} {metrics[name]:{style}}" for name, style in styles.items() if name in metrics]
     label = f"{files.run.get('config_name')}, seed {files.run.get('seed')}"
     lines = [*_format_interruption(files), f"{label}: {', '.join(parts) or 'finished'}", f"report: {report}"]
