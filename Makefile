@@ -47,7 +47,7 @@ $(READY_FOR_MORE): $(READY)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -c $(VENV)/constraints.txt -e '.[$(EXTRAS),$(MORE_EXTRAS)]'
 	@touch $@
 
-demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs; a fixed depth of equal work beside it
+demo: $(READY) ## Train on pointers for two minutes: depth is what a token needs; the fixed depths next to its compute beside it
 	$(BIN)/python adadepth/run.py --config-name act_hops
 	$(BIN)/python adadepth/run.py --config-name act_hops rival_of=latest
 

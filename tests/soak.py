@@ -50,7 +50,7 @@ _FAMILIES = {
 }  # fmt: skip
 _SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 # Of metrics and records, what depends on a clock; of a checkpoint's files, those that hold one or a path.
-_CLOCK = ("time", "runtime", "per_second", "speedup", "_ms", "seconds", "latency", "peak_memory")
+_CLOCK = ("time", "runtime", "per_second", "speedup", "_ms", "ms_per", "seconds", "latency", "peak_memory")
 _STATE = ("trainer_state.json", "progress_0.json")
 _LEFT_OUT = ("training_args.bin", "manifest.json", "metrics.json", *_STATE)
 _FOLDERS = ("model", "supernet", "derived/model", "retrained/derived", "retrained/alternating")

@@ -24,7 +24,7 @@ from adadepth.config.kinds import TASKS, get_kind, get_problem
 from adadepth.config.modes import find_misplaced_settings, modes
 from adadepth.errors import ConfigError, missing_package, nearest
 from adadepth.metrics.task_metrics import get_metric_key
-from adadepth.models.registry import families, family, join_alternatives, list_families_with_head
+from adadepth.models.registry import family, find_unfixable_depth, join_alternatives, list_families_with_head
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.inheritance import load_resumed_config, merge_run_settings
 from adadepth.training.trackers import trackers
@@ -190,11 +190,11 @@ def _check_exit_rules(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _check_baseline(config: ExperimentConfig) -> Iterator[str]:
-    if config.rival_of is not None and family(config.model.name).fixed_depth is None:
-        able = join_alternatives(name for name, spec in families().items() if spec.fixed_depth is not None)
-        yield f"rival_of={config.rival_of}: model={config.model.name} has no fixed depth; only used with {able}"
-    if config.rival_of is not None and config.seeds > 1:
-        yield f"rival_of={config.rival_of}: cannot be combined with seeds={config.seeds}; set seed to that of the run"
+    """Check that a matched baseline of fixed depth can be trained; one that is resumed has its settings already."""
+    if config.rival_of is None or config.resume is not None:
+        return
+    if (reason := find_unfixable_depth(config)) is not None:
+        yield f"rival_of={config.rival_of}: {reason}"
 
 
 def _check_seeds(config: ExperimentConfig) -> Iterator[str]:

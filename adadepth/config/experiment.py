@@ -500,12 +500,14 @@ class ExperimentConfig:
     runs: list[str] = setting([], "mode=report: run directories, or folders of runs, to compare on one page")
     matched_baseline: bool = setting(
         True,
-        "compare the trained model with a fixed depth after training, in at most a third of the run's time",
+        "compare the trained model with a fixed depth afterwards, within a third of the run's time (trained: half)",
         neutral=True,
         debug=False,
     )
     rival_of: str | None = setting(
-        None, "train a compute-matched baseline of fixed depth for that run: a run directory, or `latest`"
+        None,
+        "train matched baselines of fixed depth, next to the compute of a run: its directory, of several seeds that of "
+        "their summary, or `latest`",
     )
     resume: str | None = setting(None, "resume a run: its directory, or `latest`")
     allow_changed_data: bool = setting(

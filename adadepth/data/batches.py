@@ -46,6 +46,15 @@ def collect_numbers(examples: Examples, names: Iterable[str]) -> dict[str, Tenso
     return {name: torch.tensor([example[name] for example in examples]) for name in names if name in examples[0]}
 
 
+def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
+    """Count the tokens of a batch, or the values of vector inputs; int64, (). Without a mask, nothing is padding."""
+    if "targets" in batch:
+        return (batch["targets"] >= 0).sum()
+    if "attention_mask" in batch:
+        return batch["attention_mask"].sum()
+    return torch.tensor(batch["input_ids" if "input_ids" in batch else "inputs"].numel())
+
+
 @dataclass(frozen=True)
 class PaddingCollator:
     """Collator that pads sequences to the longest one, rounded up to a multiple of 8, at most ``sequence_length``.

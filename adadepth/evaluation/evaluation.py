@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from adadepth.data.batches import count_tokens
 from adadepth.data.pretraining.masking import find_word_starts
 from adadepth.evaluation.exit_cost import sum_prediction_macs
 from adadepth.evaluation.predictions import make_exit_kwargs
@@ -17,6 +18,7 @@ from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.depth_statistics import HaltingStatistics, describe_work
+from adadepth.metrics.unit_costs import compute_unit_macs
 from adadepth.metrics.words import WordDepths, Words
 from adadepth.models.contract import DepthModel, LearnsGates, MixesLayers
 from adadepth.models.registry import families
@@ -203,6 +205,7 @@ class Evaluation:
         device = select_float64_device(device)
         self._losses, self._measures = LossAccumulator(), LossAccumulator()
         self._statistics = build_statistics(model, self._reporter.classes, self._reporter.difficulties, device)
+        self._tokens = torch.zeros((), dtype=torch.int64, device=device)
         self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
         self._options = make_exit_kwargs(model)
         self._reads_states = wants_statistics and wants_states and model.shows_states
@@ -228,6 +231,7 @@ class Evaluation:
             if self._reads_states:
                 units = replace(units, states=outputs.hidden_states)
             self._statistics.add(outputs.trace, units, self.model.price(outputs.trace))
+            self._tokens += count_tokens(batch).to(self._tokens.device)
             self._reporter.add_examples(batch, outputs, units)
             if self._words is not None:
                 self._words.add(batch, outputs.trace.updates)
@@ -237,7 +241,7 @@ class Evaluation:
         self.scorer.merge()
         self._losses.merge()
         self._measures.merge()
-        all_reduce_sum(self._statistics.tensors())
+        all_reduce_sum([*self._statistics.tensors(), self._tokens])
         all_reduce_sum([] if self._words is None else self._words.tensors())
 
     def losses(self) -> dict[str, float]:
@@ -252,8 +256,10 @@ class Evaluation:
         """Return depth statistics and task results for the report, or None if none is wanted."""
         if not self.wants_statistics:
             return None
+        summary = self._statistics.summary()
+        summary["cost"] |= compute_unit_macs(summary, int(self._tokens))
         words = {} if self._words is None else {"words": self._words.summary()}
-        report = self._reporter.report(self._statistics.summary() | words)
+        report = self._reporter.report(summary | words)
         return replace(report, rows=self.scorer.rows()) if self.wants_rows else report
 
 

@@ -130,7 +130,10 @@ def format_difficulty_title(grid: Mapping[str, Any]) -> str:
 
 
 def format_grid_caption(grid: Grid) -> str:
-    """Format the caption of a grid: its index, the number of right cells, and the mean depth."""
+    """Format the caption of a grid: its index, the number of right cells, and the mean depth.
+
+    If only some cells have a label, the caption names them and counts the cells of the mean depth.
+    """
     pairs = [
         (label, predicted)
         for labels, predictions in zip(grid["label"], grid["predicted"], strict=True)
@@ -139,7 +142,10 @@ def format_grid_caption(grid: Grid) -> str:
     ]
     right = sum(label == predicted for label, predicted in pairs)
     depths = [depth for row in grid["updates"] for depth in row if depth is not None]
-    return f"example {grid['index']}: {right} of {len(pairs)} right, mean depth {sum(depths) / len(depths):.2f}"
+    cells, mean = "nodes" if grid.get("kind") == "chains" else "cells", f"mean depth {sum(depths) / len(depths):.2f}"
+    if len(pairs) == len(depths):
+        return f"example {grid['index']}: {right} of {len(pairs)} {cells} right, {mean}"
+    return f"example {grid['index']}: {right} of {len(pairs)} labelled {cells} right, {mean} over {len(depths)}"
 
 
 def draw_grid_text(grid: Mapping[str, Any]) -> str:
@@ -261,7 +267,7 @@ def format_puzzle_caption(grid: Grid) -> str:
     last = grid["answers"][-1]
     pairs = [pair for rows in zip(last, grid["label"], strict=True) for pair in zip(*rows, strict=True)]
     wrong = sum(target is not None and answer != target for answer, target in pairs)
-    end = "solved" if not wrong else f"{wrong} cells wrong"
+    end = "solved" if not wrong else f"{wrong} of {len(pairs)} cells wrong"
     steps = len(grid["answers"])
     attributes = "".join(f", {name} {value}" for name, value in grid.get("attributes", {}).items())
     return f"puzzle {grid['index']}{attributes}: {end} after {steps} step{'s' * (steps > 1)}"
@@ -284,3 +290,8 @@ def draw_puzzle_text(grid: Mapping[str, Any]) -> str:
     width = 2 * len(grid["label"])
     heading = "   ".join(name.rjust(width) for name in (PUZZLE, *(f"step {step}" for step in steps)))
     return "\n".join([heading, *lines])
+
+
+def draw_example_text(grid: Mapping[str, Any]) -> str:
+    """Draw an entry of grids.json as text: a puzzle with its answers, or another grid with depths."""
+    return draw_puzzle_text(grid) if grid["kind"] == PUZZLE else draw_grid_text(grid)

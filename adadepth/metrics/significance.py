@@ -101,20 +101,31 @@ def average_over_seeds(values: Sequence[float], errors: Sequence[float | None] =
     return SeedMean(fmean(values), math.sqrt((variance(values) + within) / seeds), seeds - 1, seeds)
 
 
-def compare_means(first: SeedMean, second: SeedMean) -> float:
-    """Return the p-value of a difference of two means over seeds, by Welch's t.
+def subtract_means(first: SeedMean, second: SeedMean) -> SeedMean:
+    """Return the difference of two means over seeds, m1 - m2, with its error sqrt(e1^2 + e2^2).
 
-    t = (m1 - m2) / sqrt(e1^2 + e2^2), with (e1^2 + e2^2)^2 / (e1^4 / f1 + e2^4 / f2) degrees of freedom for errors e
-    with f degrees of freedom (Welch 1947, Satterthwaite 1946). The result is 1 if an error was not measured.
+    It has (e1^2 + e2^2)^2 / (e1^4 / f1 + e2^4 / f2) degrees of freedom for errors e with f degrees of freedom (Welch
+    1947, Satterthwaite 1946). The error is None if one of the two was not measured.
     """
+    difference, seeds = first.mean - second.mean, min(first.seeds, second.seeds)
     if first.error is None or second.error is None:
-        return 1.0
+        return SeedMean(difference, None, seeds=seeds)
     squared = first.error**2 + second.error**2
-    if squared == 0.0:
-        return 1.0 if first.mean == second.mean else 0.0
     limited = first.error**4 / first.freedom + second.error**4 / second.freedom
-    freedom = squared**2 / limited if limited else math.inf
-    return compute_p_value((first.mean - second.mean) / math.sqrt(squared), freedom)
+    return SeedMean(difference, math.sqrt(squared), squared**2 / limited if limited else math.inf, seeds)
+
+
+def compare_means(first: SeedMean, second: SeedMean) -> float:
+    """Return the p-value of a difference of two means over seeds, by Welch's t = (m1 - m2) / sqrt(e1^2 + e2^2).
+
+    The result is 1 if an error was not measured; see `subtract_means`.
+    """
+    difference = subtract_means(first, second)
+    if difference.error is None:
+        return 1.0
+    if difference.error == 0.0:
+        return 1.0 if difference.mean == 0.0 else 0.0
+    return compute_p_value(difference.mean / difference.error, difference.freedom)
 
 
 # ---- one seed

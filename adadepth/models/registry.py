@@ -58,6 +58,7 @@ RenameWeights: TypeAlias = "Callable[[Mapping[str, Tensor], bool], dict[str, Ten
 ReadConfig: TypeAlias = "Callable[[dict[str, Any]], PreTrainedConfig]"
 ReadFolder: TypeAlias = "Callable[[Any, Mapping[str, Any]], PublishedFolder | None]"
 ReportSection: TypeAlias = "SectionOf | SectionEntry"
+FixDepth: TypeAlias = Callable[[Any, int], dict[str, Any]]
 FindReferenceDepth: TypeAlias = "Callable[[RunFiles], ReferenceDepth | None]"
 
 
@@ -144,7 +145,10 @@ class Family:
             training changes all metrics.
         budget: Depth budgets that the family supports.
         depth: Setting of the maximum number of updates, or None if the pretrained model determines it.
-        fixed_depth: Setting that gives every unit the same depth, used for a compute-matched baseline.
+        fixed_depth: Function, given directly, that takes the settings of a model and a depth in its updates. It returns
+            the settings with which the same network trains and runs at this depth for every unit, as a matched
+            baseline. It raises ConfigError if these settings have no such network. A family without fixed depths has
+            the reason instead, which ends a sentence that begins with the name of the family.
         matched_baseline: Settings and description of the fixed-depth network that is trained on the cached states at
             the end of a run. If it is None, a run evaluates its own network at a fixed depth instead.
         search: Architecture search, or None if the family has no supernet.
@@ -191,6 +195,7 @@ class Family:
             None; see `adadepth.report.section`.
         reference_depth: Published depths of the family's models. The function takes the files of a run and returns an
             `adadepth.report.console_summary.ReferenceDepth` or None.
+        title: Name of the family in the table of a paper. If it is empty, `name` stands there.
     """
 
     settings: type[ModelConfig]
@@ -205,7 +210,7 @@ class Family:
     movable_metrics: Callable[[Any], tuple[str, ...] | None] | None = None
     budget: Budgeting = field(default_factory=Budgeting)
     depth: str | None = None
-    fixed_depth: str | None = None
+    fixed_depth: FixDepth | str = "describes no fixed depth (Family.fixed_depth)"
     matched_baseline: tuple[Mapping[str, Any], str] | None = None
     search: Searching | None = None
     reads: frozenset[str] = frozenset()
@@ -231,6 +236,7 @@ class Family:
     extensions: tuple[Importer[Callable[..., Extension | None]], ...] = ()
     sections: tuple[Importer[ReportSection], ...] = ()
     reference_depth: Importer[FindReferenceDepth] | None = None
+    title: str = ""
 
     @property
     def name(self) -> str:
@@ -317,6 +323,20 @@ def family(name: str) -> Family:
     if name not in specs:
         raise ConfigError(f"model.name={name}: unknown model family{nearest(name, specs)}; known: {', '.join(specs)}")
     return specs[name]
+
+
+def find_unfixable_depth(config: ExperimentConfig) -> str | None:
+    """Return why the network of a configuration cannot be trained with a fixed depth, or None if it can."""
+    descriptor = family(config.model.name)
+    if isinstance(descriptor.fixed_depth, str):
+        return f"model={descriptor.name} {descriptor.fixed_depth}"
+    if config.halting.alone:
+        return "halting.alone=true trains no network; compare with exit_rules=[fixed:N] instead"
+    try:
+        descriptor.fixed_depth(config.model, 1)
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def budget_mode(config: ExperimentConfig) -> Literal["held", "fitted"] | None:

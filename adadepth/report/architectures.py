@@ -9,7 +9,6 @@ from typing import Any
 from adadepth.metrics.architectures import (
     EVALUATION_COSTS,
     LETTERS,
-    NOT_RETRAINED,
     OPERATION_NAMES,
     QUALITIES,
     architecture_history,
@@ -376,24 +375,16 @@ def comparison(files: RunFiles) -> Section | None:
     title, compared = "Architectures compared", files.of(ARCHITECTURES)
     if not compared.get("rows"):
         return explain_damage(title, "comparison", "The comparison is", files, ARCHITECTURES)
-    rows, panels = compared_rows(compared), _build_scatter_panels(compared)
-    figures = [Figure("architectures", panels, columns=3)] if panels else []
+    rows = compared_rows(compared)
     shapes = [shape["name"] for shape in compared["shapes"]]
     quality, costs = build_quality_table(compared), {shape: build_cost_table(compared, shape) for shape in shapes}
-    left_out = [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]]
-    content = {
-        "quality": quality,
-        "costs": costs,
-        "figures": figures,
-        "reference": compared["reference"],
-        "left_out": left_out,
-    }
+    content = {"quality": quality, "costs": costs, "reference": compared["reference"]}
     html = fill("comparison", **content, conditions=conditions_text(compared), token_unit=token_unit(files))
     sample = f"n = {len(rows)} networks, one seed each"
-    return Section(title, "comparison", html, figures, [quality, *costs.values()], of=sample)
+    return Section(title, "comparison", html, tables=[quality, *costs.values()], of=sample)
 
 
-def _build_scatter_panels(compared: Mapping[str, Any]) -> list[Panel]:
+def build_network_panels(compared: Mapping[str, Any]) -> list[Panel]:
     """Build panels of perplexity against measured time or MACs, one for each evaluated set and input shape."""
     panels = []
     for title, axis, points in quality_points(compared):

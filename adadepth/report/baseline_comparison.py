@@ -6,15 +6,18 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
+from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
 from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
-from adadepth.metrics.significance import GROUPS
+from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
 from adadepth.report.compute_cost import normalise_rule
+from adadepth.report.matched_networks import EQUAL_COMPUTE, Networks, average_compute, get_depth, group_networks
 from adadepth.report.quality_pairs import (
     QualityPair,
     build_gain_pair,
+    build_seeds_pair,
     build_trained_pair,
     correct_pairs,
     find_error,
@@ -205,6 +208,7 @@ def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer)
     if answer == "no" and failed:
         start = "not trained yet or at chance, the model does not beat one that ignores its input"
         return f"{start}: {failed[0].brief}; one seed"
+    about_depth = [pair for pair in about_depth if pair.is_deciding]
     if not about_depth:
         return _explain_no_comparison(files).brief
     deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.relevant_difference))
@@ -213,7 +217,8 @@ def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer)
     won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
     fitted = find_fitted_rule(files)
     rule = f"with exit rule {fitted.label}, " if fitted and deciding.key.startswith(("fixed_step", "random")) else ""
-    return "; ".join(filter(None, [f"{rule}{deciding.brief}", full, won, "one seed"]))
+    seeds = "one seed" if deciding.seeds == 1 else f"{deciding.seeds} seeds"
+    return "; ".join(filter(None, [f"{rule}{deciding.brief}", full, won, seeds]))
 
 
 class _Reason(NamedTuple):
@@ -372,7 +377,8 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """
     if any(pair.result <= 0 for pair in pairs if not pair.is_about_depth):
         return "no"
-    tested = [pair.result for pair in pairs if pair.is_about_depth and pair.error is not None]
+    about_depth = [pair for pair in pairs if pair.is_about_depth and pair.is_deciding]
+    tested = [pair.result for pair in about_depth if pair.error is not None]
     if not tested:
         return "unknown"
     if max(tested) <= 0:
@@ -482,18 +488,51 @@ def _compare_bag_of_words(
 
 
 def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with fixed-depth networks of equal compute that were trained like the run."""
-    reference, *rival_rows = files.of(RIVALS).get("rows") or [{}]
-    for row in rival_rows:
-        name = select_compared_metric(reference["metrics"], row["metrics"], [f"/{name}" for name in qualities(files)])
-        if name is None:
-            continue
-        against = f"a compute-matched network of fixed depth {row['max_depth']}"
-        values = reference["metrics"][name], row["metrics"][name], row.get("errors", {}).get(name)
-        depths, macs = (reference.get("mean"), row.get("mean")), row.get("adaptive_macs")
-        ratio = reference["adaptive_macs"] / macs if macs and "adaptive_macs" in reference else None
-        measure = name.removeprefix("eval/")
-        yield build_trained_pair(files, "fixed_depth", against, measure, *values, depths=depths, compute_ratio=ratio)
+    """Yield comparisons with trained matched baselines of fixed depth.
+
+    The best one of at most the compute of the adaptive network decides. Those of more compute are named, too.
+    """
+    groups = group_networks(files.of(RIVALS))
+    endings = [f"/{name}" for name in qualities(files)]
+    named = [
+        (baseline, name)
+        for baseline in groups[1:]
+        if (name := select_compared_metric(groups[0][0]["metrics"], baseline[0]["metrics"], endings)) is not None
+    ]
+    pairs = [_build_rival_pair(files, groups[0], baseline, name) for baseline, name in named]
+    unknown = [pair for pair in pairs if pair.compute_ratio is None]
+    cheaper = [pair for pair in pairs if pair.compute_ratio is not None and pair.compute_ratio >= 1 - EQUAL_COMPUTE]
+    best = [min(cheaper, key=lambda pair: pair.gain)] if cheaper else []
+    deciding = [*unknown, *best] or pairs
+    for pair, (baseline, _) in zip(pairs, named, strict=True):
+        is_deciding = pair in deciding
+        if is_deciding:
+            yield pair
+        else:
+            key, remark = f"{pair.key}/{get_depth(baseline[0])}", f"{pair.remark}; not counted in the answer"
+            yield replace(pair, key=key, remark=remark, is_deciding=False)
+
+
+def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, name: str) -> QualityPair:
+    """Build the comparison with one trained matched baseline, by a metric that both have."""
+    compute, own_compute = average_compute(baseline), average_compute(adaptive)
+    ratio = own_compute / compute if own_compute and compute else None
+    share = "" if ratio is None else f" ({format_whole_percent(1 / ratio)} of its compute)"
+    against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}"
+    means = [row["mean"] for row in adaptive if "mean" in row]
+    depths = fmean(means) if means else None, float(get_depth(baseline[0]))
+    key, measure = "fixed_depth", name.removeprefix("eval/")
+    if len(adaptive) == 1:
+        values = adaptive[0]["metrics"][name], baseline[0]["metrics"][name], baseline[0].get("errors", {}).get(name)
+        return build_trained_pair(files, key, against, measure, *values, depths=depths, compute_ratio=ratio)
+    adaptive_mean, baseline_mean = _average_metric(adaptive, name), _average_metric(baseline, name)
+    return build_seeds_pair(files, key, against, measure, adaptive_mean, baseline_mean, depths, ratio)
+
+
+def _average_metric(networks: Networks, name: str) -> SeedMean:
+    """Return the mean over seeds of a metric, with the error over seeds and sequences."""
+    errors = [row.get("errors", {}).get(name) for row in networks]
+    return average_over_seeds([row["metrics"][name] for row in networks], errors)
 
 
 def qualities(files: RunFiles) -> list[str]:

@@ -1,4 +1,4 @@
-"""Report sections on depth budgets: a checkpoint fitted to several depths, matched baselines, the budget controller."""
+"""Report sections on depth budgets: a checkpoint fitted to several depths, and the budget controller."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_macs
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
-from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RIVALS, RunFiles, series, write_json
+from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, make_number_format, text, to_csv, to_text
 from adadepth.report.training_curves import format_loss_title
 from adadepth.report.verdict import target
 from adadepth.runtime.files import write_atomic
 
-_WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full")
+_UNIT_COSTS = {name.removeprefix("cost/"): title for name, title in UNIT_COST_TITLES.items()}
+_WORK = ("adaptive_macs", "executed_over_full", "adaptive_over_full", *_UNIT_COSTS)
 # Metrics that say how good a model is: the first that a task has is drawn; of a loss, less is better.
 _QUALITIES = ("score", "mlm_loss", "loss")
 
@@ -38,7 +40,8 @@ def build_budget_row(
 
     Returns:
         `target`, `fit`, `rule` (if there is one) and `metrics`; `n` units with `mean` and `std` of their depths; the
-        compute of all units as `adaptive_macs`, and as a share of full depth; `prediction_macs`, the compute of
+        compute of all units as `adaptive_macs`, as a share of full depth and for each token or sequence, with the
+        milliseconds of a token; `prediction_macs`, the compute of
         one prediction, which they leave out; and `spearman`, if the data have a difficulty.
     """
     everyone, cost = statistics["classes"]["all"], statistics["cost"]
@@ -85,6 +88,11 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
         Column("adaptive_over_full", "compute", make_number_format(3)),
+        *(
+            Column(name, title, make_number_format(3) if name == "ms_per_token" else format_macs)
+            for name, title in _UNIT_COSTS.items()
+            if any(name in row for row in budgets["rows"])
+        ),
         *(Column(name, name, make_number_format(4)) for name in budgets["rows"][0]["metrics"]),
     ]
     rows = []
@@ -107,48 +115,6 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
         "compute as a share of full depth"
     )
     return f"{header}\n\n{to_text(build_budget_table(budgets))}"
-
-
-def build_rival_table(comparison: Mapping[str, Any]) -> Table:
-    """Build the table of an adaptive run and its compute-matched baselines: depth, relative compute, quality.
-
-    Args:
-        comparison: Contents of rivals.json.
-    """
-    reference = comparison["rows"][0]
-    names = [name for name in reference["metrics"] if any(name.endswith(end) for end in _RIVAL_METRICS)]
-    columns = [
-        Column("network", "network", text, "text"),
-        Column("mean", "depth", make_number_format(4)),
-        Column("std", "sd", make_number_format(4)),
-        Column("work", "compute", make_number_format(4)),
-        *(Column(name, name.removeprefix("eval/"), make_number_format(4)) for name in names),
-    ]
-    rows = []
-    for row in comparison["rows"]:
-        network = "adaptive" if row["kind"] == "adaptive" else f"{row['kind']} {row['max_depth']}"
-        rows.append({**row["metrics"], **row, "work": _get_macs(row) / _get_macs(reference), "network": network})
-    return Table("rivals", columns, rows)
-
-
-def _get_macs(row: Mapping[str, Any]) -> float:
-    """Return the multiply-accumulates that the depths require or, in older files, those that were executed."""
-    macs: float = row["adaptive_macs"] if "adaptive_macs" in row else row["executed_macs"]
-    return macs
-
-
-def format_rivals(comparison: Mapping[str, Any]) -> str:
-    """Format an adaptive run and its compute-matched baselines as text.
-
-    Args:
-        comparison: Contents of rivals.json.
-    """
-    return (
-        f"compute-matched baselines (compute relative to the adaptive run):\n\n{to_text(build_rival_table(comparison))}"
-    )
-
-
-_RIVAL_METRICS = ("/score", "/mlm_loss", "/task_loss")
 
 
 def write_budgets(directory: Path, budgets: Mapping[str, Any]) -> None:
@@ -198,15 +164,4 @@ def targets(files: RunFiles) -> Section | None:
     return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
 
 
-def rivals(files: RunFiles) -> Section | None:
-    """Build the report section on compute-matched baselines of fixed depth."""
-    if not files.of(RIVALS):
-        return None
-    table = build_rival_table(files.of(RIVALS))
-    sample = f"n = {len(table.rows)} networks, one seed each"
-    return Section(
-        "Compute-matched baselines", "rivals", fill("budgets:rivals", table=table), tables=[table], of=sample
-    )
-
-
-SECTIONS = (SectionEntry(150, budget), SectionEntry(160, targets), SectionEntry(170, rivals))
+SECTIONS = (SectionEntry(150, budget), SectionEntry(160, targets))

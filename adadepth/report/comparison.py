@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from adadepth.metrics.metric_names import WORK, find_first_depth
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_macs
 from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,
@@ -41,6 +43,7 @@ from adadepth.report.run_groups import (
     Comparison,
     Group,
     Quality,
+    choose_unit_macs,
     curves,
     find_pareto_groups,
     format_run_name,
@@ -229,7 +232,12 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 # ---- quality against work
 
-_COSTS = ((WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (updates)"))
+
+def _list_costs(entries: Sequence[Group]) -> list[tuple[str, str]]:
+    """Return names and titles of the costs in which groups of runs are compared."""
+    macs = choose_unit_macs(entries)
+    units = [(name, UNIT_COST_TITLES[name]) for name in (macs, TIME) if name is not None]
+    return [*units, (WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (updates)")]
 
 
 def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
@@ -239,7 +247,9 @@ def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:
         return None
     excluded = set(_get_incomparable_metrics(comparison))
     candidates = [
-        _build_scatter_panel(comparison, cost, title, quality) for cost, title in _COSTS if cost not in excluded
+        _build_scatter_panel(comparison, cost, title, quality)
+        for cost, title in _list_costs(comparison.entries)
+        if cost not in excluded
     ]
     panels = [panel for panel in candidates if panel]
     if not panels:
@@ -276,11 +286,13 @@ def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality:
             ([(dot.y, dot.spread_y) for dot in dots], None),
         )
     ]
-    front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
+    fronts: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    for entry, (_, group_dots) in zip(entries, groups, strict=True):
+        fronts.setdefault(entry.model, []).extend((dot.x, dot.y) for dot in group_dots if dot.marked)
     best = [label for label, group_dots in groups if any(dot.marked for dot in group_dots)]
     return Panel(
         f"Against {title.partition(' (')[0].partition(',')[0]}",
-        Scatter(groups, front),
+        Scatter(groups, [sorted(front) for front in fronts.values() if len(front) > 1]),
         Axis(title, spans[0], percent=cost == WORK),
         Axis(quality.name, spans[1]),
         f"{quality.name} against {title}" + (f"; Pareto set: {', '.join(best)}" if best else ""),
@@ -292,8 +304,18 @@ def _build_dots(entry: Group, cost: str, quality: Quality, marked: bool) -> list
     x, y = entry.figure(cost), entry.figure(quality.name)
     if x is None or y is None:
         return []
-    title = f"{entry.label}: {format_spread(y)} at {format_spread(x)}"
+    title = f"{entry.label}: {format_spread(y)} at {format_spread(x)}{_describe_unit_costs(entry)}"
     return [Dot(x["mean"], y["mean"], title, marked, x.get("std", 0.0), y.get("std", 0.0))]
+
+
+def _describe_unit_costs(entry: Group) -> str:
+    """Format compute and time of a token or sequence in brackets, or return an empty text if none is known."""
+    costs = {title: figure["mean"] for name, title in UNIT_COST_TITLES.items() if (figure := entry.figure(name))}
+    described = ", ".join(
+        f"{f'{cost:.3g}' if title == UNIT_COST_TITLES[TIME] else format_macs(cost)} {title}"
+        for title, cost in costs.items()
+    )
+    return f" ({described})" if described else ""
 
 
 # ---- depth by class

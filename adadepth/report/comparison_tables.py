@@ -9,6 +9,7 @@ from typing import Any
 
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import get_unit_wording
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out
@@ -67,10 +68,10 @@ def _build_table(name: str, corner: str, cells: Cells, columns_of: Callable[[str
     return Table(name, columns, [{corner: label, **_add_spread_parts(row_cells)} for label, row_cells in cells.items()])
 
 
-def _build_spread_columns(heading: str) -> list[Column]:
+def _build_spread_columns(name: str, title: str = "") -> list[Column]:
     """Return the columns of a metric over seeds: one readable column, and mean, deviation and n for the CSV file."""
-    parts = [Column(f"{heading}/{part}", where="file") for part in _SPREAD_KEYS]
-    return [Column(heading, heading, format_spread, where="view"), *parts]
+    parts = [Column(f"{name}/{part}", where="file") for part in _SPREAD_KEYS]
+    return [Column(name, title, format_spread, where="view"), *parts]
 
 
 _SPREAD_KEYS = ("mean", "std", "n")
@@ -98,11 +99,13 @@ def build_verdict_table(comparison: Comparison) -> Table:
         for name in ("target", "adapts", "worth")
         if name != "target" or any(name in get_verdict(run) for run in comparison.runs)
     ]
+    unit_costs = [name for name in UNIT_COST_TITLES if any(entry.figure(name) for entry in comparison.entries)]
     columns = [
         Column("run", "run", text, "text"),
         *(Column(name, QUESTIONS[name], text, "text") for name in questions),
         Column("cost", QUESTIONS["cost"], _format_work_share, where="view"),
         *(Column(f"cost/{part}", where="file") for part in _SPREAD_KEYS),
+        *(column for name in unit_costs for column in _build_spread_columns(name, UNIT_COST_TITLES[name])),
     ]
     rows = [
         _add_spread_parts(
@@ -110,6 +113,7 @@ def build_verdict_table(comparison: Comparison) -> Table:
                 "run": entry.label,
                 **{name: _join_answers(entry, name) for name in questions},
                 "cost": _compute_work_share(entry),
+                **{name: entry.figure(name) for name in unit_costs},
             }
         )
         for entry in comparison.entries

@@ -7,11 +7,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, UNIT_MACS, compute_unit_macs, format_macs
 from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
 from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
 _MOST_RULES = 3  # timed exit rules in the verdict
+
+
+def measure_unit_costs(files: RunFiles) -> dict[str, float]:
+    """Return compute and time of a run for each unit of data, which compare different models.
+
+    Runs of older versions recorded neither, so they follow from the statistics of the evaluation and its speed.
+
+    Returns:
+        Those of `UNIT_COST_TITLES` that are known: multiply-accumulates at the decided depths without padding, and
+        milliseconds of the last evaluation as it ran, loading included.
+    """
+    metrics, cost = files.run.get("final_metrics") or {}, files.halting.get("cost") or {}
+    recorded = {name: cost[key] for name in UNIT_MACS if (key := name.removeprefix("cost/")) in cost}
+    macs = recorded or {f"cost/{key}": value for key, value in compute_unit_macs(files.halting).items()}
+    speed = metrics.get("eval/tokens_per_second")
+    return macs | ({TIME: 1000 / speed} if speed else {})
 
 
 def get_speedups(files: RunFiles) -> dict[str, float]:
@@ -115,17 +132,18 @@ def _list_timed_sections(files: RunFiles) -> Iterator[str]:
         yield "the architectures compared"
 
 
-def work(files: RunFiles) -> Section | None:
+def build_compute_section(files: RunFiles) -> Section | None:
     """Build the report section on the compute of the model and of the evaluation that measured it, in MACs."""
     cost, unit = files.halting.get("cost", {}), get_run_unit(files)
     if not cost:
-        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no work
-        return None if is_told else Section("Compute", "work", absent("Compute is", files, "halting.json"))
-    table = build_work_table(cost, unit)
+        is_told = unit == "architecture" and not files.halting  # a comparison alone measures no compute
+        return None if is_told else Section("Compute", "compute", absent("Compute is", files, "halting.json"))
+    table = build_compute_table(cost, unit, measure_unit_costs(files))
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
-    html = fill("work:work", **content, times=list(describe_wall_clock(files)), reasons=list(_explain_execution(files)))
-    return Section("Compute", "work", html, tables=[table])
+    reasons, times = list(_explain_execution(files)), list(describe_wall_clock(files))
+    html = fill("compute:compute", **content, times=times, reasons=reasons)
+    return Section("Compute", "compute", html, tables=[table])
 
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
@@ -141,8 +159,14 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
         yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
 
 
-def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
-    """Build the table of the MACs that the depths require, and of those that the evaluation executed."""
+def build_compute_table(cost: Mapping[str, Any], unit: str, unit_costs: Mapping[str, float]) -> Table:
+    """Build the table of the MACs that the depths require, and of those that the evaluation executed.
+
+    Args:
+        cost: Section `cost` of halting.json.
+        unit: Name of the unit that has a depth, such as `token`.
+        unit_costs: Result of `measure_unit_costs`.
+    """
     words = get_unit_wording(unit)
     names = {
         "adaptive": f"{words.needed}, without padding",
@@ -152,16 +176,22 @@ def build_work_table(cost: Mapping[str, Any], unit: str) -> Table:
     }
     if not words.halts:
         del names["dense"]
+    names_per_unit = [] if unit == "architecture" else [name for name in UNIT_MACS if name in unit_costs]
+    per_unit = {name: unit_costs[name] / cost["adaptive_macs"] for name in names_per_unit}
     columns = [
-        Column("work", "compute", text, "text"),
+        Column("compute", "compute", text, "text"),
         Column("macs", words.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
         Column("of_full", f"of {words.of_full}", percent),
+        *(Column(name, UNIT_COST_TITLES[name], format_macs) for name in per_unit),
     ]
-    return Table("work", columns, [{"work": name, **_compute_shares(cost, key)} for key, name in names.items()])
+    rows = [{"compute": name, **_compute_shares(cost, key)} for key, name in names.items()]
+    for row in rows:
+        row |= {name: row["macs"] * share for name, share in per_unit.items() if "macs" in row}
+    return Table("compute", columns, rows)
 
 
-def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, float]:
+def _compute_shares(cost: Mapping[str, Any], key: str) -> dict[str, Any]:
     macs = cost.get(f"{key}_macs")
     if macs is None:
         return {}
@@ -179,7 +209,7 @@ def overview(files: RunFiles) -> Section | None:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     ratio = get_speedups(files).get("evaluation")
     speed = None if ratio is None else format_speed(ratio)
-    return Section("", "overview", fill("work:overview", halting=halting, everyone=everyone, speed=speed))
+    return Section("", "overview", fill("compute:overview", halting=halting, everyone=everyone, speed=speed))
 
 
-SECTIONS = (SectionEntry(20, overview), SectionEntry(240, work))
+SECTIONS = (SectionEntry(20, overview), SectionEntry(240, build_compute_section))

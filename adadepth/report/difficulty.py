@@ -10,6 +10,7 @@ from typing import Any
 
 from adadepth.metrics.metric_names import find_first_depth
 from adadepth.report.figure import Axis, Curves, Figure, Lines, Panel, build_depth_axis, ticks
+from adadepth.report.matched_networks import get_depth
 from adadepth.report.run_files import RIVALS, RunFiles, get_run_unit
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, interval, make_number_format, percent, signed, text, to_text
@@ -91,7 +92,7 @@ def _get_rival_accuracies(files: RunFiles) -> Curves:
     """Return curves of accuracy over difficulty for fixed-depth networks of equal compute."""
     rows = [row for row in files.of(RIVALS).get("rows", []) if row["kind"] != "adaptive"]
     return [
-        (f"{name}, {row['kind']} {row['max_depth']}", points)
+        (f"{name}, {row['kind']} {get_depth(row)}", points)
         for row in rows
         for name, points in get_difficulty_curves(
             {name: {"rows": set_rows} for name, set_rows in row.get("difficulty", {}).items()}, "accuracy"
@@ -159,18 +160,26 @@ def build_correlation_table(
     return Table(name, columns, rows)
 
 
-def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any]) -> str:
-    """Format depth and accuracy by difficulty of an adaptive run next to the accuracy of a compute-matched baseline.
+def format_rival_difficulty(comparison: Mapping[str, Any]) -> str:
+    """Format depth and accuracy by difficulty of an adaptive run next to the accuracy of its matched baselines.
 
     Args:
-        adaptive: Contents of halting.json of the run. Without difficulty, the text is empty.
-        rival: Contents of halting.json of the baseline.
+        comparison: Contents of rivals.json. Without difficulty, the text is empty.
     """
-    pairs = zip(get_difficulty_sets(adaptive).items(), get_difficulty_sets(rival).values(), strict=False)
+    adaptive, *baselines = comparison["rows"]
+    accuracies = [
+        {
+            (name, row[DIFFICULTY]): row.get("accuracy")
+            for name, rows in baseline.get("difficulty", {}).items()
+            for row in rows
+        }
+        for baseline in baselines
+    ]
     rows = [
-        {"set": name, **row, "rival": other["accuracy"]}
-        for (name, statistics), rival_statistics in pairs
-        for row, other in zip(statistics["rows"], rival_statistics["rows"], strict=False)
+        {"set": name, **row}
+        | {f"baseline_{number}": known.get((name, row[DIFFICULTY])) for number, known in enumerate(accuracies)}
+        for name, set_rows in adaptive.get("difficulty", {}).items()
+        for row in set_rows
         if "accuracy" in row
     ]
     columns = [
@@ -179,7 +188,10 @@ def format_rival_difficulty(adaptive: Mapping[str, Any], rival: Mapping[str, Any
         Column("n"),
         Column("mean", "depth", make_number_format(2)),
         Column("accuracy", "accuracy", percent),
-        Column("rival", "of the baseline", percent),
+        *(
+            Column(f"baseline_{number}", f"of {row['kind']} {get_depth(row)}", percent)
+            for number, row in enumerate(baselines)
+        ),
     ]
     return to_text(Table("difficulty", columns, rows)) if rows else ""
 

@@ -36,9 +36,17 @@ def examples(files: RunFiles) -> Section | None:
     if not figures:
         return None
     grids = [grid for set_grids in files.of(GRIDS)["sets"].values() for grid in set_grids]
-    html = fill("grids", figures=figures, max_updates=files.halting.get("max_depth", "L"), picture=grids[0].get("kind"))
+    content = {"picture": grids[0].get("kind"), "partly": any(map(_is_partly_labelled, grids))}
+    html = fill("grids", figures=figures, max_updates=files.halting.get("max_depth", "L"), **content)
     sample = f"n = {len(grids)} examples of {', '.join(figures)}"
     return Section("Examples", "examples", html, list(figures.values()), of=sample)
+
+
+def _is_partly_labelled(grid: Grid) -> bool:
+    """Return whether a graph of pointers has nodes without a label."""
+    pairs = zip(grid["cells"], grid["label"], strict=True)
+    labels = [label for cells, row in pairs for cell, label in zip(cells, row, strict=True) if cell is not None]
+    return grid.get("kind") == "chains" and None in labels
 
 
 def _build_panel(grid: Grid, max_updates: int) -> Panel:

@@ -204,7 +204,7 @@ def build_study_table(studies: Mapping[str, Mapping[str, Any]]) -> Table:
         Column("mean_updates", "updates", make_number_format(2)),
         Column("layer_ratio", "full / mean updates", make_number_format(2)),
         Column("macs", where="file"),
-        Column("macs_ratio", "MACs ratio", make_number_format(2)),
+        Column("macs_ratio", "compute ratio", make_number_format(2)),
         *_build_time_columns(timed),
         Column("pareto", "Pareto set", text, "text", where="view"),
         *(Column(f"pareto/{axis}", where="file") for axis in (*X_AXES, *(f"seconds/{batch}" for batch in timed))),
@@ -261,7 +261,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
         Column("quality", quality, make_number_format(4)),
         Column("permuted", "permuted exits", make_number_format(4)),
         Column("mean_updates", "updates", make_number_format(2)),
-        Column("work", "MACs of full depth", percent),
+        Column("compute", "compute", percent),
     ]
     rows = [
         {
@@ -269,7 +269,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
             "quality": row["quality"].get(quality),
             "permuted": row.get("permuted", {}).get("quality", {}).get(quality),
             "mean_updates": row["mean_updates"],
-            "work": 1 / row["macs_ratio"],
+            "compute": 1 / row["macs_ratio"],
         }
         for row in study["rows"]
     ]
@@ -413,10 +413,10 @@ def exits(files: RunFiles) -> Section | None:
     ]
     all_tables = [table for set_tables in tables.values() for table in set_tables.values()]
     html = fill("exits:exits", sets=set_contents)
-    return Section(title, "exits", html, _build_figures("exits", panels), all_tables, of=_count_examples(sets))
+    return Section(title, "exits", html, _build_figures("exits", panels), all_tables, of=format_set_sizes(sets))
 
 
-def _count_examples(sets: Mapping[str, Mapping[str, Any]]) -> str:
+def format_set_sizes(sets: Mapping[str, Mapping[str, Any]]) -> str:
     """Format the number of examples of every evaluated set."""
     return "n = " + ", ".join(f"{summary['n']:,} examples of {name}" for name, summary in sets.items())
 
@@ -513,6 +513,7 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
     if not sets:
         return explain_damage(title, "exit-rules", "The study of exit rules is", files, EXIT_RULES)
     panels = {name: build_study_panels(study) for name, study in sets.items()}
+    stops = {name: _build_stop_panels(study) for name, study in sets.items()}
     study_contents = [
         {
             **study,
@@ -521,6 +522,7 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
             "ran": any("online" in row for row in study["rows"]),
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
+            "stops": stops[name] if not position else [],
             "warnings": warnings(study),
             "overthinking_text": describe_overthinking(study),
             "advice_text": format_advice(study),
@@ -529,17 +531,19 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
         }
         for position, (name, study) in enumerate(sets.items())
     ]
-    figures = _build_figures("exit_rules", panels)
+    figures = [*_build_figures("exit_rules", panels), *_build_figures("exit_steps", stops)]
     html = fill("exits:exit_rules", studies=study_contents)
-    stops = [table for name, study in sets.items() if (table := build_difficulty_stop_table(name, study)).rows]
-    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *stops], of=_count_examples(sets))
+    graded = [table for name, study in sets.items() if (table := build_difficulty_stop_table(name, study)).rows]
+    return Section(title, "exit-rules", html, figures, [build_study_table(sets), *graded], of=format_set_sizes(sets))
 
 
 def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build scatter panels of exit rules: score against each measured cost."""
-    axes = [*X_AXES, *(f"seconds/{batch}" for batch in batches(study))]
-    panels = [panel for axis in axes if (panel := _build_study_panel(study, axis)) is not None]
-    return [*panels, *_build_stop_panels(study)]
+    """Build scatter panels of exit rules: score against updates and measured times.
+
+    The panel against compute is in the first section of the page.
+    """
+    axes = ["mean_updates", *(f"seconds/{batch}" for batch in batches(study))]
+    return [panel for axis in axes if (panel := build_study_panel(study, axis)) is not None]
 
 
 def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
@@ -554,7 +558,13 @@ def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
     return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
 
 
-def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
+def build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
+    """Build the scatter panel of exit rules: score against one cost, or None if the cost was not measured.
+
+    Args:
+        study: Comparison of exit rules on one data set.
+        axis: Name of the cost; see `row_cost`.
+    """
     groups = _group_dots(study, axis)
     if not groups:
         return None
@@ -565,7 +575,7 @@ def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
     return Panel(
         f"Against {_get_axis_title(axis)}",
-        Scatter(list(groups.items()), front, controls),
+        Scatter(list(groups.items()), [front], controls),
         Axis(_get_axis_title(axis), x),
         Axis(format_score_title(study), y),
         f"{format_score_title(study)} against {_get_axis_title(axis)} for every exit rule. "
@@ -576,7 +586,7 @@ def _build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
 
 def _get_axis_title(axis: str) -> str:
     """Return the title of a cost axis, with its unit."""
-    titles = {"mean_updates": "executed updates per example (mean)", "macs": "multiply-accumulates per example"}
+    titles = {"mean_updates": "executed updates per example (mean)", "macs": "compute per example (MACs)"}
     return titles.get(axis) or f"milliseconds per example, batch {axis.partition('/')[2]}"
 
 

@@ -133,12 +133,12 @@ class Scatter:
 
     Attributes:
         groups: Name and points of each group. A marked point has a ring around it.
-        line: Points of a line that is drawn behind the groups.
+        lines: Points of each line that is drawn behind the groups.
         background: Points drawn as small open circles behind everything else.
     """
 
     groups: Sequence[tuple[str, Sequence[Dot]]]
-    line: Points = ()
+    lines: Sequence[Points] = ()
     background: Points = ()
 
 
@@ -209,6 +209,7 @@ class Panel:
         y: Vertical axis, or None for boards.
         description: Text alternative. If it is empty, the title is used.
         tall: Height as a multiple of the default height.
+        wide: Width as a multiple of the default width.
     """
 
     title: str
@@ -217,6 +218,7 @@ class Panel:
     y: Axis | None = None
     description: str = ""
     tall: float = 1.0
+    wide: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,8 @@ def build_depth_axis(title: str, max_updates: int, first: int = 1, air: float = 
 
 def build_step_axis(steps: Sequence[int]) -> Axis:
     """Return the axis of optimiser steps, which starts at 0 or at a smaller step."""
-    return Axis("optimiser step", (min(*steps, 0), max(*steps, 1)))
+    first, last = min(*steps, 0), max(*steps, 1)
+    return Axis("optimiser step", (first, last), ticks(first, last, whole=True))
 
 
 def is_followed(curves: Curves) -> bool:

@@ -79,6 +79,7 @@ class RunRecordFields(TypedDict, total=False):
     seed: int
     seeds: int
     owner: str | None
+    trains_baselines: bool
     result_hash: str
     dataset_schema: str
     settings: dict[str, dict[str, Any]]

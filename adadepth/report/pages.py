@@ -21,6 +21,7 @@ from adadepth.report.baseline_comparison import Verdict
 from adadepth.report.comparison import build_comparison_sections, build_sections_beside_seeds, count_runs
 from adadepth.report.figure import subsample
 from adadepth.report.guard import build_or_leave_out
+from adadepth.report.matched_networks import rivals
 from adadepth.report.page_writer import FIGURES, sanitise_file_name, write_page
 from adadepth.report.run_files import (
     CONFIG,
@@ -63,7 +64,7 @@ def collect_sections() -> tuple[SectionEntry, ...]:
 def _build_sections(files: RunFiles, findings: Verdict, extra: Iterable[SectionOf | SectionEntry]) -> list[Section]:
     """Build the sections of a run's report page, in order."""
     if is_summary_of_seeds(files):
-        return _build_seed_sections(files)
+        return _build_seed_sections(files, findings)
 
     def build_verdict(files: RunFiles) -> Section | None:
         return build_verdict_section(files, findings)
@@ -84,14 +85,16 @@ def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> Section
     return next((entry for entry in placed if entry.alone is not None and files.of(entry.alone)), None)
 
 
-def _build_seed_sections(summary: RunFiles) -> list[Section]:
+def _build_seed_sections(summary: RunFiles, findings: Verdict) -> list[Section]:
     """Build the sections of a summary over seeds and, if it names its runs, the sections that compare them."""
     sections = [
         section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
     ]
+    comparisons = (build_verdict_section(summary, findings), build_or_leave_out(rivals, summary, None))
+    matched = [section for section in comparisons if section is not None]
     runs = read_seed_runs(summary)
     beside = build_sections_beside_seeds(compare(runs), summary.directory) if runs else []
-    return [_add_sample_size(section, summary) for section in (*sections[:1], *beside, *sections[1:])]
+    return [_add_sample_size(section, summary) for section in (*matched, *sections[:1], *beside, *sections[1:])]
 
 
 def _add_sample_size(section: Section, files: RunFiles) -> Section:

@@ -20,11 +20,17 @@ from adadepth.metrics.significance import (
     compare_means,
     compute_half_width,
     correct_p_values,
+    subtract_means,
 )
 from adadepth.report.run_files import RunFiles
 
 # Least relevant differences: a larger one counts only if it is significant, a smaller one never counts.
 RELEVANT_SCORE, RELEVANT_LOSS = 0.005, 0.01
+
+
+def get_relevant_difference(measure: str) -> float:
+    """Return the least relevant difference of a metric, in its unit."""
+    return RELEVANT_LOSS if is_loss(measure) else RELEVANT_SCORE
 
 
 @dataclass(frozen=True)
@@ -49,6 +55,9 @@ class QualityPair:
         brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
         full_depth: Updates of full depth, for a comparison of one network with itself, or None if it was not measured.
         full_depth_value: Value at full depth, likewise.
+        seeds: Number of seeds of each of the two.
+        is_deciding: Whether a baseline with another choice of depth counts in the answer. One with more compute than
+            the adaptive model is only named.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -68,6 +77,8 @@ class QualityPair:
     brief_against: str = ""
     full_depth: int | None = None
     full_depth_value: float | None = None
+    seeds: int = 1
+    is_deciding: bool = True
     corrected: float | None = None
 
     @property
@@ -83,7 +94,7 @@ class QualityPair:
     @property
     def relevant_difference(self) -> float:
         """Least relevant difference, in the unit of the metric."""
-        return RELEVANT_LOSS if is_loss(self.measure) else RELEVANT_SCORE
+        return get_relevant_difference(self.measure)
 
     @property
     def p(self) -> float:
@@ -256,6 +267,36 @@ def build_trained_pair(
     return QualityPair(
         key, against, measure, adaptive, baseline, difference_error, GROUPS - 1, full_remark,
         is_less_better(measure, files.config), *depths, compute_ratio,
+    )  # fmt: skip
+
+
+def build_seeds_pair(
+    files: RunFiles,
+    key: str,
+    against: str,
+    measure: str,
+    adaptive: SeedMean,
+    baseline: SeedMean,
+    depths: tuple[float | None, float | None],
+    compute_ratio: float | None,
+) -> QualityPair:
+    """Build the comparison of means over seeds with another network that was trained with the same seeds.
+
+    Args:
+        files: Files of the summary over seeds.
+        key: Name of the comparison in files.
+        against: Description of the baseline.
+        measure: Name of the metric.
+        adaptive: Mean of the adaptive network.
+        baseline: Mean of the baseline.
+        depths: Mean depth of the two.
+        compute_ratio: Compute of the adaptive network over that of the baseline, if it is known.
+    """
+    difference = subtract_means(adaptive, baseline)
+    return QualityPair(
+        key, against, measure, adaptive.mean, baseline.mean, difference.error, difference.freedom,
+        f"n {difference.seeds} seeds each", is_less_better(measure, files.config), *depths, compute_ratio,
+        seeds=difference.seeds,
     )  # fmt: skip
 
 

@@ -16,6 +16,8 @@ from adadepth.config.fingerprint import select_result_settings
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.exit_pareto import pareto
 from adadepth.metrics.metric_names import SPEEDUPS, WORK
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
+from adadepth.report.compute_cost import measure_unit_costs
 from adadepth.report.figure import Points
 from adadepth.report.run_files import (
     CONFIG,
@@ -175,6 +177,11 @@ class Group:
         spread: Mapping[str, Any] | None = self.summary["metrics"].get(name)
         return spread
 
+    @property
+    def model(self) -> tuple[Any, Any]:
+        """Family and number of parameters, which are equal in runs of one model at different depths."""
+        return self.settings.get("model.name"), self.runs[0].run.get("parameters")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -282,7 +289,8 @@ def format_run_name(entry: Group, run: RunFiles) -> str:
 
 
 def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
-    return summarise_seeds([(seed(run), final(run)) for run in runs])
+    """Summarise final metrics over seeds, with compute and time of a token, which older runs did not record."""
+    return summarise_seeds([(seed(run), final(run) and measure_unit_costs(run) | dict(final(run))) for run in runs])
 
 
 # ---- settings
@@ -325,17 +333,34 @@ def labels(groups: Sequence[Sequence[RunFiles]]) -> list[str]:
     A letter replaces settings that are too long, and distinguishes equal names.
     """
     names = [title(runs[0]) for runs in groups]
-    settings = [get_run_settings(runs[0]) for runs in groups]
+
+    def write(name: str, values: Mapping[str, str]) -> str:
+        parts = [name] if len(set(names)) > 1 or not values else []
+        return " ".join([*parts, *(f"{key}={value}" for key, value in values.items())])
+
+    return distinguish_names(names, [get_run_settings(runs[0]) for runs in groups], write, _MAX_LABEL)
+
+
+def distinguish_names(
+    names: Sequence[str], settings: Sequence[Settings], write: Callable[[str, Mapping[str, str]], str], longest: int
+) -> list[str]:
+    """Return a different label for each group of runs, from its name and the settings in which it differs.
+
+    A letter replaces settings that are too long, and distinguishes equal names.
+
+    Args:
+        names: Name of each group, (G,).
+        settings: Settings of each group, (G,).
+        write: Function that returns a label from a name and from the settings in which groups of this name differ.
+        longest: Largest number of characters of a label with settings.
+    """
     texts = []
     for name, group_settings in zip(names, settings, strict=True):
         keys = get_differing_keys(
             [other for other_name, other in zip(names, settings, strict=True) if other_name == name]
         )
-        parts = [name] if len(set(names)) > 1 or not keys else []
-        parts += [_shorten_key(key, keys) + "=" + format_setting(group_settings[key]) for key in keys]
-        texts.append(" ".join(parts))
-        if len(keys) > _MAX_KEYS or len(texts[-1]) > _MAX_LABEL:
-            texts[-1] = name
+        text = write(name, {_shorten_key(key, keys): format_setting(group_settings[key]) for key in keys})
+        texts.append(name if len(keys) > _MAX_KEYS or len(text) > longest else text)
     return [
         text if texts.count(text) == 1 else f"{text} {_get_letter(texts[:index].count(text))}"
         for index, text in enumerate(texts)
@@ -435,7 +460,10 @@ def _get_metric_names(groups: Sequence[Group]) -> dict[str, None]:
 
 
 def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) -> list[bool]:
-    """Return for each group of runs whether it is Pareto-optimal in mean cost and mean quality."""
+    """Return for each group of runs whether it is Pareto-optimal in mean cost and mean quality.
+
+    A group is compared with all others if the cost is that of a token or sequence, otherwise with those of its model.
+    """
     sign = -1 if quality.less_is_better else 1
     points = [
         (spread["mean"], sign * quality.of(entry))
@@ -443,7 +471,19 @@ def find_pareto_groups(entries: Sequence[Group], cost: str, quality: Quality) ->
         else None
         for entry in entries
     ]
-    return pareto(points)
+    if cost in (*UNIT_MACS, TIME):
+        return pareto(points)
+    models = [entry.model for entry in entries]
+
+    def select(model: object) -> list[tuple[float, float] | None]:
+        return [point if other == model else None for point, other in zip(points, models, strict=True)]
+
+    return [pareto(select(model))[index] for index, model in enumerate(models)]
+
+
+def choose_unit_macs(entries: Sequence[Group]) -> str | None:
+    """Return the name of the compute of a token, else of a sequence, that all groups have, or None."""
+    return next((name for name in UNIT_MACS if entries and all(entry.figure(name) for entry in entries)), None)
 
 
 def curves(entry: Group, name: str) -> tuple[Points, list[Points]]:

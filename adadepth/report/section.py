@@ -63,9 +63,17 @@ def join_notes(notes: Sequence[Note]) -> str:
     return "; ".join(words)
 
 
-def as_lists(notes: Sequence[Note]) -> list[list[Any]]:
-    """Convert annotations to lists without empty parts, for the JavaScript of a page."""
-    return [[part for part in note if part not in (None, "")] for note in notes]
+def as_lists(notes: Sequence[Note]) -> list[list[Any] | float]:
+    """Convert annotations for the JavaScript of a page: to lists without empty parts, or to a bare number.
+
+    A bare number is the share of a step, whose name is its position, counted from 1.
+    """
+    return [
+        note.share
+        if note.share is not None and not note.text and note.name == str(position)
+        else [part for part in note if part not in (None, "")]
+        for position, note in enumerate(notes, start=1)
+    ]
 
 
 @dataclass(frozen=True)
@@ -131,6 +139,7 @@ def load_templates(*packages: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.policies["json.dumps_kwargs"] = {"separators": (",", ":")}  # a long page has 1,500 annotated tokens
     environment.filters |= {
         "number": number,
         "percent": percent,

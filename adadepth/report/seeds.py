@@ -74,7 +74,7 @@ _METRICS_BY_GROUP = {
         "calibration/ece",
         *_LAYER_METRICS,
     ),
-    "cost": ("layer_ratio", "adaptive_over_full"),
+    "cost": ("layer_ratio", "adaptive_over_full", "macs_per_token", "macs_per_sequence", "ms_per_token"),
     "search": ("mean_entropy", "expected_blocks", "soft/perplexity", "argmax/perplexity", "sampled/perplexity"),
 }
 _DEPTH_METRICS = tuple(f"{group}/{name}" for group, names in _METRICS_BY_GROUP.items() for name in names)

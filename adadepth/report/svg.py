@@ -5,6 +5,7 @@ Coordinates are pixels of a drawing with a width of 440, which the page scales t
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -87,7 +88,8 @@ def render_charts(figure: Figure | Sequence[Panel]) -> Markup:
 
 def render_chart(panel: Panel) -> Markup:
     """Render one panel with its legend."""
-    chart = _wrap_svg(_draw_panel(panel), panel.description or panel.title, WIDTH, _compute_height(panel))
+    size = _compute_width(panel), _compute_height(panel)
+    chart = _wrap_svg(_draw_panel(panel), panel.description or panel.title, *size)
     measure = f"{panel.mark.measure}:" if isinstance(panel.mark, Heat) else ""
     return chart + _render_entries(_build_legend_entries(panel.mark), measure, isinstance(panel.mark, Heat))
 
@@ -99,19 +101,26 @@ def _compute_height(panel: Panel) -> int:
     return round(HEIGHT * panel.tall)
 
 
+def _compute_width(panel: Panel) -> int:
+    """Return the width of a panel, in pixels."""
+    return round(WIDTH * panel.wide)
+
+
 def _draw_panel(panel: Panel) -> str:
-    """Return the SVG elements of a panel, with a plot area of width WIDTH."""
+    """Return the SVG elements of a panel without its legend."""
     if isinstance(panel.mark, Boards):
         return "".join(_draw_boards(panel.mark))
     assert panel.x is not None, "only boards have no axes"
     assert panel.y is not None, "only boards have no axes"
-    height = _compute_height(panel)
+    width, height = _compute_width(panel), _compute_height(panel)
     labels = max((len(text) for _, text in panel.y.labels()), default=0)
     left_edge = max(
         _LEFT_MARGIN, 14 + _FONT_SIZE * len(_split_title(panel.y, height)) + 6.7 * labels
     )  # room for title and labels
-    area = Area(panel.x.span, panel.y.span, left_edge, WIDTH - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
-    return "".join([*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, height)])
+    area = Area(panel.x.span, panel.y.span, left_edge, width - _RIGHT_MARGIN, _TOP_MARGIN, height - _BOTTOM_MARGIN)
+    return "".join(
+        [*_draw_grid(panel, area), *_paint(panel.mark, area), *_draw_axes(panel.x, panel.y, area, width, height)]
+    )
 
 
 def render_sparkline(mark: Mark, x: Span, y: Span, description: str, width: int) -> Markup:
@@ -136,14 +145,14 @@ def _draw_grid(panel: Panel, area: Area) -> Iterator[str]:
         yield f'<path d="M{area.left:g} {area.up(value):.1f}H{area.right}" stroke="{GRID}"/>'
 
 
-def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
+def _draw_axes(x: Axis, y: Axis, area: Area, width: int, height: int) -> Iterator[str]:
     for value, text in y.labels():
         yield _draw_text(area.left - 6, area.up(value) + 4, text, "end")
     for value, text in x.labels():
         yield _draw_text(area.across(value), area.bottom + 16, text)
     yield f'<path d="M{area.left:g} {area.bottom:g}H{area.right}" stroke="{MUTED}"/>'
-    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, WIDTH / 2)
-    yield _draw_text(min((area.left + area.right) / 2, WIDTH - half), height - 6, x.label)
+    half = min(_FONT_SIZE * _LETTER_WIDTH * len(x.label) / 2, width / 2)
+    yield _draw_text(min((area.left + area.right) / 2, width - half), height - 6, x.label)
     middle = (area.bottom + area.top) / 2
     for number, line in enumerate(_split_title(y, height)):
         turned = f'transform="translate({11 + 13 * number} {middle:.0f}) rotate(-90)"'
@@ -155,10 +164,10 @@ def _draw_axes(x: Axis, y: Axis, area: Area, height: int) -> Iterator[str]:
 
 
 def _split_title(y: Axis, height: int) -> list[str]:
-    """Split the title of a vertical axis into lines that fit."""
-    lines = [y.label] if y.label else []
-    is_long = _FONT_SIZE * _LETTER_WIDTH * len(y.label) > height - _BOTTOM_MARGIN
-    return y.label.split(SEPARATOR) if is_long and y.is_cut else lines
+    """Split the title of a vertical axis into lines that fit beside the plot, first before the remark on a cut."""
+    letters = int((height - _BOTTOM_MARGIN) / (_FONT_SIZE * _LETTER_WIDTH))
+    parts = [y.label] if len(y.label) <= letters else y.label.split(SEPARATOR)
+    return [line for part in parts for line in textwrap.wrap(part, letters, break_long_words=False)]
 
 
 def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup:
@@ -170,11 +179,16 @@ def _wrap_svg(content: str, description: str, width: int, height: int) -> Markup
 
 
 def _draw_text(x: float, y: float, text: str, anchor: str = "middle") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{_px(x)}" y="{_px(y)}" text-anchor="{anchor}">{escape(text)}</text>'
 
 
 def _draw_rectangle(x: float, y: float, width: float, height: float, color: str) -> str:
-    return f'<path d="M{x:.1f} {y:.1f}h{width:.1f}v{height:.1f}h-{width:.1f}z" fill="{color}"/>'
+    return f'<path d="M{_px(x)} {_px(y)}h{_px(width)}v{_px(height)}H{_px(x)}z" fill="{color}"/>'
+
+
+def _px(value: float) -> str:
+    """Format a position in tenths of a pixel, without a zero after the point."""
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def _scale(value: float, interval: Span) -> float:
@@ -198,12 +212,12 @@ def _paint_lines(mark: Lines, area: Area) -> Iterator[str]:
     for points, color, dash in ((subsample(points, _MAX_POINTS), *style) for _, points, *style in _style_curves(mark)):
         yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{color}" stroke-width="2"{dash}/>'
         if len(points) <= _MAX_DOTS:
-            circles = (f'<circle cx="{area.across(x):.1f}" cy="{area.up(y):.1f}" r="3"/>' for x, y in points)
+            circles = (f'<circle cx="{_px(area.across(x))}" cy="{_px(area.up(y))}" r="3"/>' for x, y in points)
             yield f'<g fill="{color}">{"".join(circles)}</g>'
 
 
 def _format_points(points: Points, area: Area) -> str:
-    return " ".join(f"{area.across(x):.1f},{area.up(y):.1f}" for x, y in points)
+    return " ".join(f"{_px(area.across(x))},{_px(area.up(y))}" for x, y in points)
 
 
 def _style_curves(mark: Lines) -> list[tuple[str, Any, str, str]]:
@@ -263,8 +277,8 @@ def _write_shares(x: int, shares: Sequence[float], bottom: int, area: Area) -> I
 
 
 def _paint_scatter(mark: Scatter, area: Area) -> Iterator[str]:
-    if mark.line:
-        yield f'<polyline points="{_format_points(mark.line, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
+    for points in mark.lines:
+        yield f'<polyline points="{_format_points(points, area)}" fill="none" stroke="{MUTED}" stroke-width="1.5"/>'
     circles = "".join(_draw_symbol("circle", area, Dot(x, y), 3) for x, y in mark.background)
     yield f'<g fill="none" stroke="{MUTED}">{circles}</g>'
     for index, (_, dots) in enumerate(mark.groups):
@@ -342,11 +356,12 @@ def _compute_board_height(mark: Boards) -> int:
 def _draw_board(mark: Boards, cells: Sequence[Cell], left: float, top: float, side: float) -> Iterator[str]:
     """Draw a board: filled cells with texts, frames around mistakes, and lines around boxes, in cell units."""
     yield f'<g transform="translate({left:g} {top:g}) scale({side:.3f})" font-size=".55" text-anchor="middle">'
+    squares = (f'<path d="M{cell.column} {cell.row}h1v1h-1z" fill="{cell.fill}"/>' for cell in cells)
+    yield f'<g stroke="#fff" stroke-width=".03">{"".join(squares)}</g>'
     for cell in cells:
-        x, y = cell.column, cell.row
-        yield f'<path d="M{x} {y}h1v1h-1z" fill="{cell.fill}" stroke="#fff" stroke-width=".03"/>'
         if cell.text:
-            yield f'<text x="{x + 0.5}" y="{y + 0.69:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
+            x, y = cell.column + 0.5, cell.row + 0.69
+            yield f'<text x="{x:g}" y="{y:g}" fill="{cell.ink}">{escape(cell.text)}</text>'
     for cell in cells:
         if cell.is_wrong:
             low_x, low_y = cell.column + 0.06, cell.row + 0.06
@@ -375,7 +390,8 @@ def _build_legend_entries(mark: Mark) -> list[_Entry]:
     match mark:
         case Lines():
             styled = _style_curves(mark)
-            return [_build_line_entry(name, color, dash) for name, _, color, dash in styled] if len(styled) > 1 else []
+            is_told = len(mark.curves) > 1  # also if a single one of several has points
+            return [_build_line_entry(name, color, dash) for name, _, color, dash in styled] if is_told else []
         case Stacks():
             return [_build_square_entry(*part) for part in mark.parts]
         case Scatter():
@@ -427,18 +443,16 @@ def document(figure: Figure) -> str:
     rows = -(-len(figure.panels) // figure.columns)
     columns = -(-len(figure.panels) // rows)  # as full as each other
     content, top = [], float(_MARGIN)
+    column = max(map(_compute_width, figure.panels)) + 2 * _MARGIN
     for first in range(0, len(figure.panels), columns):
         panels = figure.panels[first : first + columns]
-        drawings = [
-            _place_panel(panel, _MARGIN + position * (WIDTH + 2 * _MARGIN), top)
-            for position, panel in enumerate(panels)
-        ]
+        drawings = [_place_panel(panel, _MARGIN + position * column, top) for position, panel in enumerate(panels)]
         content += [drawing for drawing, _ in drawings]
         top = max(bottom for _, bottom in drawings) + _MARGIN
     if figure.of:
         content.append(_draw_text(_MARGIN, top, figure.of, "start"))
         top += _MARGIN
-    width, height = columns * (WIDTH + 2 * _MARGIN), round(top)
+    width, height = columns * column, round(top)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
         f'font-family="Helvetica, Arial, sans-serif" font-size="12" fill="{MUTED}">'
@@ -451,17 +465,17 @@ def _place_panel(panel: Panel, x: float, y: float) -> tuple[str, float]:
     title = f'<text x="0" y="14" font-size="14" font-weight="bold" fill="{INK}">{escape(panel.title)}</text>'
     below = _TITLE + _compute_height(panel)
     measure = [_Entry(f"{panel.mark.measure}:", "", 0, 0)] if isinstance(panel.mark, Heat) else []
-    legend, lines = _wrap_legend([*measure, *_build_legend_entries(panel.mark)], below + 8)
+    legend, lines = _wrap_legend([*measure, *_build_legend_entries(panel.mark)], below + 8, _compute_width(panel))
     drawing = f'<g transform="translate(0 {_TITLE})">{_draw_panel(panel)}</g>'
     return f'<g transform="translate({x:g} {y:g})">{title}{drawing}{legend}</g>', y + below + lines * _LINE
 
 
-def _wrap_legend(entries: Sequence[_Entry], top: float) -> tuple[str, int]:
-    """Wrap a legend to the width of a panel, and return it with its number of lines."""
+def _wrap_legend(entries: Sequence[_Entry], top: float, most: int) -> tuple[str, int]:
+    """Wrap a legend to the width of a panel in pixels, and return it with its number of lines."""
     x, line, parts = 0.0, 0, []
     for name, drawing, width, height in entries:
-        wide = width + 6 + _LETTER * len(name) + 14
-        if x and x + wide > WIDTH:
+        wide = width + 6 + _LETTER * len(name) + 10
+        if x and x + wide > most:
             x, line = 0.0, line + 1
         y = top + line * _LINE
         parts.append(f'<g transform="translate({x:.1f} {y + 5 - height / 2:.1f})">{drawing}</g>')

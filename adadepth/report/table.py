@@ -320,6 +320,9 @@ _SIGNS = {
     "–": "--",
     "±": r"$\pm$",
     "→": r"$\to$",
+    "↑": r"$\uparrow$",
+    "↓": r"$\downarrow$",
+    "µ": r"$\mu$",
     "≈": r"$\approx$",
     "†": r"$\dagger$",
     **{sign: rf"\{sign}" for sign in "&%$#_{}"},
@@ -333,11 +336,16 @@ def to_latex(table: Table, sample: str = "") -> str:
     form = "".join("r" if index and column.kind == "number" else "l" for index, column in enumerate(columns))
     head = _format_latex_row([column.heading for column in columns])
     rows = [_format_latex_row([_format_value(column, row) for column in columns]) for row in table.rows]
-    caption = ". ".join(filter(None, [table.name.replace("_", " ").capitalize(), sample])).translate(_LATEX)
+    caption = escape_latex(". ".join(filter(None, [table.name.replace("_", " ").capitalize(), sample])))
     body = [rf"\begin{{tabular}}{{{form}}}", r"\toprule", head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
     lines = [r"\begin{table}", r"\centering", rf"\caption{{{caption}.}}", *body, r"\end{table}"]
     return "\n".join(lines) + "\n"
 
 
 def _format_latex_row(cells: Sequence[str]) -> str:
-    return " & ".join(cell.translate(_LATEX) for cell in cells) + r" \\"
+    return " & ".join(map(escape_latex, cells)) + r" \\"
+
+
+def escape_latex(text: str) -> str:
+    """Replace the characters that have a meaning in LaTeX, and the signs of this package's texts."""
+    return text.translate(_LATEX)

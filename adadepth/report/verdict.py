@@ -14,6 +14,7 @@ from adadepth.config.overrides import format_override
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, format_macs
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -28,15 +29,24 @@ from adadepth.report.baseline_comparison import (
     find_fitted_rule,
     format_whole_percent,
 )
-from adadepth.report.compute_cost import describe_wall_clock, format_rule_times, format_speed, get_speedups
+from adadepth.report.compute_cost import (
+    describe_wall_clock,
+    format_rule_times,
+    format_speed,
+    get_speedups,
+    measure_unit_costs,
+)
+from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
+    RIVALS,
     RunFiles,
     get_early_stop_reason,
     get_evaluation_step,
     get_run_unit,
     halts,
     is_interrupted,
+    is_summary_of_seeds,
 )
 from adadepth.report.section import Section, fill
 from adadepth.report.table import Column, Table, format_p_value, has_values, make_number_format, text
@@ -199,11 +209,14 @@ def cost(files: RunFiles) -> Finding:
     halting, unit = files.halting, get_run_unit(files)
     needed = halting.get("cost", {}).get(NEEDED)
     figures = {} if needed is None else {NEEDED: needed}
+    macs = {name: value for name, value in measure_unit_costs(files).items() if name in UNIT_MACS}
+    figures |= {name.removeprefix("cost/"): value for name, value in macs.items()}
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
     sentences = list(_describe_updates(halting, unit))
     if needed is not None:
         words, share = get_unit_wording(unit), format_whole_percent(needed)
         sentences.append(f"{words.needing} {share} of the multiply-accumulates of {_name_full_depth(files)}.")
+        sentences += [f"This is {format_macs(value)} {UNIT_COST_TITLES[name]}." for name, value in macs.items()]
     if (fitted := find_fitted_rule(files)) is not None:
         share = format_whole_percent(fitted.mean / fitted.max_depth)
         sentences.append(
@@ -224,7 +237,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
         reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
-        parts.append(f"{format_whole_percent(needed)} of MACs{reference}")
+        parts.append(f"{format_whole_percent(needed)} of the compute{reference}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {format_speed(speedup)}")
     brief = ", ".join(parts) or "not measured"
@@ -352,7 +365,12 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
 
 
 def verdict(files: RunFiles) -> Verdict:
-    """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths."""
+    """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths.
+
+    A summary over seeds only has the comparison with its matched baselines.
+    """
+    if group_networks(files.of(RIVALS)) and is_summary_of_seeds(files):
+        return {"worth": compare_with_baselines(files)}
     depth = _assess_depth(files)
     if depth is None:
         return {}

@@ -216,8 +216,8 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     """Find the run directory that ``resume=``, ``run=`` or ``checkpoint=`` names, e.g. `latest`.
 
     Args:
-        value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``. A run of
-            several seeds has no checkpoints of its own, but can be resumed.
+        value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``. A run that
+            consists of others has no checkpoints of its own, but can be resumed.
         config: Configuration of the command.
         needs: File or folder that the run must contain. Only training runs have `CHECKPOINTS` and `MODEL`; evaluations
             also have records.
@@ -231,23 +231,24 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
         trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
         if (newest := next(trained, None)) is None:
             raise CheckpointError(f"latest: no run with {needs} found in {parent}")
-        return _find_owner(newest) or newest if needs == CHECKPOINTS else newest
+        return find_owner(newest) or newest if needs == CHECKPOINTS else newest
     directory = Path(value)
     if not os.path.isfile(directory / RECORD):
         names = [str(path) for path in candidates]
         newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
         raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
-    if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_several_seeds(directory)):
+    if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_parts(directory)):
         raise CheckpointError(f"{value}: this run has no {needs}")
     return directory
 
 
-def has_several_seeds(run: Path) -> bool:
-    """Return whether a run directory summarises runs with several seeds, which are next to it."""
-    return read_record(run).get("seeds", 1) > 1
+def has_parts(run: Path) -> bool:
+    """Return whether a run consists of other runs, which are next to it: of several seeds, or matched baselines."""
+    record = read_record(run)
+    return record.get("seeds", 1) > 1 or record.get("trains_baselines", False)
 
 
-def _find_owner(run: Path) -> Path | None:
+def find_owner(run: Path) -> Path | None:
     """Return the run that a run is a part of, or None."""
     name = read_record(run).get("owner")
     owner = None if name is None else run.parent / Path(name).name  # a run of another folder is no owner
@@ -439,8 +440,8 @@ def _find_changed_settings(config: ExperimentConfig, directory: Path) -> list[st
     earlier = flat(select_result_settings(dataclasses.asdict(dataclasses.replace(config, **defaults)))) | earlier
     schedule, processes = find_length_dependence(config), read_run_world_size(directory)
     free = _SHARDING | ({_BATCH, _MICRO} if processes != get_world_size() else set())
-    if (seeds := earlier.get("seeds", 1)) > 1:  # its finished runs have the other settings
-        free |= {"seeds"} if now["seeds"] >= seeds else set()
+    if has_parts(directory):  # its finished runs have the other settings
+        free |= {"seeds"} if now["seeds"] >= earlier.get("seeds", 1) else set()
     else:
         free |= _CHANGEABLE if schedule is None else _CHANGEABLE.difference(_LENGTH)
     changed = [key for key in now if key not in free and earlier.get(key) != now[key]]

@@ -29,7 +29,7 @@ from adadepth.runs.directory import (
     MODEL,
     find_length_dependence,
     flat,
-    has_several_seeds,
+    has_parts,
     model_path,
     read_record,
     read_settings,
@@ -253,7 +253,9 @@ def _refuse_finished(run: Path, earlier: Any, merged: Any) -> None:
         return
     has_report = record["status"] == FINISHED and (run / REPORT).is_file()
     missing = "" if has_report else f"; its report is missing, and {format_report_command(run)} writes it"
-    if has_several_seeds(run):
+    if earlier.rival_of is not None and has_parts(run):
+        raise CheckpointError(f"resume={run}: its matched baselines are finished{missing}")
+    if has_parts(run):
         if earlier.seeds == merged.seeds and record["status"] == FINISHED:
             more = f"to train one more: resume={run} seeds={earlier.seeds + 1}{missing}"
             raise CheckpointError(f"resume={run}: its {earlier.seeds} seeds are finished; {more}")

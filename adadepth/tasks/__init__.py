@@ -78,10 +78,10 @@ def train_or_evaluate(config: ExperimentConfig) -> float | None:
         check_on_meta_device(config.model, get_trained_head(config.task, config.dataset))
     if config.mode is Mode.evaluate:
         metrics = task.evaluate(config)
+    elif config.rival_of is not None:
+        metrics = rivals.train_rivals(config, task.train)
     elif config.seeds > 1:
         metrics = multi_seed.train_with_seeds(config, task.train)
-    elif config.rival_of is not None:
-        metrics = rivals.train_rival(config, task.train)
     else:
         metrics, _ = task.train(config)
     return report.select_objective(config, metrics)

@@ -156,9 +156,10 @@ def split_into_halves(dataset: Any) -> tuple[Subset[Any], Subset[Any]]:
 
 def _evaluate_half(session: Session, name: str, examples: Any) -> tuple[dict[str, float], dict[str, Any]]:
     """Return metrics and depth statistics of the model, at the depth to which it is fitted now."""
-    evaluation, _ = session.trainer.evaluate_set(name, examples)
+    evaluation, speed = session.trainer.evaluate_set(name, examples)
     report = evaluation.report()
     assert report is not None, "validated: a budget needs the halting statistics"
+    report.statistics["cost"]["ms_per_token"] = 1000 / speed
     return evaluation.metrics(), report.statistics
 
 

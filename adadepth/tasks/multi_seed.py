@@ -45,14 +45,8 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
 
     with open_run(config, directory, is_main, report) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):
-            part = None if config.resume is None else decide(args, partial(_find_part, directory, seed))
-            if part is not None and is_finished(part):
-                final_metrics, folder = read_record(part)["final_metrics"], part
-                if is_main:
-                    say(f"seed {seed}: already finished in {part}")
-            else:
-                resumed = None if part is None else str(part)
-                final_metrics, folder = train(dataclasses.replace(config, seed=seed, seeds=1, resume=resumed))
+            part = dataclasses.replace(config, seed=seed, seeds=1)
+            final_metrics, folder = train_part(part, train, directory, seed=seed)
             runs.append((seed, dict(final_metrics)))
             directories[str(seed)] = os.path.relpath(folder, directory)
             summary = {**summarise_seeds(runs), "runs": directories}
@@ -63,16 +57,38 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     return metrics
 
 
-def _find_part(summary: Path, seed: int) -> Path | None:
-    """Return the finished run of a summary with a seed, else its newest run with a complete checkpoint, or None.
+def train_part(config: ExperimentConfig, train: Train, owner: Path, **fields: Any) -> tuple[dict[str, float], Path]:
+    """Train a run that is a part of another run. If the other run is resumed, keep or resume this part.
 
-    A run without its report gets it. Killed runs without a checkpoint are recorded as interrupted.
+    Args:
+        config: Configuration of the part. If it has `resume`, the other run is resumed.
+        train: Function that trains a run.
+        owner: Directory of the other run.
+        fields: Fields of the part's record by which it is found among the parts.
+
+    Returns:
+        Final metrics and run directory.
     """
+    args = training_arguments(config, "unused: each run creates its own")
+    part = None if config.resume is None else decide(args, partial(_find_part, owner, fields))
+    if part is None or not is_finished(part):
+        return train(dataclasses.replace(config, resume=None if part is None else str(part)))
+    if is_main_process():
+        say(f"seed {config.seed}: already finished in {part}")
+    return read_record(part)["final_metrics"], part
+
+
+def _find_part(owner: Path, fields: Mapping[str, Any]) -> Path | None:
+    """Return the finished part of a run with these fields, else its newest part with a complete checkpoint, or None.
+
+    A part without its report gets it. Killed parts without a checkpoint are recorded as interrupted.
+    """
+    expected = {"owner": owner.name, **fields}
 
     def is_part(record: Mapping[str, Any]) -> bool:
-        return (record.get("owner"), record.get("seed")) == (summary.name, seed)
+        return all(record.get(name) == value for name, value in expected.items())
 
-    runs = [path.parent for path in sorted(summary.parent.glob(f"*/{RECORD}"))]
+    runs = [path.parent for path in sorted(owner.parent.glob(f"*/{RECORD}"))]
     parts = [run for run in runs if is_part(read_sound_record(run))]
     for run in parts:
         finish_report(run)

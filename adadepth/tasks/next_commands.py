@@ -11,10 +11,10 @@ from typing import Any
 from adadepth.config import BudgetUnit, ExperimentConfig, Mode, Task
 from adadepth.config.kinds import PREDICTED, get_kind, get_problem, list_input_columns
 from adadepth.errors import CheckpointError
-from adadepth.models.registry import Family, family
+from adadepth.models.registry import Family, family, find_unfixable_depth
 from adadepth.report.run_files import RIVALS, RunFiles
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, is_given
-from adadepth.runs.directory import MODEL, resolve_run
+from adadepth.runs.directory import MODEL, get_owner, resolve_run
 
 _MAX_COMMANDS = 3
 _TEXT = "Not worth the popcorn, let alone two hours."
@@ -38,7 +38,7 @@ def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = N
 
     def candidates() -> Iterator[Command | None]:
         yield _follow_advice(config, files)
-        yield _train_fixed_depth(config, descriptor, files, run)
+        yield _train_fixed_depth(config, files, run)
         if _has_exit_rules(config, model):
             yield build_checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
         if targets := _set_depths(config, descriptor, files):
@@ -70,14 +70,19 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
     return build_training_command(*overrides) if overrides else None
 
 
-def _train_fixed_depth(config: ExperimentConfig, descriptor: Family, files: RunFiles, run: str) -> Command | None:
-    """Return the command that trains an equal-compute baseline of fixed depth, if the run has none yet."""
+def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, run: str) -> Command | None:
+    """Return the command that trains matched baselines of fixed depth, if the run has none yet.
+
+    A network of which every unit has full depth has nothing to match.
+    """
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
-    if descriptor.fixed_depth is None or has_one or config.seeds > 1 or not files.halting.get("cost"):
+    everyone = files.halting.get("classes", {}).get("all", {})
+    is_full = everyone.get("std") == 0 and everyone.get("mean") == files.halting.get("max_depth")
+    if has_one or is_full or "adaptive_macs" not in (files.halting.get("cost") or {}):
         return None
-    if getattr(config.model, descriptor.fixed_depth) is not None:
+    if find_unfixable_depth(config) is not None:
         return None
-    return build_training_command(f"rival_of={run}")
+    return build_training_command(f"rival_of={run if (summary := get_owner()) is None else summary}")
 
 
 def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:

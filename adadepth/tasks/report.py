@@ -30,6 +30,7 @@ from adadepth.report.pages import (
     write_comparison,
     write_report,
 )
+from adadepth.report.paper import PAPER, write_paper
 from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
 from adadepth.runs.directory import FINISHED, RECORD, read_record, resolve_run, write_jsonable
@@ -83,13 +84,20 @@ def _find_family(files: RunFiles) -> Family | None:
 def compare_runs(config: ExperimentConfig) -> None:
     """Compare runs for `mode=report runs=[...]`, whose entries are runs or folders of runs.
 
+    The page of the comparison has a folder beside it with the table, the figure and the commands for a paper.
+
     Raises:
         CheckpointError: If a folder is missing or holds no run, or no run can be read.
     """
     comparison = compare(deduplicate_runs(run for value in config.runs for run in _resolve_runs(value, config)))
     if not comparison.runs:
         raise CheckpointError(f"runs={config.runs}: no runs to compare: {' '.join(comparison.left_out)}")
-    _write_comparison(comparison, Path(config.output_dir))
+    folder = _write_comparison(comparison, Path(config.output_dir))
+    titles = {name: family.title or name for name, family in families().items()}
+    if paths := write_paper(folder / PAPER, comparison, titles):
+        say(f"paper: {folder / PAPER} ({', '.join(path.name for path in paths)})", RESULT)
+    else:
+        say("paper: no table, because no runs on the same data have a quality metric in common", RESULT)
 
 
 def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
@@ -133,7 +141,8 @@ def _report_failures(failures: Mapping[str, str], runs: Iterable[RunFiles]) -> I
             yield f"{job}: failed; {why}."
 
 
-def _write_comparison(comparison: Comparison, output: Path) -> None:
+def _write_comparison(comparison: Comparison, output: Path) -> Path:
+    """Write the page of a comparison with its figures into a new folder, and return the folder."""
     directories = "\n".join(sorted(str(run.directory.resolve()) for run in comparison.runs))
     digest = hashlib.sha256(directories.encode()).hexdigest()[:8]
     folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{digest}"
@@ -141,6 +150,7 @@ def _write_comparison(comparison: Comparison, output: Path) -> None:
         say(line, RESULT)
     say(f"comparison: {write_comparison(folder, comparison)}", RESULT)
     draw_comparison(folder, comparison)  # takes longest, so the page comes first
+    return folder
 
 
 def finish_report(directory: Path) -> None:

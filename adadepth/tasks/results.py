@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from adadepth.config import ExperimentConfig, Mode, Task
 from adadepth.config.experiment import Kept
-from adadepth.metrics.grid_examples import PUZZLE, draw_grid_text, draw_puzzle_text
+from adadepth.metrics.grid_examples import draw_example_text
 from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
@@ -42,8 +42,7 @@ def show_grid(trainer: DepthTrainer) -> None:
     """Print an example grid with the depth of every cell, if the task has grids."""
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
-        draw = draw_puzzle_text if grids[0][0]["kind"] == PUZZLE else draw_grid_text
-        say(f"\n{draw(grids[0][0])}\n")
+        say(f"\n{draw_example_text(grids[0][0])}\n")
 
 
 def time_executions(

@@ -1,131 +1,293 @@
-"""Equal-compute baselines of fixed depth ("rivals"): training, and comparison with the adaptive run.
+"""Trained matched baselines ("rivals"): networks of fixed depth, compared with an adaptive run of equal compute.
 
-`rival_of=<run>` starts an ordinary run, which can be resumed, reported and swept. Its depth follows from the compute of
-the adaptive run. It adds a row to rivals.json and to the report of the adaptive run.
+`rival_of=RUN` trains the network of an adaptive run, or of a summary over seeds, once for each whole depth next to its
+compute. Every baseline is an ordinary run, and a part of a run that is resumed as a whole. The networks become rows of
+rivals.json and of the report of the adaptive run.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from statistics import fmean
+from typing import Any, NamedTuple
 
 from adadepth.config import BudgetConfig, ExperimentConfig
-from adadepth.errors import CheckpointError
-from adadepth.metrics.grid_examples import draw_grid_text
-from adadepth.metrics.metric_names import WORK
+from adadepth.config.fingerprint import hash_result_settings
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.registry import family
-from adadepth.report.baseline_comparison import to_json
-from adadepth.report.budgets import format_rivals
-from adadepth.report.compute_cost import describe_measured
-from adadepth.report.difficulty import format_rival_difficulty, get_difficulty_sets
-from adadepth.report.pages import RunReport, draw_figures, write_report
-from adadepth.report.quality_pairs import find_errors
-from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, read_run, write_json
-from adadepth.runs.directory import MODEL, RECORD, read_record, read_settings, resolve_run, write_jsonable
-from adadepth.runtime.console import RESULT, say
-from adadepth.runtime.distributed import is_main_process
-from adadepth.tasks.next_commands import list_next_commands
-from adadepth.tasks.report import build_run_report, show_last_screen
+from adadepth.report.matched_networks import EQUAL_COMPUTE, average_compute
+from adadepth.report.run_files import SEEDS, RunFiles, read_run, write_json
+from adadepth.report.run_groups import read_seed_runs
+from adadepth.report.seeds import summarise_seeds
+from adadepth.runs.commands import is_given
+from adadepth.runs.directory import (
+    CHECKPOINTS,
+    FINISHED,
+    MODEL,
+    find_owner,
+    flat,
+    get_plain_settings,
+    has_parts,
+    open_run,
+    own_runs,
+    read_settings,
+    resolve_run,
+    run_directory,
+)
+from adadepth.runtime.distributed import decide, is_main_process
+from adadepth.tasks.multi_seed import Train, train_part
+from adadepth.tasks.report import write_and_draw
+from adadepth.tasks.rival_comparison import describe_network, record_networks, show_comparison
+from adadepth.training.arguments import training_arguments
 
 SUFFIX = "_rival"
 
 
-def train_rival(
-    config: ExperimentConfig, train: Callable[[ExperimentConfig], tuple[dict[str, float], Path]]
-) -> dict[str, float]:
-    """Train an equal-compute baseline of fixed depth, compare it with the run, and return its metrics."""
-    rival, directory = build_rival_config(config)
-    metrics, run = train(rival)
+class AdaptiveRuns(NamedTuple):
+    """Run with which matched baselines are compared, or the runs of a summary over seeds.
+
+    Attributes:
+        directory: Directory of the run, or of the summary.
+        runs: Files of the run of each seed.
+        networks: Row of rivals.json of each run.
+    """
+
+    directory: Path
+    runs: Sequence[RunFiles]
+    networks: Sequence[Mapping[str, Any]]
+
+    @property
+    def seeds(self) -> list[int]:
+        """Seed of each run."""
+        return [row["seed"] for row in self.networks]
+
+    @property
+    def compute(self) -> float:
+        """Mean over seeds of the multiply-accumulates that the depths require."""
+        compute = average_compute(self.networks)
+        assert compute is not None, "checked"
+        return compute
+
+
+class TrainedRival(NamedTuple):
+    """Matched baseline of one seed: its row of rivals.json, and its final metrics."""
+
+    row: Mapping[str, Any]
+    metrics: Mapping[str, float]
+
+
+def train_rivals(config: ExperimentConfig, train: Train) -> dict[str, float]:
+    """Train the matched baselines of an adaptive run, compare them with it, and return the metrics of one of them.
+
+    They are means over seeds of the deepest baseline of at most the compute of the adaptive network or, without such a
+    baseline, of the shallowest one.
+
+    Raises:
+        CheckpointError: If the adaptive run is not finished, has no measured compute, or was trained in another way.
+        ConfigError: If the seeds are those of other runs.
+    """
+    if config.resume is not None and not has_parts(resolve_run(config.resume, config, needs=CHECKPOINTS)):
+        return _resume_part(config, train)
+    adaptive, args = find_adaptive_runs(config), training_arguments(config, "unused: each run creates its own")
+    config = dataclasses.replace(
+        config,
+        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a resumed run has the suffix
+        rival_of=str(adaptive.directory),
+        seed=adaptive.seeds[0],
+        seeds=len(adaptive.seeds),
+    )
+    directory = decide(args, lambda: run_directory(config))
+
+    def report() -> None:
+        write_and_draw(directory)
+
+    with open_run(config, directory, is_main_process(), report) as run, own_runs(directory):
+        run.update(trains_baselines=True)
+        rivals = _train_neighbours(config, train, adaptive, directory)
+        matched = _select_matched(adaptive, rivals)
+        summary = summarise_seeds([(rival.row["seed"], rival.metrics) for rival in matched])
+        metrics = {name: scores["mean"] for name, scores in summary["metrics"].items() if scores["n"] == len(matched)}
+        run.update(final_metrics=metrics)
+        if is_main_process():
+            folders = {str(rival.row["seed"]): os.path.relpath(rival.row["run"], directory) for rival in matched}
+            write_json(directory / SEEDS, {**summary, "runs": folders})
+            rows = [rival.row for depth in sorted(rivals) for rival in rivals[depth]]
+            for folder in (directory, adaptive.directory):
+                record_networks(folder, adaptive.networks, rows)
     if is_main_process():
-        report = compare_rival(directory, run)
-        show_last_screen(report, write_report(report), list_next_commands(config, report.files))
+        show_comparison(config, adaptive.directory)
     return metrics
 
 
-def build_rival_config(config: ExperimentConfig) -> tuple[ExperimentConfig, Path]:
-    """Return the configuration of an equal-compute baseline of fixed depth, and the adaptive run's directory.
+def _resume_part(config: ExperimentConfig, train: Train) -> dict[str, float]:
+    """Resume a single matched baseline, and compare it with the adaptive run."""
+    assert config.rival_of is not None
+    metrics, folder = train(config)
+    if is_main_process():
+        adaptive, row = Path(config.rival_of), describe_network(read_run(folder), "fixed depth")
+        record_networks(adaptive, [describe_network(read_run(adaptive), "adaptive")], [row])
+        show_comparison(config, adaptive)
+    return metrics
 
-    The rival has the smallest depth whose compute is at least that of the adaptive run.
+
+# ---- the adaptive run
+
+
+def find_adaptive_runs(config: ExperimentConfig) -> AdaptiveRuns:
+    """Find the run that `rival_of` names, or the runs of a summary over seeds, and check that it can be matched.
 
     Raises:
-        CheckpointError: If the adaptive run is not finished, has no measured compute, or was trained on other data.
+        CheckpointError: If it is not finished, has no measured compute, or was trained in another way.
+        ConfigError: If the seeds are those of other runs.
     """
-    assert config.rival_of is not None
-    descriptor = family(config.model.name)
-    assert descriptor.fixed_depth is not None, "validated"
-    assert descriptor.depth is not None
-    directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has no model
+    source, directory = f"rival_of={config.rival_of}", _find_adaptive_directory(config)
     files = read_run(directory)
-    share = (files.halting.get("cost") or {}).get(WORK.removeprefix("cost/"))
-    if files.run.get("status") != "finished" or share is None:
-        raise CheckpointError(f"rival_of={config.rival_of}: {directory} is not a finished run with measured compute")
-    theirs, data = read_settings(directory), config.dataset.name
-    if (theirs.get("task"), theirs.dataset.name) != (config.task, data):
-        other = f"task={theirs.get('task')} on dataset={theirs.dataset.name}"
-        raise CheckpointError(
-            f"rival_of={config.rival_of}: that run has {other}; a compute-matched baseline must be trained like the run"
-        )
-    depth = max(1, math.ceil(share * files.halting["max_depth"] - 1e-6))
-    rival = dataclasses.replace(
-        config,
-        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a resumed rival has the suffix
-        model=dataclasses.replace(config.model, **{descriptor.fixed_depth: depth, descriptor.depth: depth}),
-        budget=BudgetConfig(),
-        rival_of=str(directory),
-    )
-    return rival, directory
+    runs = read_seed_runs(files) or [files]
+    for run in (files, *runs):
+        has_compute = "adaptive_macs" in (run.halting.get("cost") or {}) or (run is files and run not in runs)
+        if run.run.get("status") != FINISHED or not has_compute:
+            raise CheckpointError(f"{source}: {run.directory} is not a finished run with measured compute")
+    for run in runs:
+        if (problem := _find_difference(config, run)) is not None:
+            raise CheckpointError(f"{source}: {problem}")
+    adaptive = AdaptiveRuns(directory, runs, [describe_network(run, "adaptive") for run in runs])
+    if config.seeds not in (1, len(runs)):
+        raise ConfigError(f"seeds={config.seeds}: {source} has {len(runs)}; leave it out")
+    if is_given("seed") and config.seed != adaptive.seeds[0]:
+        raise ConfigError(f"seed={config.seed}: {source} has {adaptive.seeds[0]}; leave it out")
+    return adaptive
 
 
-def compare_rival(directory: Path, rival: Path) -> RunReport:
-    """Compare a finished baseline with the adaptive run in `directory`; record and print the comparison.
+def _find_adaptive_directory(config: ExperimentConfig) -> Path:
+    """Return the directory of the run or summary that `rival_of` names; the summary if it has the latest run."""
+    assert config.rival_of is not None
+    if config.rival_of != "latest" and has_parts(Path(config.rival_of)):
+        return Path(config.rival_of)
+    directory = resolve_run(config.rival_of, config, needs=MODEL)  # an evaluation has no model
+    summary = find_owner(directory) if config.rival_of == "latest" else None
+    return summary if summary is not None and has_parts(summary) else directory
+
+
+def _find_difference(config: ExperimentConfig, run: RunFiles) -> str | None:
+    """Return why a run has no matched baseline with these settings, or None if it has."""
+    stored = read_settings(run.directory)
+    theirs, mine = stored.dataset.name, config.dataset.name
+    if (stored.get("task"), theirs) != (config.task, mine):
+        other = f"task={stored.get('task')} on dataset={theirs}"
+        return f"that run has {other}; a compute-matched baseline must be trained like the run"
+    if stored.get("rival_of") is not None:
+        return f"{run.directory} is itself a matched baseline, of {stored.rival_of}"
+    before, now = flat(dict(stored.model)), flat(get_plain_settings(config)["model"])
+    changed = [key for key in now if before.get(key, now[key]) != now[key]]
+    if changed:
+        listed = ", ".join(f"model.{key} was {before[key]} and now is {now[key]}" for key in changed)
+        return f"{listed}; a compute-matched baseline must be trained like the run"
+    everyone = run.halting["classes"]["all"]
+    if now.get("exit_rule", "") is None and everyone["std"] == 0 and everyone["mean"] == run.halting["max_depth"]:
+        return f"that run has no model.exit_rule, so that every {run.halting['unit']} has full depth: nothing to match"
+    return None
+
+
+# ---- the matched baselines
+
+
+def _train_neighbours(
+    config: ExperimentConfig, train: Train, adaptive: AdaptiveRuns, directory: Path
+) -> dict[int, list[TrainedRival]]:
+    """Train networks of fixed depth for every seed, until their compute encloses that of the adaptive network.
+
+    Args:
+        config: Configuration of the run that trains them all.
+        train: Function that trains a run.
+        adaptive: Runs with which they are compared.
+        directory: Directory of the run that trains them all.
 
     Returns:
-        The new report of the adaptive run. Its figures are drawn; its page is not written yet.
+        The baselines of every seed, by depth.
     """
-    adaptive, fixed = read_run(directory), read_run(rival)
-    earlier = adaptive.of(RIVALS).get("rows", [])
-    other_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name != rival.name]
-    rows = [describe_network(adaptive, "adaptive"), *other_rows, describe_network(fixed, "fixed depth")]
-    comparison = {"rows": rows}
-    write_json(directory / RIVALS, comparison)
-    report = build_run_report(directory)
-    write_jsonable(directory / RECORD, {**read_record(directory), "verdict": to_json(report.verdict)})
-    draw_figures(report)
-    for text in _format_details(adaptive, fixed):
-        say(f"\n{text}")
-    say(f"\n{format_rivals(comparison)}", RESULT)
-    return report
+    most, least = adaptive.networks[0]["max_depth"], _find_least_depth(config)
+    depth: int | None = min(max(round(fmean(row["mean"] for row in adaptive.networks)), least), most)
+    rivals: dict[int, list[TrainedRival]] = {}
+    while depth is not None:
+        rivals[depth] = [_train_rival(config, train, run, depth, directory) for run in adaptive.runs]
+        compute = {depth: average_compute([rival.row for rival in trained]) for depth, trained in rivals.items()}
+        depth = choose_next_depth(adaptive.compute, compute, least, most)
+    return rivals
 
 
-def _format_details(adaptive: RunFiles, rival: RunFiles) -> Iterator[str]:
-    """Yield lines on the adaptive run, such as its depth by difficulty, for the printed comparison."""
-    for grids in [grids for grids in adaptive.of(GRIDS).get("sets", {}).values() if grids][:1]:
-        yield draw_grid_text(grids[0])
-    if table := format_rival_difficulty(adaptive.halting, rival.halting):
-        yield table
-    if speeds := describe_measured(adaptive):
-        yield speeds
+def choose_next_depth(adaptive: float, trained: Mapping[int, float | None], least: int, most: int) -> int | None:
+    """Return the next fixed depth to train, or None if the trained ones enclose the compute of the adaptive network.
+
+    Compute grows with depth, and values that differ by at most `EQUAL_COMPUTE` are equal.
+
+    Args:
+        adaptive: Multiply-accumulates of the adaptive network.
+        trained: Measured multiply-accumulates by consecutive trained depths; None if they were not measured.
+        least: Smallest fixed depth.
+        most: Largest fixed depth.
+    """
+    compute = [macs for macs in trained.values() if macs is not None]
+    if min(compute, default=0.0) > (1 + EQUAL_COMPUTE) * adaptive:
+        return min(trained) - 1 if min(trained) > least else None
+    if compute and max(compute) < (1 - EQUAL_COMPUTE) * adaptive:
+        return max(trained) + 1 if max(trained) < most else None
+    return None
 
 
-def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
-    """Return a network's row for rivals.json: type, depth, compute, metrics, and errors of metrics."""
-    record, halting = files.run, files.halting
-    updates, cost = halting["classes"]["all"], halting["cost"]
-    final_metrics: Mapping[str, Any] = record.get("final_metrics") or {}
-    metrics = {name: value for name, value in final_metrics.items() if name.startswith("eval")}
-    return {
-        "kind": kind,
-        "run": str(files.directory),
-        "seed": record.get("seed"),
-        "mean": updates["mean"],
-        "std": updates["std"],
-        "max_depth": halting["max_depth"],
-        **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
-        "difficulty": {name: table["rows"] for name, table in get_difficulty_sets(halting).items()},
-        "seconds": record.get("wall_time_s"),
-        "metrics": metrics,
-        "errors": find_errors(halting, metrics),
-    }
+def _find_least_depth(config: ExperimentConfig) -> int:
+    """Return the smallest number of updates with which the family describes a network of fixed depth."""
+    descriptor = family(config.model.name)
+    assert callable(descriptor.fixed_depth), "validated"
+    least = descriptor.budget.least
+    try:
+        descriptor.fixed_depth(config.model, least)
+    except ConfigError:
+        least += 1
+    return least
+
+
+def _train_rival(
+    config: ExperimentConfig, train: Train, adaptive: RunFiles, depth: int, directory: Path
+) -> TrainedRival:
+    """Train the matched baseline of an adaptive run at one depth, with the seed of the run.
+
+    If the run that trains all baselines is resumed, a finished one is kept.
+    """
+    args, rival = training_arguments(config, "unused: the run creates its own"), fix_depth(config, adaptive, depth)
+    metrics, folder = train_part(rival, train, directory, result_hash=hash_result_settings(rival))
+    row = decide(args, lambda: describe_network(read_run(folder), "fixed depth"))
+    return TrainedRival({**row, "depth": depth, "group": directory.name}, metrics)
+
+
+def fix_depth(config: ExperimentConfig, adaptive: RunFiles, depth: int) -> ExperimentConfig:
+    """Return the configuration of the network of an adaptive run with one fixed depth for all units.
+
+    Args:
+        config: Configuration with the settings of the adaptive run.
+        adaptive: Files of the adaptive run, which names the seed.
+        depth: Depth in updates of the adaptive network.
+    """
+    descriptor = family(config.model.name)
+    assert callable(descriptor.fixed_depth), "validated"
+    return dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **descriptor.fixed_depth(config.model, depth)),
+        budget=BudgetConfig(),
+        matched_baseline=False,
+        rival_of=str(adaptive.directory),
+        seed=adaptive.run["seed"],
+        seeds=1,
+    )
+
+
+def _select_matched(adaptive: AdaptiveRuns, rivals: Mapping[int, list[TrainedRival]]) -> list[TrainedRival]:
+    """Return the deepest baselines of at most the compute of the adaptive network, or the shallowest ones."""
+    affordable = [
+        depth
+        for depth, trained in rivals.items()
+        if (average_compute([rival.row for rival in trained]) or 0.0) <= (1 + EQUAL_COMPUTE) * adaptive.compute
+    ]
+    return rivals[max(affordable) if affordable else min(rivals)]

@@ -24,6 +24,7 @@ from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
 from adadepth.metrics.metric_names import metric_name
 from adadepth.metrics.step_summary import flatten_exits
+from adadepth.metrics.unit_costs import TIME
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel
 from adadepth.report.depth_by_class import build_class_table, write_halting_files
@@ -279,6 +280,8 @@ class TrackingCallback(TrainerCallback):
     ) -> None:
         """Send logged scalars to the experiment tracker, under `train/` and `eval/`."""
         metrics = rename_metrics(logs or {})
+        if speed := metrics.get("eval/tokens_per_second"):
+            metrics[TIME] = 1000 / speed
         self.last_metrics |= metrics
         if self._saved_step is not None:
             metrics = {name: value for name, value in metrics.items() if not name.startswith("train/")}

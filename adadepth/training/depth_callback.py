@@ -17,6 +17,7 @@ from adadepth.evaluation.scorer import Units
 from adadepth.halting.trace import DepthTrace
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
+from adadepth.metrics.unit_costs import UNIT_MACS, compute_unit_macs
 from adadepth.models.contract import DepthModel
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
@@ -24,14 +25,14 @@ from adadepth.training.trackers.main_metrics import CHARTED
 
 # Logged beside the metrics of the recommended charts.
 _SPREAD = tuple(f"halting/all/{name}" for name in ("n", "std", "p10", "median", "p90", "at_cap"))
-_LOGGED = {*CHARTED, *_SPREAD, "halting/remainder", "cost/executed_over_dense", "cost/macs_per_unit"}
+_LOGGED = {*CHARTED, *_SPREAD, *UNIT_MACS, "halting/remainder", "cost/executed_over_dense"}
 
 
 class DepthCallback(TrainerCallback):
     """Log depth and compute of a model of this package in a plain `transformers.Trainer`.
 
     `Trainer(..., callbacks=[DepthCallback()])` adds about a dozen metrics to every training log and to the metrics of
-    `evaluate` and `predict`, such as `halting/all/mean`, `cost/adaptive_over_full` and `cost/macs_per_unit`. Their
+    `evaluate` and `predict`, such as `halting/all/mean`, `cost/adaptive_over_full` and `cost/macs_per_token`. Their
     names are those of `docs/statistics.md`, in an evaluation after its prefix: `eval_halting/all/mean`. They cover all
     micro-batches since the last log. `state.log_history` and all trackers of `report_to` get them, too.
 
@@ -187,7 +188,6 @@ def _summarise(statistics: Statistics) -> dict[str, float]:
     """Return the main metrics of all processes by name."""
     all_reduce_sum(statistics.tensors())
     summary = statistics.summary()
+    summary["cost"] |= compute_unit_macs(summary)
     metrics = flatten_search(summary) if summary["unit"] == "architecture" else flatten(summary)
-    if "n" in summary and "adaptive_macs" in summary["cost"]:
-        metrics["cost/macs_per_unit"] = summary["cost"]["adaptive_macs"] / summary["n"]
     return {name: value for name, value in metrics.items() if name in _LOGGED and isinstance(value, int | float)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.profiler import profile, schedule
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.data.batches import count_tokens
 from adadepth.runtime.console import say
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
@@ -64,13 +65,6 @@ class _ProfilerStepCallback(TrainerCallback):
 _REPEATS, _MOST_BATCHES = 5, 16
 
 ForwardPass = tuple[dict[str, Tensor], Any]
-
-
-def count_tokens(batch: Mapping[str, Tensor]) -> Tensor:
-    """Count the tokens of a batch without padding, or the values of vector inputs; int64, ()."""
-    if "targets" in batch:
-        return (batch["targets"] >= 0).sum()
-    return batch["attention_mask"].sum() if "attention_mask" in batch else torch.tensor(batch["inputs"].numel())
 
 
 class Stopwatch:

@@ -25,7 +25,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainingArgum
 from transformers.trainer_utils import EvalLoopOutput
 
 from adadepth.config import TrainerConfig
-from adadepth.data.batches import EpochSampler, order_for_evaluation
+from adadepth.data.batches import EpochSampler, count_tokens, order_for_evaluation
 from adadepth.data.run_data import RunData
 from adadepth.data.streams.contiguous import StreamBatches
 from adadepth.data.text.tokenizer import for_model
@@ -46,7 +46,7 @@ from adadepth.training.distributed_batches import (
 from adadepth.training.extension import Extension
 from adadepth.training.loss_tracking import DivergedError, describe_nonfinite_loss, raise_if_diverged
 from adadepth.training.optimization import build_optimizer, build_schedule
-from adadepth.training.profiling import Stopwatch, count_tokens
+from adadepth.training.profiling import Stopwatch
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.sharding import enable_sharding, reshard_model
 

@@ -26,7 +26,7 @@ from tests.marks_support import mostly_slow
 HERE = Path(__file__).resolve().parent
 MODELS = sorted(path for path in HERE.glob("*/finished/*") if (path / "config.json").exists())
 # What the clock says; and what another name says now, see CHANGELOG.md.
-TIMED = ("runtime", "per_second", "cost/speedup_over_dense", "_seconds", "_ms")
+TIMED = ("runtime", "per_second", "cost/speedup_over_dense", "_seconds", "_ms", "ms_per_token")
 RENAMED = {"eval/ponder_cost"}
 # Settings that are newer than a run: it keeps its own values, unless the command names the group `model` again.
 NEWER = {"looped_two_states": ("model.geometric_truncation=renormalise",)}

@@ -101,6 +101,9 @@ def test_runs_are_put_side_by_side(command: Command) -> None:
     other = record(Path("other"), budget={"target": 7.0})
     result = command("mode=report", f"runs=[all,{other}]").checked()
     assert "n = 3 runs of 2 settings" in page_of(result)
+    (paper,) = Path("outputs/comparisons").glob("*/paper")
+    assert f"paper: {paper} (table.csv, table.tex, commands.txt)" in result.out, "these runs have no MACs of a token"
+    assert r"ACT-ALBERT (target 7) & 0.500" in (paper / "table.tex").read_text()
     assert sorted(path.name for path in Path("all/run_0").iterdir()) == [
         "config.yaml", "halting.json", "metrics.jsonl", "run.json",
     ]  # fmt: skip

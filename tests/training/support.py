@@ -13,6 +13,7 @@ from transformers import set_seed
 from adadepth.config import ExperimentConfig
 from adadepth.data import load_pretraining_data
 from adadepth.metrics.metric_names import SPEEDUPS
+from adadepth.metrics.unit_costs import TIME
 from adadepth.models.build import build_pretraining_model
 from adadepth.runs.checkpoints import checkpoints, get_checkpoint_step
 from adadepth.runs.directory import CHECKPOINTS, RECORD, read_record, write_jsonable
@@ -97,7 +98,7 @@ def assert_same_end(run: Path, expected: Path) -> None:
 def lines(run: Path) -> list[dict[str, Any]]:
     """What a run logged, but for times."""
     logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    timed = ("time", "per_second", "runtime", *SPEEDUPS.values())
+    timed = ("time", "per_second", "runtime", TIME, *SPEEDUPS.values())
     return [{name: value for name, value in line.items() if not name.endswith(timed)} for line in logged]
 
 

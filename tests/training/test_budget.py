@@ -1,4 +1,4 @@
-"""Runs under a budget: from the settings to files, one checkpoint at several depths, and the rival of equal work."""
+"""Runs under a budget: from the settings to files, one checkpoint at several depths, and matched baselines."""
 
 import json
 
@@ -137,22 +137,24 @@ def test_a_model_is_scored_as_trained_on_both_halves(trained, tmp_path, capsys):
     assert "one checkpoint at several depths" not in capsys.readouterr().out
 
 
-def test_a_rival_has_one_depth_and_no_less_work(trained, capsys):
+def test_matched_baselines_enclose_the_compute_of_a_run(trained, capsys):
     halting = json.loads((trained / "halting.json").read_text())
     out = f"output_dir={trained.parents[1]}"
-    # The newest folder is an evaluation, which is not what a rival is compared with.
+    # The newest folder is an evaluation, which is not what a baseline is compared with.
     tasks.run(configured("act_maze", *TINY, "budget.target=null", "mode=evaluate", f"checkpoint={trained}", out))
     tasks.run(configured("act_maze", *TINY, "rival_of=latest", out))
-    rows = json.loads((trained / "rivals.json").read_text())["rows"]
-    assert [row["kind"] for row in rows] == ["adaptive", "fixed depth"]
-    share = halting["cost"]["adaptive_over_full"] * halting["max_depth"]
-    assert share - 1e-6 <= rows[1]["max_depth"] < share + 1
-    assert (rows[1]["mean"], rows[1]["std"]) == (rows[1]["max_depth"], 0)
-    assert rows[0]["errors"]["eval/score"] == halting["classes"]["all"]["accuracy_error"]
-    assert "Compute-matched baselines" in (trained / "report.html").read_text()
-    assert "compute-matched baselines" in capsys.readouterr().out
-    (rival,) = trained.parents[1].glob("act_maze_rival/*")
-    assert json.loads((rival / "model" / "config.json").read_text())["fixed_depth"] == rows[1]["max_depth"]
+    adaptive, *rivals = json.loads((trained / "rivals.json").read_text())["rows"]
+    assert adaptive["kind"] == "adaptive"
+    assert adaptive["errors"]["eval/score"] == halting["classes"]["all"]["accuracy_error"]
+    shares = [row["adaptive_macs"] / adaptive["adaptive_macs"] for row in rivals]
+    assert min(shares) <= 1.01
+    assert max(shares) >= 0.99 or rivals[-1]["depth"] == halting["max_depth"]
+    for row in rivals:
+        assert (row["mean"], row["std"]) == (row["depth"], 0)
+        stored = json.loads((trained.parent / row["run"] / "model" / "config.json").read_text())
+        assert stored["fixed_depth"] == row["depth"]
+    assert "Matched baselines of fixed depth" in (trained / "report.html").read_text()
+    assert "matched baselines of fixed depth" in capsys.readouterr().out
 
 
 def test_a_rival_needs_a_finished_run(tmp_path, trained):
@@ -170,11 +172,11 @@ def test_a_rival_is_trained_on_what_its_run_was_trained_on(tmp_path, trained):
 
 @pytest.mark.parametrize(("cost", "message"), [
     (None, r"\S+ is not a finished run with measured compute$"),
-    ({"adaptive_over_full": 0.5}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline "
+    ({"adaptive_macs": 50.0}, "that run has task=finetune on dataset=sudoku; a compute-matched baseline "
                                   "must be trained like the run$"),
 ])  # fmt: skip
 def test_a_run_of_another_kind_has_no_rival(tmp_path, cost, message):
-    """As of TRM, whose puzzles are no data of a family with a fixed depth; and one whose work was not measured."""
+    """As of TRM, whose puzzles are other data; and one whose compute was not measured."""
     (tmp_path / "run" / "model").mkdir(parents=True)
     halting = {"unit": "sequence", "max_depth": 4, "cost": cost}
     (tmp_path / "run" / "halting.json").write_text(json.dumps(halting))
@@ -217,7 +219,6 @@ def test_sequences_that_halt_are_held_too(tmp_path):
     (("mode=evaluate", "checkpoint=x", "score_halves=true", "trainer.halting_statistics=false"),
      "score_halves=true: needs trainer.halting_statistics=true"),
     (("budget.gain=0",), "budget.gain=0.0: must be above 0"),
-    (("rival_of=x", "seeds=2"), "rival_of=x: cannot be combined with seeds=2"),
 ])  # fmt: skip
 def test_what_makes_no_sense_is_one_line(overrides, message):
     with pytest.raises(ConfigError) as error:

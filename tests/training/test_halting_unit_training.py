@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,3 +51,38 @@ def test_a_budget_shifts_its_bias(tmp_path: Path) -> None:
     assert abs(mean_depth(trainer) - 2) > 0.1
     assert correct_depth(settings, session_of(trainer))
     assert mean_depth(trainer) == pytest.approx(2, rel=0.05)
+
+
+SCRIPT = """
+from torch import Tensor
+
+import adadepth
+from adadepth.halting.units import HaltingUnit, UnitMemory
+from adadepth.run import main
+
+
+@adadepth.register_halting_unit
+class Constant(HaltingUnit):
+    name = "constant"
+
+    def forward(self, states: Tensor, memory: UnitMemory, step: int) -> tuple[Tensor, UnitMemory]:
+        return self.bias.expand(states.shape[:-1]), ()
+
+
+main()
+"""
+
+
+@pytest.mark.slow
+def test_a_file_registers_a_unit_and_runs_the_command_line(tmp_path: Path) -> None:
+    file = tmp_path / "constant_unit.py"
+    file.write_text(SCRIPT)
+    command = [
+        sys.executable, str(file), "--config-name", "act_tiny", "model.halting_unit=constant", "trainer.max_steps=2",
+        "trainer.warmup_steps=0", "trainer.eval_steps=2", "trainer.save_steps=2", "model.hidden_size=32",
+        "model.embedding_size=16", "model.intermediate_size=64", "model.num_attention_heads=2",
+        "baseline=none", f"output_dir={tmp_path / 'runs'}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=600)
+    (stored,) = tmp_path.glob("runs/act_tiny/*/model/config.json")
+    assert json.loads(stored.read_text())["halting_unit"] == "constant"

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from adadepth.data.batches import count_tokens
 from adadepth.training import profiling
-from adadepth.training.profiling import Stopwatch, count_tokens
+from adadepth.training.profiling import Stopwatch
 
 
 @pytest.mark.parametrize(
@@ -16,6 +17,7 @@ from adadepth.training.profiling import Stopwatch, count_tokens
     [
         ({"attention_mask": torch.tensor([[1, 1, 0], [1, 0, 0]]), "input_ids": torch.ones(2, 3)}, 3),
         ({"targets": torch.tensor([[4, 0, -100]])}, 2),
+        ({"input_ids": torch.ones(2, 3)}, 6),
         ({"inputs": torch.zeros(2, 5)}, 10),
     ],
 )

@@ -192,7 +192,7 @@ def list_rows(folder: Path, *bases: tuple[str, str]) -> list[Row]:
         base = configured(root, *(part.format(folder=folder) for part in still))
         for change in ("", *_list_changes(family, head, base)):
             needs = [need for key in (change, f"{name} {change}") for need in NEEDS.get(key, ())]
-            overrides = (part.format(folder=folder) for part in (*still, *needs, *filter(None, [change])))
+            overrides = (part.format(folder=folder) for part in (*still, *needs, *change.split()))
             if (title := f"{name} {head} {change}".strip()) not in IMPOSSIBLE:
                 rows.append(Row(title, (root, *overrides)))
     further = [item for item in FURTHER.items() if not bases or item[0].split()[0] in {name for name, _ in bases}]
@@ -222,8 +222,9 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
         return
     for name, value in model if head == first else free[others.index(head) :: len(others)]:
         yield f"model.{name}={_format(value)}"
-    if family.fixed_depth is not None:
-        yield f"model.{family.fixed_depth}=2"
+    if callable(family.fixed_depth):
+        fixed = family.fixed_depth(base.model, 2).items()
+        yield " ".join(f"model.{name}={_format(value)}" for name, value in fixed if value != getattr(base.model, name))
     yield from (f"budget.unit={unit}" for unit in family.budget.trained if unit is not BudgetUnit.milliseconds)
     if head == first:
         yield from ("trainer.ema_decay=0.5", "trainer.gradient_accumulation_steps=2")
@@ -235,7 +236,7 @@ def _list_changes(family: Family, head: str, base: ExperimentConfig) -> Iterator
 
 
 def _format(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 # ---- One training

@@ -10,6 +10,7 @@ from adadepth.config.kinds import PREDICTED, PredictionSpec, get_kind, get_probl
 from adadepth.errors import ConfigError, nearest
 from adadepth.metrics.metric_names import ADAPTATION, CLASS_SCALARS, LAYER_SCALARS, SPEEDUPS
 from adadepth.metrics.task_metrics import check_metrics
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.models.registry import Family, families, family, join_alternatives, list_families_with_head
 
 _QUALITY = ("loss", "lm_loss", "perplexity", "perplexity_std", "word_perplexity", "bits_per_character")
@@ -35,6 +36,7 @@ NAMES = {
     "cost": (
         "executed_macs", "dense_macs", "adaptive_macs", "full_macs", "executed_over_dense", "executed_over_full",
         "adaptive_over_full", "layer_ratio", "added_parameters",
+        *(name.removeprefix("cost/") for name in (*UNIT_MACS, TIME)),
         *(name.removeprefix("cost/") for name in SPEEDUPS.values()),
     ),
     "search": (
@@ -84,7 +86,7 @@ def _find_reason_against(config: ExperimentConfig, name: str, prefix: str) -> st
         return "only a training run has it"
     if name.removeprefix("train/") in _SLOT_LOGS and not family(config.model.name).trains_in_slots:
         return f"model={config.model.name} is not trained on examples that leave their slots when they halt"
-    if prefix in _WITH_SETS and name not in SPEEDUPS.values() and not config.trainer.halting_statistics:
+    if prefix in _WITH_SETS and name not in (TIME, *SPEEDUPS.values()) and not config.trainer.halting_statistics:
         return "needs trainer.halting_statistics=true"
     return None
 

@@ -148,7 +148,10 @@ def _read_template(name: str, package: str = "adadepth.contrib.serve") -> str:
 
 
 def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
-    """Build the web page for one checkpoint, or for several checkpoints with the same type of input."""
+    """Build the web page for one checkpoint, or for several checkpoints with the same type of input.
+
+    The page opens with the answers to its first input, which are computed here, once for all visitors.
+    """
     first = checkpoints[0]
     names = " and ".join(checkpoint.name for checkpoint in checkpoints)
     heading = load_templates("adadepth.contrib.serve").get_template("heading.html.j2").render(names=names)
@@ -163,11 +166,19 @@ def build_page(checkpoints: Sequence[ServedCheckpoint]) -> gr.Blocks:
                 depth = _build_depth_controls(first)
         outputs = []
         with gr.Row(elem_id="ada-answers"):
-            for _ in checkpoints:
+            for checkpoint in checkpoints:
+                answer = _render_first_answer(checkpoint, controls)
                 with gr.Column(min_width=300):
-                    outputs.append(gr.HTML("", js_on_load=None, apply_default_css=False, elem_classes="ada-answer"))
-        _connect_controls(checkpoints, controls, depth, outputs, page.load)
+                    outputs.append(gr.HTML(answer, js_on_load=None, apply_default_css=False, elem_classes="ada-answer"))
+        _connect_controls(checkpoints, controls, depth, outputs)
     return page
+
+
+def _render_first_answer(checkpoint: ServedCheckpoint, controls: _InputControls) -> str:
+    """Render the answer to the first input of the page, at the depth as trained, with its quality curve."""
+    inputs = [component.value for component in controls.values]
+    *_, html = _render_parts(checkpoint, inputs, AS_TRAINED, 0.0, [])
+    return html
 
 
 # ---- controls
@@ -261,7 +272,6 @@ def _connect_controls(
     controls: _InputControls,
     depth: _DepthControls,
     outputs: list[Any],
-    load: Any,
 ) -> None:
     """Make the web page recompute the answer whenever a control changes.
 
@@ -271,7 +281,7 @@ def _connect_controls(
     a whole event, including the effects of the first control on others.
     """
     request = gr.Textbox(_ANSWER, visible="hidden", container=False, elem_id="ada-wanted")
-    changes = [load, controls.ask_button.click, depth.knob.input, depth.value.input]
+    changes = [controls.ask_button.click, depth.knob.input, depth.value.input]
     if controls.draw is None:
         changes += [box.submit for box in controls.values]
     else:

@@ -67,7 +67,7 @@ def render_answer(
         with_curve: Whether to add the quality at this depth, which may need to be measured first.
     """
     max_updates = answer.result["max_depth"]
-    figure, curve_of = build_work_curve(checkpoint, answer) if with_curve else (None, "")
+    figure, curve_of = build_compute_curve(checkpoint, answer) if with_curve else (None, "")
     boards = _build_boards(checkpoint, answer)
     command, remark = build_command(checkpoint, model_input, answer)
     source = "" if answer.source is None else f", example {answer.source}"
@@ -118,7 +118,7 @@ def _describe_side(checkpoint: ServedCheckpoint, prompt: str, part: Continuation
     return side | {
         "row": build_text_row(result["texts"][0], get_answers(result)),
         "depth": number(result["mean"], 2),
-        "work": percent(result["work"]),
+        "compute": percent(result["work"]),
         "command": _format_command(checkpoint, "predict", [f"text={_format_text_override(prompt)}", *settings]),
     }
 
@@ -153,7 +153,7 @@ def _build_tiles(checkpoint: ServedCheckpoint, answer: Answer) -> list[Tile]:
     milliseconds = [f"{1000 * seconds:.3g} ms" for seconds in answer.seconds]
     tiles = [
         Tile("depth", depth_name, number(now["mean"], 2), f"of {steps}; full depth {number(full['mean'], 2)}"),
-        Tile("work", "work", percent(now["work"]), f"of full depth ({percent(full['work'])})"),
+        Tile("compute", "compute", percent(now["work"]), f"of full depth ({percent(full['work'])})"),
         Tile("time", "time now", milliseconds[0], f"at full depth {milliseconds[1]}"),
     ]
     if (quality := _count_right(answer, now)) is not None:
@@ -190,31 +190,29 @@ def _count_right(answer: Answer, result: Mapping[str, Any]) -> tuple[str, str] |
     hardest = max((cell.difficulty for cell in targets if cell.difficulty is not None), default=None)
     if hardest is None and answer.difficulty is not None:
         hardest = answer.difficulty
-    return f"{right} of {len(targets)}", "cells with a target" + (
-        "" if hardest is None else f"; difficulty up to {hardest}"
-    )
+    return f"{right} of {len(targets)}", "labelled cells" + ("" if hardest is None else f"; difficulty up to {hardest}")
 
 
-def build_work_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figure | None, str]:
+def build_compute_curve(checkpoint: ServedCheckpoint, answer: Answer) -> tuple[Figure | None, str]:
     """Build a figure of quality against compute that marks the current depth setting, and its description."""
     points, name, examples = _collect_curve_points(checkpoint, answer.setting)
     if not points:
         return None, ""
     current = measure_quality(checkpoint, answer.setting)
-    dots = [Dot(work, quality, f"compute {percent(work)}, {name} {number(quality, 3)}") for work, quality in points]
+    dots = [Dot(share, quality, f"compute {percent(share)}, {name} {number(quality, 3)}") for share, quality in points]
     groups: list[tuple[str, Sequence[Dot]]] = [
         (checkpoint.evaluator.description if current and checkpoint.evaluator else "measured", dots)
     ]
     if current is not None:
-        figures = f"compute {percent(current.work)}, {name} {number(current.quality, 3)}"
+        figures = f"compute {percent(current.compute)}, {name} {number(current.quality, 3)}"
         description = f"here: {number(current.updates, 2)} updates, {figures}"
-        groups.append(("current setting", [Dot(current.work, current.quality, description, marked=True)]))
+        groups.append(("current setting", [Dot(current.compute, current.quality, description, marked=True)]))
         examples = f"{description}, measured on {examples}"
     all_dots = [dot for _, group in groups for dot in group]
     x = Axis("compute, share of full depth", (0.0, max(1.0, *(dot.x for dot in all_dots)) * 1.02), percent=True)
     y = Axis(name, pad_range([dot.y for dot in all_dots]))
-    panel = Panel("Quality against compute", Scatter(groups, sorted((dot.x, dot.y) for dot in dots)), x, y, examples)
-    return Figure("quality_against_work", [panel]), examples
+    panel = Panel("Quality against compute", Scatter(groups, [sorted((dot.x, dot.y) for dot in dots)]), x, y, examples)
+    return Figure("quality_against_compute", [panel]), examples
 
 
 def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tuple[list[tuple[float, float]], str, str]:
@@ -243,7 +241,7 @@ def _collect_curve_points(checkpoint: ServedCheckpoint, setting: Setting) -> tup
         if candidate in checkpoint.measurements or perf_counter() - start < _CURVE_SECONDS
     ]
     return (
-        [(candidate.work, candidate.quality) for candidate in measurements if candidate is not None],
+        [(candidate.compute, candidate.quality) for candidate in measurements if candidate is not None],
         checkpoint.evaluator.name,
         checkpoint.evaluator.description,
     )

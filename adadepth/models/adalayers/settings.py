@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from adadepth.config import Attention, BudgetUnit, ExperimentConfig, ModelConfig, family_name
 from adadepth.config.declaration import BELOW_ONE, FINITE, MISSING, POSITIVE, at_least, setting
@@ -116,6 +117,19 @@ class AdaLayersSettings(ModelConfig):
     attn_implementation: Attention | None = setting(
         None, "attention implementation of the base; None: the fastest available one", in_model=False
     )
+
+
+def fix_depth(model: AdaLayersSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the head on the state after `depth` blocks alone, so that the base runs no further."""
+    return {
+        "pick_one_layer_only": depth if model.include_embeddings else depth - 1,
+        "distribution_cutoff": 0.0,
+        "cutoff_warmup_steps": 0,
+        "topk_distribution": None,
+        "lambda_distribution_entropy": 0.0,
+        "lambda_distribution_depth": 0.0,
+        "freeze_distribution": False,
+    }
 
 
 def check_settings(config: ExperimentConfig) -> Iterator[str]:

@@ -31,11 +31,13 @@ def _import_weight_conversion() -> RenameWeights:
 
 FAMILY = Family(
     settings=PlainAlbertSettings,
+    title="ALBERT",
     option="albert_mini",
     config=_import_config,
     heads={"classification": _import_classifier},
     encoder=_import_model,
     depth="num_hidden_layers",
+    fixed_depth="always runs all its layers, so it is a network of fixed depth itself",
     starts_from={"albert_act": None},
     checks=(check_sizes,),
     weights_from=_import_weight_conversion,

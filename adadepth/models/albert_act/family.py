@@ -7,6 +7,7 @@ from adadepth.models.albert_act.settings import (
     check_halting,
     check_pooling,
     check_readouts,
+    fix_depth,
 )
 from adadepth.models.registry import (
     Budgeting,
@@ -103,6 +104,7 @@ def _import_config_reader() -> ReadConfig:
 
 FAMILY = Family(
     settings=AlbertActSettings,
+    title="ACT-ALBERT",
     option="albert_act_mini",
     config=_import_config,
     heads={
@@ -124,7 +126,7 @@ FAMILY = Family(
         grows=True,
     ),
     depth="num_hidden_layers",
-    fixed_depth="fixed_depth",
+    fixed_depth=fix_depth,
     starts_from={"albert": _import_source_loader},
     checks=(
         check_sizes,

@@ -134,7 +134,7 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
     # Checkpoints of old transformers releases carry this buffer.
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids"]
     depth_unit = "token"
-    depth_knob = "halting threshold 1 - act_epsilon"
+    depth_knob = "halting sum at which a token stops (1 minus model.act_epsilon)"
     shows_states = True
 
     @classmethod

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from adadepth.config import Attention, ExperimentConfig, Task, family_name
 from adadepth.config.choices import CapRemainder, StateRule
@@ -121,6 +122,11 @@ class AlbertActSettings(AlbertSettings):
         Pooling.first,
         "input of sequence classification: the pooled first token, or the mean of all real tokens",
     )
+
+
+def fix_depth(model: AlbertActSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network in which every token gets `depth` updates, without halting."""
+    return {"fixed_depth": depth, "num_hidden_layers": depth}
 
 
 _SEQUENCE_PROBLEMS = ("classification", "multi_label", "regression")

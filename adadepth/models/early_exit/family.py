@@ -4,7 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 from adadepth.config import BudgetUnit
-from adadepth.models.early_exit.settings import EarlyExitSettings, check_early_exit, list_movable_exit_metrics
+from adadepth.models.early_exit.settings import (
+    EarlyExitSettings,
+    check_early_exit,
+    fix_depth,
+    list_movable_exit_metrics,
+)
 from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS, add_no_tokens
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
@@ -60,6 +65,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=EarlyExitSettings,
+    title="Early exit",
     option="early_exit_mini",
     config=_import_config,
     heads={
@@ -74,6 +80,7 @@ FAMILY = Family(
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     movable_metrics=list_movable_exit_metrics,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
+    fixed_depth=fix_depth,
     networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, _import_layout),
     adopts=_import_adoption,

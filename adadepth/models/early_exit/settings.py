@@ -7,6 +7,7 @@ from typing import Any
 
 from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
+from adadepth.errors import ConfigError
 from adadepth.models.shared.halting_settings import find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
 
@@ -88,6 +89,32 @@ class EarlyExitSettings(NetworkSettings):
         "what learns: all weights, or those of early exits, which begin as the last one's (EE-Tuning)",
         more="`exits` is EE-Tuning (arXiv 2402.00518); it needs model.exit_heads other than shared.",
     )
+
+
+def fix_depth(model: EarlyExitSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network that ends at exit `depth`, and trains with its last head alone.
+
+    Raises:
+        ConfigError: If only exits learn.
+    """
+    if model.trains is TrainedPart.exits:
+        raise ConfigError(
+            "model.trains=exits: each exit trains alone on a frozen network, so exit_rules=[fixed:N] is its baseline"
+        )
+    exits = range(1, depth + 1) if model.exit_layers is None else sorted(set(model.exit_layers))
+    return {
+        "num_hidden_layers": exits[depth - 1] if depth <= len(exits) else model.num_hidden_layers,
+        "exit_layers": [],  # the last layer always has an exit
+        "exit_heads": ExitHeads.shared,
+        "exit_rule": None,
+        "exit_gate": False,
+        "halting_unit": EarlyExitSettings.halting_unit,
+        "exit_weights": ExitLossWeights.last,
+        "exit_curriculum": ExitCurriculum.none,
+        "layer_dropout": 0.0,
+        "dropout_growth": DropoutGrowth.none,
+        "distillation": 0.0,
+    }
 
 
 def check_early_exit(config: ExperimentConfig) -> Iterator[str]:

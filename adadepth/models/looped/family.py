@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adadepth.config import BudgetUnit
-from adadepth.models.looped.settings import LoopedSettings, check_looped, list_movable_gate_metrics
+from adadepth.models.looped.settings import LoopedSettings, check_looped, fix_depth, list_movable_gate_metrics
 from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
@@ -78,6 +78,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=LoopedSettings,
+    title="Looped transformer",
     option="looped_mini",
     config=_import_config,
     heads={
@@ -95,6 +96,7 @@ FAMILY = Family(
         fits_target=True,
     ),
     depth="num_loops",
+    fixed_depth=fix_depth,
     published=("ouro", "huginn_raven", "hrm_text"),
     layouts={
         "ouro": _import_ouro_layout,

@@ -245,6 +245,24 @@ class LoopedSettings(ModelConfig):
     )
 
 
+def fix_depth(model: LoopedSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network that trains and runs with `depth` loops for every token.
+
+    Raises:
+        ConfigError: If only the halting unit learns.
+    """
+    if model.objective is Objective.gate_alone:
+        raise ConfigError("model.objective=gate_alone: trains no network; compare with exit_rules=[fixed:N] instead")
+    return {
+        "num_loops": depth,
+        "exit_rule": None,
+        "objective": Objective.last,
+        "train_loops": TrainLoops.fixed,
+        "loop_curriculum": Curriculum.none,
+        "curriculum_share": LoopedSettings.curriculum_share,
+    }
+
+
 def check_looped(config: ExperimentConfig) -> Iterator[str]:
     """Yield errors for missing sizes and for inconsistent settings of a looped model."""
     model = config.model

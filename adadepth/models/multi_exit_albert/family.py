@@ -1,7 +1,7 @@
 """Descriptor of multi-exit ALBERT."""
 
 from adadepth.config import BudgetUnit
-from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings
+from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings, fix_depth
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass
 from adadepth.models.shared.albert.settings import check_sizes
 from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
@@ -27,6 +27,7 @@ def _import_model() -> ModelClass:
 
 FAMILY = Family(
     settings=MultiExitAlbertSettings,
+    title="Multi-exit ALBERT",
     option="pabee_mini",
     config=_import_config,
     heads={"classification": _import_classifier},
@@ -34,6 +35,7 @@ FAMILY = Family(
     tokenizer=import_albert_tokenizer,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",
+    fixed_depth=fix_depth,
     starts_from={"albert": None, "albert_act": None},
     checks=(check_sizes,),
 )

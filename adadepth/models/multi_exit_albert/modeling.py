@@ -91,6 +91,8 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         weights = torch.ones(losses.shape[-1], device=losses.device)
         if self.config.exit_weights == "linear":
             weights = weights.cumsum(dim=0)
+        elif self.config.exit_weights == "last":
+            weights[:-1] = 0.0
         means = expected_loss(losses, weights / weights.sum())
         return LossTerm((means * counted).sum(), counted.sum())
 

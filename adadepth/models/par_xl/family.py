@@ -71,6 +71,7 @@ def _import_model_latencies() -> Callable[..., dict[str, dict[str, float]]]:
 
 FAMILY = Family(
     settings=ParXLSettings,
+    title="PAR-XL",
     option="par_xl_mini",
     config=_import_config,
     heads={"language_model": _import_causal_lm, "search": _import_supernet},
@@ -79,6 +80,8 @@ FAMILY = Family(
     tokenizer=import_fast_tokenizer,
     budget=Budgeting(trained=(BudgetUnit.milliseconds,), checks=(check_budget,)),
     depth="num_hidden_layers",
+    fixed_depth="has its depth in model.architecture; its control is the stage compare of an architecture search, "
+    "with fixed architectures of equal compute",
     settle=_import_settle_cutoffs,
     search=Searching(
         setting="architecture",

@@ -11,6 +11,8 @@ from adadepth.models.ponder.settings import (
     check_halting_head,
     check_prior,
     first_tokens,
+    fix_albert_depth,
+    fix_rnn_depth,
 )
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights
 from adadepth.models.shared.albert.settings import check_sizes
@@ -78,6 +80,7 @@ _ADVICE = (
 FAMILIES = (
     Family(
         settings=PonderAlbertSettings,
+        title="PonderALBERT",
         option="ponder_albert_mini",
         config=_import_config,
         heads={"classification": _import_classifier},
@@ -90,6 +93,7 @@ FAMILIES = (
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_hidden_layers",
+        fixed_depth=fix_albert_depth,
         reads=frozenset({"halting"}),
         starts_from={"albert": None, "albert_act": None},
         first_tokens=first_tokens,
@@ -103,12 +107,14 @@ FAMILIES = (
     ),
     Family(
         settings=PonderRnnSettings,
+        title="PonderNet",
         option="parity_rnn",
         config=_import_rnn_config,
         heads={"classification": _import_rnn_classifier},
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_steps",
+        fixed_depth=fix_rnn_depth,
         reads=frozenset({"halting"}),
         reads_vectors=True,
         checks=(check_prior,),

@@ -8,6 +8,7 @@ from typing import Any
 from adadepth.config import ExperimentConfig, ModelConfig, family_name
 from adadepth.config.choices import KLDirection, Prior, Truncation
 from adadepth.config.declaration import FINITE, OPEN_SHARE, at_least, setting
+from adadepth.errors import ConfigError
 from adadepth.models.shared.albert.settings import AlbertSettings
 
 Normalisation = StrEnum("Normalisation", ["sum", "mean_over_steps"])
@@ -96,6 +97,39 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
     hidden_size: int = setting(128, "H, number of units of the cell", at_least(1), shape=True, debug=16)
     num_steps: int = setting(20, "N, maximum number of steps", at_least(1))
     cell: CellKind = setting(CellKind.tanh, "recurrent cell: plain, as in the papers, or gated", shape=True)
+
+
+# Halting bias with which a halting probability and its gradient are exactly 0 in float32.
+_NEVER_HALTS = -1e4
+
+
+def fix_albert_depth(model: PonderAlbertSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the PonderALBERT that predicts after `depth` steps, and learns from this step alone.
+
+    Raises:
+        ConfigError: If `model.pretrained` has a trained halting head.
+    """
+    if model.pretrained is not None:
+        from adadepth.models.folder import read_config  # imports transformers, which `--help` does not need
+
+        if read_config("model.pretrained", model.pretrained).model_type == model.name:
+            raise ConfigError(f"model.pretrained={model.pretrained}: its halting head is trained and would halt")
+    return {"num_hidden_layers": depth, "ce_normalisation": Normalisation.sum} | _fix_exit(depth)
+
+
+def fix_rnn_depth(model: PonderRnnSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the recurrent cell that predicts after `depth` steps, and learns from this step alone."""
+    return {"num_steps": depth} | _fix_exit(depth)
+
+
+def _fix_exit(depth: int) -> dict[str, Any]:
+    """Return the settings with which the last step has the whole halting distribution, and no prior pulls at it."""
+    return {
+        "exit_rule": f"fixed:{depth}",
+        "halt_bias_init": _NEVER_HALTS,
+        "truncation": Truncation.leftover,
+        "kl_penalty_factor": 0.0,
+    }
 
 
 def check_prior(config: ExperimentConfig) -> Iterator[str]:

@@ -10,7 +10,7 @@ from adadepth.models.registry import (
     ModelClass,
     ReportSection,
 )
-from adadepth.models.routed.settings import RoutedSettings, check_routed
+from adadepth.models.routed.settings import RoutedSettings, check_routed, fix_depth
 from adadepth.models.shared.network_settings import add_no_tokens
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
@@ -53,6 +53,7 @@ def _import_adoption() -> Adopt:
 
 FAMILY = Family(
     settings=RoutedSettings,
+    title="Routed transformer",
     option="mor_mini",
     config=_import_config,
     heads={
@@ -63,6 +64,7 @@ FAMILY = Family(
     loss_parts={"routing_loss": None},
     sections=(_import_routing_section,),
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True, least=0),
+    fixed_depth=fix_depth,
     starts_from={"early_exit": _import_source_loader},
     adopts=_import_adoption,
     text="blocks",

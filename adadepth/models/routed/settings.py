@@ -1,12 +1,13 @@
 """Settings of routed models, and their validation."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import FINITE, at_least, setting
+from adadepth.errors import ConfigError
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
 
 RouterKind = StrEnum("RouterKind", ["expert", "token", "threshold", "random"])
@@ -108,6 +109,63 @@ class RoutedSettings(NetworkSettings):
     trains: RoutedPart = setting(
         RoutedPart.all, "what learns: all weights, or routers and adapters (Router-Tuning, FlexiDepth)"
     )
+
+
+# Bias with which every token is chosen in evaluation, whatever its logit.
+_CHOOSES_ALL = 1e4
+
+
+def fix_depth(model: RoutedSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network that has `depth` routed parts, each of which processes all tokens.
+
+    Parts that all tokens run stay. Gates are left out, so that it is an ordinary network without routers.
+
+    Raises:
+        ConfigError: If only routers learn, or if no part would be left.
+    """
+    if model.trains is RoutedPart.routers:
+        raise ConfigError("model.trains=routers: freezes the network, so its control is model.router=random")
+    return _fix_parts(model, depth) | {
+        "router": RouterKind.expert,
+        "capacities": [1.0],
+        "choice_bias": _CHOOSES_ALL,
+        "causal_choice": CausalChoice.router,
+        "gating": RouterGate.none,
+        "routing_weight": 0.0,
+        "z_weight": 0.0,
+        "balance": DepthBalance.loss,
+        "bias_step": RoutedSettings.bias_step,
+        "adapter_size": None,
+        "measure_leak": False,
+    }
+
+
+def _fix_parts(model: RoutedSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of a network with `depth` recursions, or with `depth` layers in place of all routed ones."""
+    if model.recursions is not None:
+        if depth == 0:
+            raise ConfigError(f"model.recursions={model.recursions}: there is no network of 0 recursions")
+        if model.sharing is not LayerSharing.none:
+            return {"recursions": depth}
+        fixed = model.prelude + model.coda
+        core = (_count_layers(model) - fixed) // model.recursions
+        return {"recursions": depth, "num_hidden_layers": fixed + core * depth}
+    layers = _count_layers(model)
+    routed = list_routed_layers(replace(model, num_hidden_layers=layers)) or []
+    left = layers - len(routed) + depth
+    if left == 0:
+        raise ConfigError(f"model.routed_layers={model.routed_layers}: no layer would be left at depth 0")
+    return {"num_hidden_layers": left, "routed_layers": [*range(left - max(depth, 1) + 1, left + 1)]}
+
+
+def _count_layers(model: RoutedSettings) -> int:
+    """Return the number of layers of a network, which may be that of `model.pretrained`."""
+    if model.num_hidden_layers is not None:
+        return model.num_hidden_layers
+    from adadepth.models.folder import read_config  # imports transformers, which `--help` does not need
+
+    layers: int = read_config("model.pretrained", str(model.pretrained)).get_text_config().num_hidden_layers
+    return layers
 
 
 def check_routing(model: Any) -> Iterator[str]:

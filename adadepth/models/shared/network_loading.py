@@ -35,7 +35,7 @@ def build_adopted_config(
     vocab_size: int | None,
     fields: Mapping[str, Any],
 ) -> Any:
-    """Build the configuration of a model around a pretrained network.
+    """Build the configuration of a model around a pretrained network, or around its first layers.
 
     Args:
         config_class: Class of the configuration.
@@ -49,6 +49,8 @@ def build_adopted_config(
         ConfigError: If a setting contradicts the network, or the tokenizer has more pieces.
     """
     text, options = source.get_text_config(), dict(chosen)
+    if 0 < (layers := chosen.get("num_hidden_layers", 0)) < text.num_hidden_layers:
+        text = _truncate(text, layers)
     for name in [name for name in options if name in (*SIZES, *OPTIONAL_SIZES)]:
         if (value := options.pop(name)) != getattr(text, name, None):
             raise ConfigError(f"model.pretrained={path}: model.{name}={value} but {getattr(text, name, None)} there")
@@ -56,6 +58,17 @@ def build_adopted_config(
         raise ConfigError(f"model.pretrained={path}: it has {text.vocab_size} pieces, the tokenizer {vocab_size}")
     special = {name: getattr(text, name, None) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
     return config_class(**{**special, **options, **fields, "base_config": text.to_dict()})
+
+
+def _truncate(network: PreTrainedConfig, layers: int) -> PreTrainedConfig:
+    """Return the configuration of the first layers of a network, with one entry each in lists by layer."""
+    fields = network.to_dict()
+    by_layer = {
+        name: value[:layers]
+        for name, value in fields.items()
+        if "layer" in name and isinstance(value, list) and len(value) == network.num_hidden_layers
+    }
+    return type(network).from_dict({**fields, **by_layer, "num_hidden_layers": layers})
 
 
 def load_adopted_model(

@@ -31,6 +31,7 @@ def _import_builder() -> BuildModel:
 
 FAMILY = Family(
     settings=StockClassifierSettings,
+    title="Plain transformer",
     option="stock",
     config=_import_config,
     heads={
@@ -40,5 +41,6 @@ FAMILY = Family(
     build=_import_builder,
     first_tokens=add_no_tokens,
     own_symbols=False,
+    fixed_depth="always runs all its layers, so it is a network of fixed depth itself",
     checks=(check_settings,),
 )

@@ -2,7 +2,7 @@
 
 from adadepth.config import BudgetUnit
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, ReadFolder, RenameWeights
-from adadepth.models.trm.settings import TrmSettings, check_slots, check_target
+from adadepth.models.trm.settings import TrmSettings, check_slots, check_target, fix_depth
 
 
 def _import_config() -> ConfigClass:
@@ -31,6 +31,7 @@ def _import_folder_reader() -> ReadFolder:
 
 FAMILY = Family(
     settings=TrmSettings,
+    title="TRM",
     option="trm_mini",
     config=_import_config,
     heads={"puzzle": _import_puzzle_model},
@@ -41,6 +42,7 @@ FAMILY = Family(
         checks=(check_target,),
     ),
     depth="num_steps",
+    fixed_depth=fix_depth,
     trains_in_slots=True,
     checks=(check_slots,),
     weights_from=_import_weight_conversion,

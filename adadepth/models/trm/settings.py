@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from adadepth.config import ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import POSITIVE, SHARE, at_least, setting
+from adadepth.errors import ConfigError
 
 Mixing = StrEnum("Mixing", ["attention", "positions"])
 PositionKind = StrEnum("PositionKind", ["rotary", "learned", "none"])
@@ -96,6 +98,19 @@ class TrmSettings(ModelConfig):
         "exit rule that selects the step of the answer; fixed:N is the published evaluation",
         more="It is the default rule of calls, in the syntax of `adadepth.halting.exit_rules.parse_rule`.",
     )
+
+
+def fix_depth(model: TrmSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the TRM that trains every puzzle for `depth` supervision steps, and predicts after them.
+
+    Without a loss, the Q head keeps its negative initial bias, with which no puzzle halts early in training.
+
+    Raises:
+        ConfigError: If `model.pretrained` has a trained Q head.
+    """
+    if model.pretrained is not None:
+        raise ConfigError(f"model.pretrained={model.pretrained}: its Q head is trained and would halt")
+    return {"num_steps": depth, "exit_rule": f"fixed:{depth}", "halt_loss_weight": 0.0, "exploration": 0.0}
 
 
 def check_slots(config: ExperimentConfig) -> Iterator[str]:

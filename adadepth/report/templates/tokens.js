@@ -8,7 +8,8 @@
     box.replaceChildren();
     target.removeAttribute("title");
     make(box, "b", target.dataset.what || target.firstChild.textContent);
-    for (const [name, ...told] of JSON.parse(target.dataset.notes)) {
+    for (const [index, note] of JSON.parse(target.dataset.notes).entries()) {
+      const [name, ...told] = Array.isArray(note) ? note : [String(index + 1), note];  // a bare number is the share of a step
       const row = make(box, "div", ""), texts = told.filter((part) => typeof part === "string");
       make(row, "span", name);
       for (const share of told.filter((part) => typeof part === "number")) {

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import LoggedMetrics
+from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 
 
 class Chart(NamedTuple):
@@ -29,6 +30,8 @@ PANELS = (
     Chart("Depth", "Depth and difficulty", ("halting/spearman_depth_loss", "halting/spearman_depth_difficulty")),
     Chart("Depth", "Depth penalty and budget", _BUDGET),
     Chart("Compute", "Compute at the measured depths (share of full depth)", ("cost/adaptive_over_full",)),
+    Chart("Compute", "Compute of a token or sequence (MACs)", UNIT_MACS),
+    Chart("Compute", "Time of a token in the evaluation (ms)", (TIME,)),
     Chart("Compute", "Executed compute of the evaluation (share of full depth)", ("cost/executed_over_full",)),
     Chart("Compute", "Measured speed", _SPEEDS),
 )

@@ -51,7 +51,7 @@ def describe_run(config: ExperimentConfig, directory: Path) -> RunLabels:
     facts = {name: record.get(name) for name in ("overrides", "sweep", "parameters", "trainable_parameters")}
     return RunLabels(
         name="/".join(part for part in parts if part != "retrained"),
-        group=config.logger.group or record.get("sweep") or enclosing or adaptive_run,
+        group=config.logger.group or record.get("sweep") or adaptive_run or enclosing,
         job_type=_name_job(config, parts),
         tags=[tag if len(tag) <= _MAX_TAG else f"{tag[: _MAX_TAG - 3]}..." for tag in tags],
         facts={name: value for name, value in facts.items() if value},

@@ -109,7 +109,7 @@ def test_drawn_examples_are_told_as_mode_evaluate_counts_them(hops: ServedCheckp
     assert here is not None
     assert here.quality == pytest.approx(record["eval/score"])
     assert here.updates == pytest.approx(record["halting/all/mean"])
-    assert here.work == pytest.approx(record["cost/adaptive_over_full"], rel=1e-6)
+    assert here.compute == pytest.approx(record["cost/adaptive_over_full"], rel=1e-6)
 
 
 @pytest.mark.slow

@@ -34,8 +34,10 @@ def configs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     hops = served(tmp_path_factory.mktemp("hops"), "act_hops", "budget=none", "model.num_hidden_layers=3")
     return {
         "hops": pages.build_page([hops, hops]).config,
-        "ponder": pages.build_page([of_text(small_ponder(), tokenizer("bert"))]).config,
-        "loops": pages.build_page([of_text(small(**OURO | {"vocab_size": len(words)}), words)]).config,
+        "ponder": pages.build_page([of_text(small_ponder(), tokenizer("bert"), initial_text="a cat")]).config,
+        "loops": pages.build_page(
+            [of_text(small(**OURO | {"vocab_size": len(words)}), words, initial_text="a cat")]
+        ).config,
     }
 
 
@@ -73,6 +75,16 @@ def test_one_event_answers_what_the_controls_say_last(name: str, controls: set[s
     for each in config["dependencies"]:
         if set(map(tuple, each["targets"])) & set(map(tuple, changing["targets"])):
             assert each["id"] <= changing["id"], "what one control does to others is done before they are read"
+
+
+@pytest.mark.parametrize("name", ["hops", "ponder", "loops"])
+def test_the_page_opens_with_an_answer(name: str, configs: dict[str, Any]) -> None:
+    answers = [each["props"] for each in configs[name]["components"]
+               if "ada-answer" in (each["props"].get("elem_classes") or [])]  # fmt: skip
+    assert answers
+    assert all('data-tile="compute"' in props["value"] and "as trained" in props["value"] for props in answers)
+    events = [event for each in configs[name]["dependencies"] for _, event in each["targets"]]
+    assert "load" not in events, "it is not computed again for every visitor"
 
 
 def test_every_knob_has_its_own_ends(tmp_path: Path) -> None:

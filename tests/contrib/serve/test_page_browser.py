@@ -132,10 +132,10 @@ def slide(page: Any, value: float) -> None:
 def test_the_slider_lowers_the_mean_depth(name: str, pages: dict[str, str], visit: Any) -> None:
     page = visit(pages[name])
     slide(page, 0.9)
-    deep, work = tile(page, "depth"), tile(page, "work")
+    deep, compute = tile(page, "depth"), tile(page, "compute")
     slide(page, 0.02)
     assert tile(page, "depth") < deep
-    assert tile(page, "work") < work
+    assert tile(page, "compute") < compute
 
 
 def move(page: Any, value: float) -> None:
@@ -196,7 +196,7 @@ def test_a_text_and_what_is_written_of_it_take_turns(pages: dict[str, str], visi
         move(page, 0.3)
         page.click("#ada-write")  # the last, though the slider was not answered yet
         settle(page, "mean over the text")
-        assert page.locator("[data-side='2'] [data-tile=work]").count() == 1
+        assert page.locator("[data-side='2'] [data-tile=compute]").count() == 1
         page.click("#ada-write")
         move(page, 0.4)
         settle(page, " 0.4")
@@ -244,12 +244,12 @@ def test_blocks_of_a_frozen_model_are_left_out(pages: dict[str, str], visit: Any
     page.fill("#ada-text textarea", "the naive cat")
     page.click("#ada-ask")
     page.wait_for_selector(".ada .note")
-    deep, work = tile(page, "depth"), tile(page, "work")
+    deep, compute = tile(page, "depth"), tile(page, "compute")
     slide(page, 1)
     page.wait_for_selector(".ada .sentence:has-text('the naive cat')")
     assert page.locator("#ada-knob input").input_value() == "number of blocks"
     assert tile(page, "depth") == 1 < deep
-    assert tile(page, "work") < work
+    assert tile(page, "compute") < compute
 
 
 def test_a_model_of_one_depth_has_no_slider_and_writes_once(pages: dict[str, str], visit: Any) -> None:
@@ -259,9 +259,9 @@ def test_a_model_of_one_depth_has_no_slider_and_writes_once(pages: dict[str, str
     page.click("#ada-ask")
     words = "document.querySelector('.ada .sentence').textContent.replace(/[^a-z]/g, '')"  # without its pieces' depths
     page.wait_for_function(f"{words} === 'thenaivecat'")
-    assert tile(page, "work") == 100
+    assert tile(page, "compute") == 100
     page.click("#ada-write")
-    page.wait_for_selector("[data-side='1'] [data-tile=work]")
+    page.wait_for_selector("[data-side='1'] [data-tile=compute]")
     assert page.locator("[data-side]").count() == 1
 
 
@@ -321,7 +321,7 @@ def test_text_is_written_at_both_depths_and_can_be_stopped(pages: dict[str, str]
     page = visit(pages["loops"])
     slide(page, 0.02)
     page.click("#ada-write")
-    page.wait_for_selector("[data-side='2'] [data-tile=work]", timeout=120_000)
+    page.wait_for_selector("[data-side='2'] [data-tile=compute]", timeout=120_000)
     sides = page.locator("[data-side]")
     assert float(sides.first.locator("[data-tile=depth]").inner_text()) < float(
         sides.last.locator("[data-tile=depth]").inner_text()

@@ -33,7 +33,7 @@ def evaluated(unit, *, wants_statistics=True):
     evaluation = Evaluation(model, Even(), CPU, wants_statistics=wants_statistics)
     for depths in ([1, 2, 4], [4]):
         batch = {"depth": torch.tensor(depths)}
-        evaluation.update(batch, model(**batch))
+        evaluation.update(batch | {"inputs": batch["depth"]}, model(**batch))
     evaluation.merge()
     return evaluation
 

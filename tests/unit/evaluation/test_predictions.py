@@ -75,5 +75,5 @@ def test_a_report_has_rows_where_they_are_wanted(unit, wanted):
     model = Fixed(unit)
     evaluation = Evaluation(model, Telling(), torch.device("cpu"), wants_statistics=True, wants_rows=wanted)
     batch = {"depth": torch.tensor([1, 2])}
-    evaluation.update(batch, model(**batch))
+    evaluation.update(batch | {"inputs": batch["depth"]}, model(**batch))
     assert evaluation.report().rows == ([{"id": 0}] if wanted else [])

@@ -309,7 +309,7 @@ def test_console_tables_are_ascii_and_say_what_was_not_measured(whole: dict[str,
 def test_the_console_table_of_exit_rules_fits_a_terminal(whole: dict[str, Any]) -> None:
     lines = to_text(build_screen_table(whole)).splitlines()
     assert max(map(len, lines)) <= 80
-    assert re.split(r"  +", lines[0]) == ["rule", "accuracy", "permuted exits", "updates", "MACs of full depth"]
+    assert re.split(r"  +", lines[0]) == ["rule", "accuracy", "permuted exits", "updates", "compute"]
     rows = {row["rule"]: row for row in whole["rows"]}
     for line in lines[2:]:
         rule, quality, _, updates, work = re.split(r"  +", line)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn import functional
 from transformers import AlbertConfig, AlbertModel
 
 from adadepth import MultiExitAlbertConfig, MultiExitAlbertForSequenceClassification
@@ -34,6 +35,14 @@ def test_patience_is_the_default_and_halting_rules_are_refused():
         assert exit_step == (runs[0] if runs else 6)
     with pytest.raises(ConfigError, match="needs halting probabilities, which multi_exit_albert does not have"):
         model(**padded_batch(), exit_rule="quantile:0.5")
+
+
+def test_the_loss_of_the_last_step_alone_is_its_cross_entropy():
+    model, labels = small_multi_exit(num_labels=3, exit_weights="last"), torch.tensor([0, 2, 1])
+    outputs = model(**padded_batch(), labels=labels, run_all_steps=True)
+    torch.testing.assert_close(outputs.loss, functional.cross_entropy(outputs.step_logits[:, -1], labels))
+    outputs.loss.backward()
+    assert [bool(head.weight.grad.any()) for head in model.classifiers] == [False] * 5 + [True]
 
 
 def test_a_wrong_weighting_is_refused():

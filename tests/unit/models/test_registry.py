@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -88,9 +89,21 @@ def test_settings_that_a_descriptor_names_are_settings(name: str) -> None:
     each, settings = family(name), family(name).settings()
     named = [
         *each.budget.prices,
-        *filter(None, (each.depth, each.fixed_depth, each.search and each.search.setting, *each.loss_parts.values())),
+        *filter(None, (each.depth, each.search and each.search.setting, *each.loss_parts.values())),
     ]
     assert all(hasattr(settings, setting) for setting in named)
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_a_family_has_a_fixed_depth_or_says_why_not(name: str) -> None:
+    fix_depth, settings = family(name).fixed_depth, family(name).settings()
+    if name == "routed":
+        settings.num_hidden_layers = 4
+    if isinstance(fix_depth, str):
+        assert len(f"model={name} {fix_depth}".splitlines()) == 1
+    else:
+        changed = replace(settings, **fix_depth(settings, 3))  # raises an error for a field that does not exist
+        assert changed != settings
 
 
 def test_a_family_of_an_installed_package_is_like_any_other(install: Callable[..., None]) -> None:

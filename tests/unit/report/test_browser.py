@@ -75,12 +75,23 @@ def test_navigation_leads_to_every_section_and_nothing_overflows(opened: Any) ->
     assert opened.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
+@pytest.mark.parametrize("opened", [size(390), size(1440)], indirect=True, ids=["narrow", "wide"])
+def test_cards_have_one_height_and_hold_their_texts(opened: Any, request: pytest.FixtureRequest) -> None:
+    cards = opened.locator(".tiles .tile")
+    boxes = [card.bounding_box() for card in cards.all()]
+    assert len(boxes) > 3
+    assert max(box["height"] for box in boxes) - min(box["height"] for box in boxes) < 1
+    in_first_row = [box for box in boxes if abs(box["y"] - boxes[0]["y"]) < 1]
+    assert len(in_first_row) == 2 if "narrow" in request.node.name else 3 <= len(in_first_row) <= 4
+    assert cards.evaluate_all("cards => cards.every(card => card.scrollWidth <= card.clientWidth)")
+
+
 @pytest.mark.parametrize("opened", [size(390, has_touch=True), size(1440)], indirect=True, ids=["narrow", "wide"])
 def test_a_token_shows_its_probabilities(opened: Any, request: pytest.FixtureRequest) -> None:
     token = opened.locator("span[data-notes]").nth(4)
     token.scroll_into_view_if_needed()
     notes = json.loads(token.get_attribute("data-notes"))
-    expected = [told if isinstance(told, str) else f"{told:.3f}" for _, told in notes]
+    expected = [note[1] if isinstance(note, list) else f"{note:.3f}" for note in notes]
     bars = opened.locator(".bars")
     assert not bars.is_visible()
     token.tap() if "narrow" in request.node.name else token.hover()

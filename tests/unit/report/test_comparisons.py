@@ -113,7 +113,7 @@ def test_points_have_bars_of_one_deviation_and_the_best_are_marked(compared: Com
     (low,), (high,) = (dots for _, dots in work.mark.groups)
     assert (low.x, low.y, low.marked) == (pytest.approx(0.33), pytest.approx(0.54), True)
     assert (high.spread_x, high.spread_y) == (pytest.approx(0.02), pytest.approx(0.04))
-    assert work.mark.line == [(low.x, low.y), (high.x, high.y)]
+    assert work.mark.lines == [[(low.x, low.y), (high.x, high.y)]]
     assert depth.title == "Against mean depth"
     bars = re.search(r'd="M([\d.]+) [\d.]+H([\d.]+)M', str(svg.render_chart(work)))
     assert bars is not None

@@ -9,9 +9,14 @@ from typing import Any
 
 import pytest
 
+from adadepth.metrics.unit_costs import format_macs
+from adadepth.report.comparison import compare_tradeoffs
+from adadepth.report.compute_cost import build_compute_section, measure_unit_costs
+from adadepth.report.figure import Scatter
 from adadepth.report.pages import write_comparison
 from adadepth.report.run_files import read_run
-from adadepth.report.run_groups import compare
+from adadepth.report.run_groups import compare, find_runs
+from adadepth.report.seeds import build_seed_table
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs, sections_of_page, told
 from tests.unit.report.recorded import record
@@ -65,13 +70,13 @@ WHY = {  # an evaluation ran something else than the depths need
 def test_no_two_sections_contradict_each_other(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert WHY.get(kind, "") in page["work"]
+    assert WHY.get(kind, "") in page["compute"]
 
 
 def test_a_measured_speed_up_stands_in_the_section_about_work_too(tmp_path: Path) -> None:
     check_costs(tokens(tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert "evaluation 1.73 times as fast, training 1.20 times as fast" in page[section]
 
 
@@ -84,7 +89,7 @@ def test_a_measured_speed_up_names_the_machine_and_what_the_work_allows(tmp_path
     lay_over(tokens(tmp_path) / "run.json", lambda run: run.update(executions=executions))
     check_costs(tmp_path)
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    for section in ("verdict", "work"):
+    for section in ("verdict", "compute"):
         assert (
             "on AMD EPYC, torch 2.13.0, 2 threads at width 64: evaluation 1.73 times as fast (batches "
             "of 512; the saved compute "
@@ -105,3 +110,78 @@ def test_a_comparison_tells_what_the_depths_need(tmp_path: Path) -> None:
     assert "150" not in told(page)
     assert "compute needed, share of full depth" in page
     assert "regardless of how the evaluation ran" in sections["quality"]
+
+
+# ---- compute and time of a token
+
+
+def test_older_runs_have_compute_and_time_of_a_token(tmp_path: Path) -> None:
+    """From the statistics and the speed of the evaluation, which all runs recorded."""
+    folder = tokens(tmp_path / "run")
+    lay_over(folder / "run.json", lambda run: run["final_metrics"].update({"eval/tokens_per_second": 4000.0}))
+    files = read_run(folder)
+    halting, costs = files.halting, measure_unit_costs(files)
+    assert costs["cost/macs_per_token"] == pytest.approx(halting["cost"]["adaptive_macs"] / halting["n"])
+    assert costs["cost/ms_per_token"] == 0.25
+
+
+def test_recorded_compute_of_a_token_is_not_computed_again(tmp_path: Path) -> None:
+    folder = tokens(tmp_path / "run")
+    lay_over(folder / "halting.json", lambda found: found["cost"].update(macs_per_token=7.0))
+    assert measure_unit_costs(read_run(folder))["cost/macs_per_token"] == 7.0
+
+
+@pytest.mark.parametrize(
+    ("macs", "written"), [(0.5, "0.5"), (999.0, "999"), (1234.0, "1.23k"), (2.5e6, "2.5M"), (4e12, "4T")]
+)
+def test_macs_are_written_with_three_digits(macs: float, written: str) -> None:
+    assert format_macs(macs) == written
+
+
+def test_the_table_of_compute_has_that_of_a_token(tmp_path: Path) -> None:
+    files = read_run(tokens(tmp_path / "run"))
+    section = build_compute_section(files)
+    assert section is not None
+    (table,) = section.tables
+    for row, name in zip(table.rows, ("adaptive", "full", "executed", "dense"), strict=True):
+        macs = files.halting["cost"][f"{name}_macs"]
+        assert row["cost/macs_per_token"] == pytest.approx(macs / files.halting["n"])
+
+
+def test_comparisons_have_compute_and_time_of_a_token_beside_every_share(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        more = {"cost/macs_per_token": 1000.0 + seed, "eval/tokens_per_second": 500.0}
+        record(tmp_path / f"act_{seed}", seed, more=more)
+        other = {"cost/macs_per_token": 9000.0, "eval/tokens_per_second": 50.0}
+        record(tmp_path / f"ponder_{seed}", seed, unit="sequence", more=other, model={"name": "ponder_albert"})
+    comparison = compare(find_runs(tmp_path))
+    for table in ("final_figures", "verdicts"):
+        write_comparison(tmp_path / "page", comparison)
+        text = (tmp_path / "page" / "tables" / f"{table}.csv").read_text()
+        assert "1000.5" in text
+        assert "9000" in text
+        assert "cost/ms_per_token" in text
+    drawing = (tmp_path / "page" / "figures" / "quality_and_work.svg").read_text()
+    assert "1k MACs per token, 2 ms per token" in drawing
+    assert "Against ms per token" in drawing
+    seeds = build_seed_table(comparison.groups[0].summary)
+    assert {"cost/macs_per_token", "cost/ms_per_token"} <= {row["name"] for row in seeds.rows}
+
+
+def test_pareto_lines_join_points_of_one_model(tmp_path: Path) -> None:
+    """On a share of full depth, every model has a Pareto set of its own."""
+    points = {"a": (0.2, 0.5, 1e6), "b": (0.4, 0.6, 2e6), "c": (0.3, 0.4, 9e6), "d": (0.5, 0.55, 10e6)}
+    for target, (name, (needed, score, count)) in enumerate(points.items()):
+        family = "albert_act" if name in "ab" else "ponder_albert"
+        record(
+            tmp_path / name, work=needed, score=score, more={"cost/macs_per_token": count}, model={"name": family},
+            budget={"target": float(target)},
+        )  # fmt: skip
+    section = compare_tradeoffs(compare(find_runs(tmp_path)), tmp_path)
+    assert section is not None
+    panels = {panel.title: panel for panel in section.figures[0].panels}
+    macs, share = panels["Against MACs per token"], panels["Against compute needed"]
+    assert isinstance(share.mark, Scatter)
+    assert share.mark.lines == [[(0.2, 0.5), (0.4, 0.6)], [(0.3, 0.4), (0.5, 0.55)]]
+    assert isinstance(macs.mark, Scatter)
+    assert macs.mark.lines == [[(1e6, 0.5), (2e6, 0.6)]], "the other model is worse at more compute"

@@ -25,6 +25,7 @@ from adadepth.report.figure import (
     Ranges,
     Scatter,
     Stacks,
+    build_step_axis,
 )
 from adadepth.report.svg import render_chart, render_charts
 from adadepth.report.table import (
@@ -51,7 +52,9 @@ MARKS: dict[str, Mark] = {
     "bars": Bars([(0, 0.2), (1, 0.5), (2, 1.0)]),
     "stacks": Stacks([[0.2, 0.8], [1.0, 0.0]], [(EVIL, "#123f7c"), ("b", "#e69f00")], "ab"),
     "heat": Heat([[0.2, 0.8], [1.0, 0.0]], EVIL, 1, 0),
-    "scatter": Scatter([(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [(0, 0), (1, 1)], [(1, 1)]),
+    "scatter": Scatter(
+        [(EVIL, [Dot(0.5, 0.5, EVIL, marked=True)]), ("b", [Dot(1, 0.1)])], [[(0, 0), (1, 1)]], [(1, 1)]
+    ),
     "ranges": Ranges([(0, 0.5, 1), (1, 1, 1)]),
     "boards": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000", is_wrong=True)]), ("b", [])], 1, 1),
     "boards_below": Boards([(EVIL, [Cell(0, 0, EVIL, "#ffffff", "#000000")]), ("b", []), ("c", [])], 1, 1, most=2),
@@ -98,6 +101,27 @@ def test_boards_without_room_come_below() -> None:
     assert first == same
     assert third - second == second - first > (right - left) * 0.8
     assert len(set(re.findall(r"translate\([\d.]+ ([\d.]+)\)", one_line))) == 1
+
+
+@pytest.mark.parametrize("title", ["mean depth, in the unit of the budget of this run", "loss", "a" * 40 + " loss"])
+def test_a_long_title_beside_a_chart_is_wrapped_to_its_height(title: str) -> None:
+    y = Axis(title, (3, 4))  # the axis is cut, which its title says
+    drawing = str(render_chart(Panel("", Bars([(0, 3.5)]), Axis("", (0, 1)), y)))
+    lines = re.findall(r"rotate\(-90\)\"[^>]*>([^<]*)<", drawing)
+    assert " ".join(lines).replace(" · ", " ") == f"{title} cut below 3"
+    letters = (250 - 40) / (12 * 0.55)  # in the height of a chart without its lower margin
+    assert all(len(line) <= letters or " " not in line for line in lines)
+    left = float(re.findall(r"<path d=\"M([\d.]+) ", drawing)[0])
+    assert left >= 14 + 12 * len(lines), "the plot begins beside its title"
+
+
+def test_a_legend_names_the_only_curve_of_several_that_has_points() -> None:
+    curves = Lines([("train", []), ("eval", [(0, 1), (1, 2)])])
+    assert ">eval<" in str(render_chart(Panel("", curves, Axis("x", (0, 1)), Axis("y", (0, 2)))))
+
+
+def test_optimiser_steps_are_whole() -> None:
+    assert [text for _, text in build_step_axis([0, 2]).labels()] == ["0", "1", "2"]
 
 
 COLUMNS = [

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from adadepth.metrics.grid_examples import draw_grid_text, format_grid_caption, locate_chain_nodes
 from adadepth.report.example_grids import draw_depth_cells, draw_distance_cells
+from adadepth.report.pages import write_report
+from adadepth.report.run_files import write_grids
+from tests.pages_support import read_report
+from tests.unit.report.synthetic import make_run
 
 
 def test_a_chain_lies_along_a_row_and_one_that_meets_it_has_its_own():
@@ -27,6 +33,20 @@ CHAINS = {
 }  # fmt: skip
 
 
+def test_a_caption_says_which_nodes_it_counts() -> None:
+    partly = {**CHAINS, "label": [[None, "r"], [None, "b"]], "predicted": [[None, "r"], [None, "r"]]}
+    assert format_grid_caption(partly) == "example 0: 1 of 2 labelled nodes right, mean depth 1.67 over 3"
+
+
+def test_a_page_explains_nodes_without_a_label(tmp_path: Path) -> None:
+    partly = {**CHAINS, "label": [[None, "r"], [None, "b"]], "predicted": [[None, "r"], [None, "r"]]}
+    for name, grid, is_told in (("all", CHAINS, False), ("partly", partly, True)):
+        folder = make_run(tmp_path / name)
+        write_grids(folder, {"beyond": [grid]}, max_updates=6, step=3)
+        page = write_report(read_report(folder)).read_text(encoding="utf-8")
+        assert ("Only labelled nodes are scored" in page) is is_told
+
+
 def test_a_maze_in_a_terminal():
     heading, *rows = draw_grid_text(MAZE).splitlines()
     assert heading.split() == ["steps", "from", "the", "start", "updates"]
@@ -39,4 +59,4 @@ def test_chains_have_holes():
     assert second.index("1") == first.index("1")
     assert second.index("2") == first.index("2")
     assert len(draw_distance_cells(CHAINS)) == len(draw_depth_cells(CHAINS, 4)) == 3
-    assert format_grid_caption(CHAINS) == "example 0: 3 of 3 right, mean depth 1.67"
+    assert format_grid_caption(CHAINS) == "example 0: 3 of 3 nodes right, mean depth 1.67"

@@ -143,10 +143,10 @@ def test_sentences_of_the_verdict_are_whole() -> None:
 
 @pytest.mark.parametrize(
     ("accuracies", "answer", "figures", "wins"),
-    [((0.5,), "yes", "0.500 of a compute-matched network of fixed depth 3, better by 0.100", ""),
-     ((0.7, 0.5), "partly", "0.700 of a compute-matched network of fixed depth 3, worse by 0.100",
+    [((0.5,), "yes", "0.500 of the matched baseline trained at fixed depth 3, better by 0.100", ""),
+     ((0.7, 0.5), "partly", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
       "better than 1 of 2 baselines"),
-     ((0.7,) * 30, "no", "0.700 of a compute-matched network of fixed depth 3, worse by 0.100",
+     ((0.7,) * 30, "no", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
       "better than 0 of 30 baselines")],
 )  # fmt: skip
 def test_the_deciding_comparison_is_told(

@@ -99,7 +99,7 @@ def test_halting_probabilities_can_be_read_without_a_script(run: Path, page: Pag
     shown = [span for span in page.of("span") if "data-notes" in span]
     for span, found in zip(shown, first["probabilities"], strict=False):
         notes = json.loads(span["data-notes"])
-        assert [told[0] for _, *told in notes if not isinstance(told[0], str)] == found
+        assert [note for note in notes if isinstance(note, float)] == found
         assert span["title"].startswith("; ".join(f"{step}: {value:.3f}" for step, value in enumerate(found, start=1)))
         assert span["tabindex"] == "0"
 
@@ -225,7 +225,7 @@ def test_long_runs_and_sentences_stay_small(run: Path, tmp_path: Path) -> None:
         metrics="".join(json.dumps(line) + "\n" for line in deep),
     )  # fmt: skip
     page = Page(write_report(read_report(directory)))
-    assert len(page.source.encode()) < 600_000
+    assert len(page.source.encode()) < 540_000
     assert "more tokens" in page.text
 
 

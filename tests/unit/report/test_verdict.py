@@ -25,8 +25,10 @@ from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
     EXITS,
+    HALTING,
     MATCHED_BASELINE,
     RIVALS,
+    SEEDS,
     RunFiles,
     read_run,
 )
@@ -165,7 +167,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
     (recorded,) = to_json(verdict(files))["worth"]["comparisons"]
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
-        "baseline": "a compute-matched network of fixed depth 4", "metric": "score",
+        "baseline": "the matched baseline trained at fixed depth 4 (133.3 % of its compute)", "metric": "score",
         "depth": 2.5, "baseline_depth": 4.0, "full_depth": None, "full_depth_value": None,
         "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
@@ -187,6 +189,52 @@ def test_the_direction_of_the_selecting_metric_is_that_of_the_settings(
     found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
     assert found.answer == answer
     assert f"{'better' if answer == 'yes' else 'worse'} by 0.700" in found.sentences[0]
+
+
+def network(depth: int | None, macs: float, scores: dict[int, float], **others: Any) -> list[dict[str, Any]]:
+    """Rows of networks that differ only in the seed; the adaptive one has no depth."""
+    kind = {"kind": "adaptive", "max_depth": 6} if depth is None else {"kind": "fixed depth", "depth": depth}
+    return [
+        {**kind, "group": "g", "seed": seed, "n": 10, "mean": 2.5, "std": 0.0, "max_depth": 6, "adaptive_macs": macs,
+         "metrics": {"eval/score": score}, **others}
+        for seed, score in scores.items()
+    ]  # fmt: skip
+
+
+def test_the_best_baseline_of_at_most_the_compute_decides(run: Path) -> None:
+    """A costlier one is better, and a cheaper one is worse than the one that decides."""
+    rows = [*network(None, 100.0, {0: 0.9}), *network(1, 60.0, {0: 0.5}), *network(2, 100.9, {0: 0.8}),
+            *network(3, 130.0, {0: 0.99})]  # fmt: skip
+    for row in rows[1:]:
+        row["errors"] = {"eval/score": 0.01}
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
+    found = verdict(with_files(files, others={RIVALS: {"rows": rows}}))["worth"]
+    assert found.answer == "yes"
+    decided = {pair.key: pair.is_deciding for pair in found.comparisons}
+    assert decided == {"fixed_depth/1": False, "fixed_depth": True, "fixed_depth/3": False}
+    assert "the matched baseline trained at fixed depth 2 (100.9 % of its compute), better by 0.100" in found.brief
+    (costly,) = [sentence for sentence in found.sentences if "depth 3 (130.0 % of its compute)" in sentence]
+    assert "worse by 0.090" in costly
+    assert costly.endswith("(one seed each; not counted in the answer).")
+
+
+def test_seeds_are_compared_by_welch_and_holm(run: Path) -> None:
+    adaptive, first, second = {0: 0.9, 1: 0.92, 2: 0.93}, {0: 0.85, 1: 0.84, 2: 0.87}, {0: 0.9, 1: 0.91, 2: 0.89}
+    rows = [*network(None, 100.0, adaptive), *network(2, 80.0, first), *network(3, 120.0, second)]
+    files = dataclasses.replace(read_run(run), halting={}, missing={HALTING: "there is none"})
+    summary = with_files(files, others={RIVALS: {"rows": rows}, SEEDS: {"seeds": [0, 1, 2], "n": 3, "metrics": {}}})
+    (found,) = verdict(summary).values()
+    p_values = [
+        stats.ttest_ind([*adaptive.values()], [*scores.values()], equal_var=False).pvalue for scores in (first, second)
+    ]
+    assert [pair.p for pair in found.comparisons] == pytest.approx(p_values)
+    assert [pair.corrected for pair in found.comparisons] == pytest.approx([2 * p_values[0], p_values[1]])
+    expected = stats.ttest_ind([*adaptive.values()], [*first.values()], equal_var=False).confidence_interval()
+    interval = f"95 % interval of the gain {expected.low:+.3f} to {expected.high:+.3f}"
+    assert f"score 0.917 against 0.853, better by 0.063 ({interval}) (n 3 seeds each)." in found.sentences[0]
+    assert found.answer == "yes"
+    assert found.brief.endswith("; 3 seeds")
 
 
 def make_gain(measure: str, adaptive: float, baseline: float, error: float | None = 0.001, **other: Any) -> dict:

@@ -84,7 +84,7 @@ def measure_in_a_loop(model: Any, *, training: bool) -> dict[str, float]:
         "halting/all/p90": float(depth.sort().values[-(-9 * len(depth) // 10) - 1]),
         "halting/all/at_cap": float((depth == model.max_updates).double().mean()),
         "halting/effective_depths": float((-counts * counts.log()).sum().exp()),
-        "cost/macs_per_unit": work[2] / len(depth),
+        f"cost/macs_per_{model.depth_unit}": work[2] / len(depth),
         "cost/adaptive_over_full": work[2] / work[3],
         "cost/executed_over_full": work[0] / work[3],
         "cost/executed_over_dense": work[0] / work[1],

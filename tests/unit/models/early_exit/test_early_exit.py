@@ -310,6 +310,19 @@ def test_a_folder_as_layerskip_is_published(tied: bool, tmp_path: Path) -> None:
         add_exits(str(tmp_path), exit_layers=[5])
 
 
+@pytest.mark.parametrize("kind", quick_one_in(len(DECODERS), DECODERS))
+@torch.no_grad()
+def test_a_pretrained_network_keeps_its_first_layers(kind: str, tmp_path: Path) -> None:
+    stock = save_stock(kind, tmp_path)
+    model = add_exits(str(tmp_path), num_hidden_layers=2, exit_layers=[])
+    stock.model.layers, stock.config.num_hidden_layers = stock.model.layers[:2], 2
+    assert model.config.exits == [2]
+    assert sum("layers.2." in name for name in model.state_dict()) == 0
+    near(model(IDS).logits, stock(IDS).logits)
+    with pytest.raises(ConfigError, match=r"model\.num_hidden_layers=5 but 4 there"):
+        add_exits(str(tmp_path), num_hidden_layers=5)
+
+
 @pytest.mark.parametrize("kind", quick_one_in(3, ["bert", "roberta", "qwen2"]))
 @torch.no_grad()
 def test_a_pretrained_network_gets_a_classifier(kind: str, tmp_path: Path) -> None:

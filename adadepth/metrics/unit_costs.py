@@ -1,0 +1,47 @@
+"""Compute and time of a token or sequence, which compare different models: shares of full depth do not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+UNIT_MACS = ("cost/macs_per_token", "cost/macs_per_sequence")  # at the decided depths, without padding
+TIME = "cost/ms_per_token"  # of the evaluation as it ran, loading included
+UNIT_COST_TITLES = {
+    "cost/macs_per_token": "MACs per token",
+    "cost/macs_per_sequence": "MACs per sequence",
+    TIME: "ms per token",
+}
+_SCALES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
+
+
+def compute_unit_macs(summary: Mapping[str, Any], tokens: float | None = None) -> dict[str, float]:
+    """Return the multiply-accumulates of the decided depths for each unit of data, without padding.
+
+    They compare different models, whose shares of full depth refer to different networks.
+
+    Args:
+        summary: Content of halting.json, which may lack anything.
+        tokens: Number of real tokens of the evaluated set. If it is None, only units that are tokens are counted.
+
+    Returns:
+        `macs_per_token`, if the number of tokens is known, and `macs_per_sequence`, if sequences halt.
+    """
+    macs, unit, n = (summary.get("cost") or {}).get("adaptive_macs"), summary.get("unit"), summary.get("n")
+    if unit == "architecture":
+        tokens = 1  # its compute is that of a token
+    elif unit == "token" and tokens is None:
+        tokens = n
+    counts = {"macs_per_token": tokens, "macs_per_sequence": n if unit == "sequence" else None}
+    return {} if macs is None else {name: macs / count for name, count in counts.items() if count}
+
+
+def choose_scale(macs: float) -> tuple[str, float]:
+    """Return letter and factor of the largest scale that multiply-accumulates reach, such as `M` and 1e6."""
+    return next(((letter, scale) for letter, scale in _SCALES if macs >= scale), _SCALES[-1])
+
+
+def format_macs(macs: float) -> str:
+    """Format multiply-accumulates with three digits, as `1.23M`."""
+    letter, scale = choose_scale(macs)
+    return f"{macs / scale:.3g}{letter}"

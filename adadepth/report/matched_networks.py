@@ -1,0 +1,118 @@
+"""Trained matched baselines of a run: networks of fixed depth, trained as the run was, with their compute and quality.
+
+The rows of rivals.json are networks of one seed. Rows with the same `group` and `depth` differ only in the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
+from typing import Any
+
+from adadepth.report.run_files import RIVALS, RunFiles
+from adadepth.report.section import Section, SectionEntry, fill
+from adadepth.report.table import Column, Table, has_values, make_number_format, text, to_text
+
+Networks = Sequence[Mapping[str, Any]]  # rows of rivals.json that differ only in the seed
+
+# Networks whose compute differs by at most this share have equal compute.
+EQUAL_COMPUTE = 0.01
+_METRICS = ("/score", "/mlm_loss", "/lm_loss", "/task_loss")
+
+
+def group_networks(comparison: Mapping[str, Any]) -> list[Networks]:
+    """Return the networks of a comparison by group and depth: first the adaptive ones, then each matched baseline.
+
+    Args:
+        comparison: Contents of rivals.json, or an empty mapping, which has no networks.
+    """
+    groups: dict[object, list[Mapping[str, Any]]] = {}
+    for number, row in enumerate(comparison.get("rows", [])):
+        is_adaptive = number == 0 or row.get("kind") == "adaptive"
+        # Rows of earlier versions have no group: each is a baseline of its own.
+        key = "adaptive" if is_adaptive else (row.get("group", number), get_depth(row))
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
+
+
+def get_depth(row: Mapping[str, Any]) -> int:
+    """Return the fixed depth of a matched baseline, in updates of the adaptive network."""
+    depth: int = row["depth"] if "depth" in row else row["max_depth"]
+    return depth
+
+
+def average_compute(networks: Networks) -> float | None:
+    """Return the mean over seeds of the multiply-accumulates that the depths require, or None if not recorded.
+
+    Some older rows have only those that were executed.
+    """
+    macs = [row.get("adaptive_macs", row.get("executed_macs")) for row in networks]
+    return None if None in macs else fmean(macs)
+
+
+def build_rival_table(comparison: Mapping[str, Any]) -> Table:
+    """Build the table of an adaptive network and its matched baselines: depth, compute and quality.
+
+    Values are means over seeds, with their standard deviation if there are several.
+
+    Args:
+        comparison: Contents of rivals.json.
+    """
+    groups = group_networks(comparison)
+    reference = average_compute(groups[0])
+    names = [name for name in groups[0][0]["metrics"] if name.endswith(_METRICS) and "/step_" not in name]
+    columns = [
+        Column("network", "network", text, "text"),
+        Column("mean", "depth", make_number_format(4)),
+        Column("std", "sd", make_number_format(4)),
+        Column("macs", "MACs per unit", "{:.4g}".format),
+        Column("work", "compute", make_number_format(4)),
+        Column("seeds", "seeds"),
+    ]
+    for name in names:
+        columns.append(Column(name, name.removeprefix("eval/"), make_number_format(4)))
+        columns.append(Column(f"{name}/std", "sd", make_number_format(4)))
+    rows = [_describe_networks(networks, names, reference) for networks in groups]
+    return Table("rivals", [column for column in columns if has_values(column, rows)], rows)
+
+
+def _describe_networks(networks: Networks, names: Sequence[str], reference: float | None) -> dict[str, Any]:
+    """Return the table row of networks that differ only in the seed; `reference` is the compute of the adaptive one."""
+    first, compute = networks[0], average_compute(networks)
+    row: dict[str, Any] = {
+        "network": "adaptive" if first.get("kind") == "adaptive" else f"{first['kind']} {get_depth(first)}",
+        "mean": fmean(row["mean"] for row in networks),
+        "std": fmean(row["std"] for row in networks),
+        "macs": compute / first["n"] if compute is not None and first.get("n") else None,
+        "work": compute / reference if compute is not None and reference else None,
+        "seeds": len(networks) if len(networks) > 1 else None,
+    }
+    for name in names:
+        values = [row["metrics"][name] for row in networks if name in row["metrics"]]
+        row[name] = fmean(values) if values else None
+        row[f"{name}/std"] = stdev(values) if len(values) > 1 else None
+    return row
+
+
+def format_rivals(comparison: Mapping[str, Any]) -> str:
+    """Format an adaptive network and its matched baselines as text.
+
+    Args:
+        comparison: Contents of rivals.json.
+    """
+    table = to_text(build_rival_table(comparison))
+    return f"matched baselines of fixed depth (compute relative to the adaptive network):\n\n{table}"
+
+
+def rivals(files: RunFiles) -> Section | None:
+    """Build the report section on trained matched baselines of fixed depth."""
+    groups = group_networks(files.of(RIVALS))
+    if not groups:
+        return None
+    table, seeds = build_rival_table(files.of(RIVALS)), len(groups[0])
+    sample = f"n = {len(groups)} networks, {'one seed' if seeds == 1 else f'{seeds} seeds'} each"
+    html = fill("matched_networks", table=table)
+    return Section("Matched baselines of fixed depth", "rivals", html, tables=[table], of=sample)
+
+
+SECTIONS = (SectionEntry(170, rivals),)

@@ -1,0 +1,408 @@
+"""Files for a paper from a comparison of runs: table as LaTeX and CSV, figure of quality against compute, commands."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from adadepth.metrics.significance import LEVEL, SeedMean, average_over_seeds, compare_means, correct_p_values
+from adadepth.metrics.task_metrics import get_metric_key
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale
+from adadepth.report import export
+from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
+from adadepth.report.quality_pairs import find_error, get_relevant_difference
+from adadepth.report.run_files import EXITS, RunFiles
+from adadepth.report.run_groups import (
+    DEPTH,
+    Comparison,
+    Group,
+    Quality,
+    choose_unit_macs,
+    distinguish_names,
+    final,
+    format_setting,
+    get_compared_quality,
+    seed,
+)
+from adadepth.report.svg import document
+from adadepth.report.table import Column, Table, escape_latex, is_number, to_csv
+from adadepth.runtime.files import write_atomic
+
+PAPER = "paper"
+_LONGEST_NAME = 45  # characters of a method's name with its settings, which fit under a figure of one column
+_WIDE = 0.75  # the figure is 3.85 inches wide; at 3.3 inches, its letters have 7.7 points
+
+
+@dataclass(frozen=True)
+class Method:
+    """Row of the table: runs that differ only in the seed.
+
+    Attributes:
+        name: Printed name: the family, and the settings in which methods of this family differ.
+        group: The runs.
+        score: Quality over seeds. Its error is None for one seed, which says nothing about other seeds.
+        p: Largest p-value against the other methods on the same data, corrected for all comparisons of the table, or
+            None without another method.
+        is_best: Whether it is significantly better than all other methods on the same data.
+    """
+
+    name: str
+    group: Group
+    score: SeedMean
+    p: float | None = None
+    is_best: bool = False
+
+
+@dataclass(frozen=True)
+class MethodTable:
+    """Methods on one data set, with the quality metric in which they are compared.
+
+    Attributes:
+        data: Name of the data set, with the settings of data in which the tables differ.
+        quality: Quality metric.
+        metric: Printed name of the metric.
+        methods: Rows, in the order of their first runs.
+    """
+
+    data: str
+    quality: Quality
+    metric: str
+    methods: Sequence[Method] = field(default_factory=list)
+
+    @property
+    def title(self) -> str:
+        """Printed name of the metric, with an arrow in the better direction."""
+        return f"{self.metric} {'↓' if self.quality.less_is_better else '↑'}"
+
+    @property
+    def groups(self) -> list[Group]:
+        """Groups of runs of all methods."""
+        return [method.group for method in self.methods]
+
+
+def write_paper(folder: Path, comparison: Comparison, titles: Mapping[str, str]) -> list[Path]:
+    """Write table.csv, table.tex, figure.pdf, figure.svg, figure.png and commands.txt, and return their paths.
+
+    Without a quality metric that the runs share, nothing is written. Without compute per token or sequence in all runs,
+    there is no figure.
+
+    Args:
+        folder: Folder of the files.
+        comparison: Compared runs.
+        titles: Printed name of each model family, by its name in the settings.
+    """
+    tables = build_method_tables(comparison, titles)
+    if not tables:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "table.csv": to_csv(build_csv_table(tables)),
+        "table.tex": format_latex_table(tables),
+        "commands.txt": format_commands(tables),
+    }
+    for name, content in texts.items():
+        write_atomic(folder / name, content)
+    paths = [folder / name for name in texts]
+    if (figure := draw_tradeoff(tables)) is not None:
+        write_atomic(folder / f"{figure.name}.svg", document(figure))
+        paths += [folder / f"{figure.name}.svg", *export.save_figure(figure, folder)]
+    return paths
+
+
+# ---- methods and their test
+
+
+def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> list[MethodTable]:
+    """Build the tables of methods, one for each data set on which runs have a common quality metric."""
+    keys = dict.fromkeys(["dataset.name", *comparison.other_data])
+    by_data: dict[tuple[str, ...], list[Group]] = {}
+    for group in comparison.groups:
+        by_data.setdefault(tuple(format_setting(group.settings.get(key)) for key in keys), []).append(group)
+    tables = []
+    for data, groups in by_data.items():
+        if (quality := get_compared_quality(Comparison(groups, []))) is not None:
+            scored = [group for group in groups if group.figure(quality.name)]
+            methods = [
+                Method(name, group, _average_scores(group, quality.name))
+                for name, group in zip(name_methods(scored, titles), scored, strict=True)
+            ]
+            metric = name_metric(quality.name, scored[0].runs[0].config)
+            names = ", ".join(Path(value).name for value in data)  # of files, without their folders
+            tables.append(MethodTable(names, quality, metric, methods))
+    return mark_best_methods(tables)
+
+
+def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str]:
+    """Return the printed name of each method, without folders: a letter stands for runs that differ only in one."""
+
+    def write(name: str, values: Mapping[str, str]) -> str:
+        details = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
+        return f"{name} ({details})" if details else name
+
+    families = [str(group.settings.get("model.name")) for group in groups]
+    settings = [{key: value for key, value in group.settings.items() if not _is_folder(key, value)} for group in groups]
+    return distinguish_names([titles.get(name, name) for name in families], settings, write, _LONGEST_NAME)
+
+
+def _is_folder(key: str, value: Any) -> bool:
+    """Return whether a setting names a folder on a machine, rather than a model of the hub."""
+    if not isinstance(value, str):
+        return False
+    return key == "checkpoint" or os.path.isabs(value) or value.count("/") > 1 or os.path.isdir(value)
+
+
+def name_metric(name: str, config: Mapping[str, Any]) -> str:
+    """Return the printed name of a quality metric; a score is named by the metrics that it averages."""
+    metrics = (config.get("dataset") or {}).get("metrics")
+    if name == "eval/score" and metrics:
+        return " and ".join(get_metric_key(metric).replace("_", " ") for metric in metrics)
+    return name.rpartition("/")[2].replace("_", " ")
+
+
+def _average_scores(group: Group, metric: str) -> SeedMean:
+    """Return the mean of a metric over the seeds of a group, with its standard error."""
+    runs = _select_scored_runs(group, metric)
+    values = [float(final(run)[metric]) for run in runs]
+    errors = [find_error(run.halting, value) for run, value in zip(runs, values, strict=True)]
+    score = average_over_seeds(values, errors)
+    return score if score.seeds > 1 else score._replace(error=None)
+
+
+def _select_scored_runs(group: Group, metric: str) -> list[RunFiles]:
+    """Return the runs of a group that ended with a value of a metric."""
+    return [run for run in group.runs if is_number(final(run).get(metric))]
+
+
+def mark_best_methods(tables: Sequence[MethodTable]) -> list[MethodTable]:
+    """Mark on each data set the method that is significantly better than all others there, if there is one.
+
+    The rule is that of `adadepth.metrics.significance`: Welch's t over seeds, with p-values that are corrected for all
+    pairs of methods of all tables, because the same figures select the best method. A difference below the least
+    relevant one never counts.
+    """
+    pairs = [pair for table in tables for pair in combinations(table.methods, 2)]
+    p_values = correct_p_values([compare_means(first.score, second.score) for first, second in pairs])
+    corrected = {frozenset(map(id, pair)): p for pair, p in zip(pairs, p_values, strict=True)}
+
+    def mark(table: MethodTable, method: Method) -> Method:
+        others = [other for other in table.methods if other is not method]
+        if not others:
+            return method
+        p = max(corrected[frozenset((id(method), id(other)))] for other in others)
+        sign = -1 if table.quality.less_is_better else 1
+        least = min(sign * (method.score.mean - other.score.mean) for other in others)
+        is_best = p < LEVEL and least >= get_relevant_difference(table.quality.name)
+        return replace(method, p=p, is_best=is_best)
+
+    return [replace(table, methods=[mark(table, method) for method in table.methods]) for table in tables]
+
+
+# ---- table
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """Column of the table: metric, printed heading, factor of its values, and their number of decimals."""
+
+    name: str
+    heading: str
+    factor: float
+    digits: int
+
+    def format(self, group: Group) -> str:
+        """Format mean and sample standard deviation over seeds, or `–` without a value."""
+        figure = group.figure(self.name)
+        if figure is None:
+            return "–"
+        return " ± ".join(f"{figure[key] * self.factor:.{self.digits}f}" for key in ("mean", "std") if key in figure)
+
+
+def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
+    """Return the columns of depth, compute and time that any method has, in readable units."""
+    groups = [group for table in tables for group in table.groups]
+    macs = choose_unit_macs(groups)
+    quantities = [_Quantity(DEPTH, "Depth", 1.0, 2)]
+    if macs is not None:
+        values = _list_means(groups, macs)
+        letter, scale = choose_scale(max(values))
+        heading = UNIT_COST_TITLES[macs] + (f" ({letter})" if letter else "")
+        quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(min(values) / scale)))
+    if values := _list_means(groups, TIME):
+        unit, factor = ("ms", 1.0) if max(values) >= 1 else ("µs", 1000.0)
+        quantities.append(_Quantity(TIME, f"Time per token ({unit})", factor, _choose_digits(min(values) * factor)))
+    return [quantity for quantity in quantities if any(group.figure(quantity.name) for group in groups)]
+
+
+def _list_means(groups: Sequence[Group], name: str) -> list[float]:
+    return [figure["mean"] for group in groups if (figure := group.figure(name))]
+
+
+def _choose_digits(value: float) -> int:
+    """Return the number of decimals, at most 3, with which a value has three significant digits."""
+    return min(max(0, 2 - math.floor(math.log10(value))), 3) if value > 0 else 2
+
+
+def build_csv_table(tables: Sequence[MethodTable]) -> Table:
+    """Build the table of all methods with unformatted values: mean, sample standard deviation and n of every figure."""
+    names = [quantity.name for quantity in _list_costs(tables)]
+    spreads = [f"{name}/{part}" for name in ("score", *names) for part in ("mean", "std", "n")]
+    rows = []
+    for table in tables:
+        for method in table.methods:
+            figures = {"score": method.group.figure(table.quality.name)}
+            figures |= {name: method.group.figure(name) for name in names}
+            cells = {
+                f"{name}/{part}": (figures[name] or {}).get(part) for name in figures for part in ("mean", "std", "n")
+            }
+            labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
+            rows.append({**labels, **cells, "corrected_p": method.p, "best": method.is_best})
+    columns = ["data", "method", "metric", *spreads, "corrected_p", "best"]
+    return Table("table", [Column(name) for name in columns], rows)
+
+
+def format_latex_table(tables: Sequence[MethodTable]) -> str:
+    """Format the table of all methods in LaTeX for booktabs: caption, label, and a part for each data set."""
+    costs, is_single = _list_costs(tables), len(tables) == 1
+    headings = ["Method", _capitalise(tables[0].title) if is_single else "Quality", *(cost.heading for cost in costs)]
+    lines = [_join_cells([*map(escape_latex, headings), "$n$"]), r"\midrule"]
+    for number, table in enumerate(tables):
+        if not is_single:
+            lines += [r"\addlinespace"] if number else []
+            title = escape_latex(f"{table.data}: {table.title}")
+            lines.append(rf"\multicolumn{{{len(headings) + 1}}}{{l}}{{\emph{{{title}}}}} \\")
+        quality = _choose_quality_format(table)
+        for method in table.methods:
+            cells = [escape_latex(quantity.format(method.group)) for quantity in (quality, *costs)]
+            cells[0] = rf"\textbf{{{cells[0]}}}" if method.is_best else cells[0]
+            lines.append(_join_cells([escape_latex(method.name), *cells, str(method.score.seeds)]))
+    table_lines = [
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{escape_latex(_write_caption(tables))}}}",
+        r"\label{tab:methods}",
+        rf"\begin{{tabular}}{{l{'r' * len(headings)}}}",
+        r"\toprule",
+        *lines,
+        r"\bottomrule",
+        r"\end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(table_lines) + "\n"
+
+
+def _choose_quality_format(table: MethodTable) -> _Quantity:
+    digits = 3 if max(map(abs, _list_means(table.groups, table.quality.name))) < 10 else 2
+    return _Quantity(table.quality.name, table.title, 1.0, digits)
+
+
+def _join_cells(cells: Sequence[str]) -> str:
+    return " & ".join(cells) + r" \\"
+
+
+def _capitalise(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _write_caption(tables: Sequence[MethodTable]) -> str:
+    """Write the caption, which says all that the numbers need: spread, n, rule of significance, units."""
+    runs = [run for table in tables for group in table.groups for run in group.runs]
+    costs = {cost.name for cost in _list_costs(tables)}
+    pairs = sum(len(table.methods) * (len(table.methods) - 1) // 2 for table in tables)
+    sentences = [
+        f"Quality, depth and cost on {' and '.join(dict.fromkeys(table.data for table in tables))}.",
+        "Mean ± standard deviation over n seeds.",
+    ]
+    if pairs:
+        least = " or ".join(dict.fromkeys(f"{get_relevant_difference(table.quality.name):g}" for table in tables))
+        sentences.append(
+            f"Bold: significantly better than all other methods (Welch's t-test, p < {LEVEL:g} after Holm's correction "
+            f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least})."
+        )
+    if DEPTH in costs:
+        sentences.append("Depth: mean number of updates.")
+    if macs := costs.intersection(UNIT_COST_TITLES) - {TIME}:
+        unit = next(iter(macs)).rpartition("_")[2]
+        sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without padding.")
+    if TIME in costs:
+        sentences.append("Time: of a token in the evaluation as it ran, loading included.")
+        sentences += _describe_time_limits(tables, runs)
+    return " ".join(sentences)
+
+
+def _describe_time_limits(tables: Sequence[MethodTable], runs: Sequence[RunFiles]) -> list[str]:
+    """Return sentences on what the measured times do not compare."""
+    exits = [
+        method.name
+        for table in tables
+        for method in table.methods
+        if any(run.of(EXITS).get("sets") for run in method.group.runs)
+    ]
+    limits = []
+    if exits:
+        names = " and ".join(dict.fromkeys(exits))
+        limits.append(f"The evaluation of {names} ran all steps to measure each, so its time is that of full depth.")
+    if len({str(run.run.get("hardware")) for run in runs}) > 1:
+        limits.append("Times were measured on different machines or numbers of threads.")
+    return limits
+
+
+# ---- figure
+
+
+def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
+    """Draw quality against compute of a token or sequence, with 95 % intervals over seeds; None without common compute.
+
+    A line joins methods of one model, such as one network at several depths.
+    """
+    costs = [cost for cost in _list_costs(tables) if cost.name != TIME and cost.name in UNIT_COST_TITLES]
+    if not costs:
+        return None
+    panels = [_build_tradeoff_panel(table, costs[0]) for table in tables]
+    has_intervals = any(method.score.error for table in tables for method in table.methods)
+    return Figure("figure", panels, columns=1, of="bars: 95 % intervals over seeds" if has_intervals else "")
+
+
+def _build_tradeoff_panel(table: MethodTable, cost: _Quantity) -> Panel:
+    dots = {method.name: _build_dot(method, cost) for method in table.methods}
+    curves: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    for method in table.methods:
+        curves.setdefault(method.group.model, []).append(dots[method.name][:2])
+    lines = [sorted(curve) for curve in curves.values() if len(curve) > 1]
+    x = [dot.x + sign * dot.spread_x for dot in dots.values() for sign in (-1, 1)]
+    y = [dot.y + sign * dot.spread_y for dot in dots.values() for sign in (-1, 1)]
+    return Panel(
+        table.data,
+        Scatter([(name, [dot]) for name, dot in dots.items()], lines),
+        Axis(cost.heading, pad_range(x, 0.0)),
+        Axis(f"{table.metric} ({'lower' if table.quality.less_is_better else 'higher'} is better)", pad_range(y)),
+        f"{table.metric} against {cost.heading}",
+        wide=_WIDE,
+    )
+
+
+def _build_dot(method: Method, cost: _Quantity) -> Dot:
+    figure = method.group.figure(cost.name)
+    assert figure is not None, "all methods have this compute"
+    macs = average_over_seeds([value * cost.factor for value in figure["values"].values()])
+    return Dot(macs.mean, method.score.mean, method.name, False, macs.half_width or 0.0, method.score.half_width or 0.0)
+
+
+# ---- commands
+
+
+def format_commands(tables: Sequence[MethodTable]) -> str:
+    """Format data set, method, seed, git commit and command of every run."""
+    parts = []
+    for table in tables:
+        for method in table.methods:
+            for run in _select_scored_runs(method.group, table.quality.name):
+                commit = run.run.get("git_commit") or "not recorded"
+                header = f"# {table.data}, {method.name}, seed {seed(run)}, git commit {commit}"
+                parts.append(f"{header}\n{run.run.get('command') or '# command not recorded'}\n")
+    return "\n".join(parts)

@@ -1,0 +1,151 @@
+"""First section of a run's report: its quality against its compute, for runs that measured both at several points.
+
+A line joins points of one trained model only. Points of separately trained networks stay apart.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from adadepth.metrics.architectures import NOT_RETRAINED, compared_rows
+from adadepth.metrics.metric_names import WORK, is_loss
+from adadepth.report.architectures import build_network_panels
+from adadepth.report.baseline_comparison import compare_with_baselines
+from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
+from adadepth.report.exits import build_study_panel, format_set_sizes
+from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
+from adadepth.report.quality_pairs import RELEVANT_LOSS, RELEVANT_SCORE
+from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, RunFiles
+from adadepth.report.section import Section, SectionEntry, fill
+from adadepth.report.table import percent
+
+_NEEDED = WORK.removeprefix("cost/")
+_COMPUTE = "compute, share of full depth"
+_UPDATES = "updates, share of full depth"
+Groups = Sequence[tuple[str, Sequence[Dot]]]
+
+
+def build_quality_section(files: RunFiles) -> Section | None:
+    """Build the section on quality against compute, or return None if the run has no such points.
+
+    Its points are those of exit rules, of one checkpoint at several depths, of the exits of one network, or of networks
+    that were trained as baselines.
+    """
+    if files.of(ARCHITECTURES).get("rows"):
+        return _build_network_section(files.of(ARCHITECTURES))
+    panels = {"rules": list(_build_rule_panels(files)), "budgets": list(_build_budget_panels(files))}
+    if not any(panels.values()):
+        panels["exits"] = list(_build_exit_panels(files))
+    if not panels["rules"]:  # they have fixed depths and controls of their own
+        panels["baselines"] = list(_build_baseline_panels(files))
+    kinds = [kind for kind, drawn in panels.items() if drawn]
+    if not kinds:
+        return None
+    figure = Figure("quality_against_compute", [panel for drawn in panels.values() for panel in drawn])
+    html = fill("quality", figure=figure, kinds=kinds)
+    return Section("Quality against compute", "quality", html, [figure], of=_count_sample(files, kinds[0]))
+
+
+def _build_network_section(compared: Mapping[str, Any]) -> Section | None:
+    """Build the section of a comparison of architectures: perplexity against measured time, or else against compute."""
+    if not (panels := build_network_panels(compared)):
+        return None
+    rows = compared_rows(compared)
+    left_out = [row["label"] for row in rows if row["trained"] == NOT_RETRAINED and row["quality"]]
+    figure = Figure("architectures", panels, columns=3)
+    html = fill("quality", figure=figure, kinds=["networks"], left_out=left_out)
+    cost = "measured time" if any(row.get("seconds") for row in compared["rows"]) else "compute"
+    sample = f"n = {len(rows) - len(left_out)} networks, one seed each"
+    return Section(f"Quality against {cost}", "quality", html, [figure], of=sample)
+
+
+def _count_sample(files: RunFiles, kind: str) -> str:
+    """Format the sample size of the first panels; an empty text stands for the units of the evaluation."""
+    if kind == "budgets":
+        return f"n = {files.of(BUDGETS)['measured_on']:,} examples of {files.of(BUDGETS)['set']}"
+    sets = {"rules": EXIT_RULES, "exits": EXITS}.get(kind)
+    return "" if sets is None else format_set_sizes(files.of(sets)["sets"])
+
+
+def _build_rule_panels(files: RunFiles) -> Iterator[Panel]:
+    """Yield a panel of exit rules for every evaluated set: score against compute."""
+    studies = files.of(EXIT_RULES).get("sets", {})
+    for name, study in studies.items():
+        if (panel := build_study_panel(study, "macs")) is not None:
+            yield replace(panel, title=f"{name}: exit rules of one network")
+
+
+def _build_budget_panels(files: RunFiles) -> Iterator[Panel]:
+    """Yield the panel of one checkpoint that was fitted to several depths."""
+    budgets = files.of(BUDGETS)
+    if not has_targets(budgets):
+        return
+    metric = str(select_drawn_quality(budgets))
+    groups: dict[str, list[Dot]] = {"fitted to a target": [], "as trained": []}
+    for row in budgets["rows"]:
+        if metric in row["metrics"] and _NEEDED in row:
+            label, value = format_budget_label(row), row["metrics"][metric]
+            title = f"{label}: {metric} {value:.4f} at {percent(row[_NEEDED])} of the compute"
+            group = "as trained" if row["target"] is None else "fitted to a target"
+            groups[group].append(Dot(row[_NEEDED], value, title))
+    drawn = [(name, dots) for name, dots in groups.items() if dots]
+    if drawn:
+        yield _build_panel(f"{budgets['set']}: one checkpoint at several depths", drawn, _COMPUTE, metric, joined=drawn)
+
+
+def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
+    """Yield a panel for every evaluated set: the quality of every exit of one network, and that at its own exits."""
+    for name, summary in files.of(EXITS).get("sets", {}).items():
+        metric = "score" if "score" in summary["exit"].get("quality", {}) else "loss"
+        most, mean = summary["max_steps"], summary["exit"]["mean"]
+        *values, value_at_exit = (_get_quality(row, metric) for row in (*summary["steps"], summary["exit"]))
+        dots = [
+            Dot(step / most, value, f"exit {step}: {metric} {value:.4f}")
+            for step, value in enumerate(values, start=1)
+            if value is not None
+        ]
+        if value_at_exit is not None and len(dots) > 1:
+            title = f"its own exits: {metric} {value_at_exit:.4f} at {mean:.2f} updates"
+            joined = [("all examples exit at one step", dots)]
+            groups = [*joined, ("its own exits", [Dot(mean / most, value_at_exit, title, marked=True)])]
+            yield _build_panel(f"{name}: exits of one network", groups, _UPDATES, metric, joined)
+
+
+def _get_quality(row: Mapping[str, Any], metric: str) -> float | None:
+    """Return a metric or the loss of a step or of the exits, or None if it was not measured."""
+    value: float | None = {**row, **row.get("quality", {})}.get(metric)
+    return value
+
+
+def _build_baseline_panels(files: RunFiles) -> Iterator[Panel]:
+    """Yield the panel of the run and the baselines whose compute was measured, without a line between networks."""
+    needed = files.halting.get("cost", {}).get(_NEEDED)
+    pairs = [pair for pair in compare_with_baselines(files).comparisons if pair.is_about_depth and pair.compute_ratio]
+    if not pairs or needed is None:
+        return
+    first = pairs[0]
+    groups = {"this run": [Dot(needed, first.adaptive, f"this run: {first.adaptive:.4f} at {percent(needed)}")]}
+    for pair in pairs:
+        if pair.measure == first.measure and math.isclose(pair.adaptive, first.adaptive) and pair.compute_ratio:
+            name, compute = pair.brief_against or pair.against, needed / pair.compute_ratio
+            groups[name] = [Dot(compute, pair.baseline, f"{name}: {pair.baseline:.4f} at {percent(compute)}")]
+    yield _build_panel("This run and its baselines", list(groups.items()), _COMPUTE, first.measure, joined=())
+
+
+def _build_panel(title: str, groups: Groups, x_title: str, metric: str, joined: Groups) -> Panel:
+    """Build a scatter panel over shares of full depth. A line joins the points of `joined`, which are of one model."""
+    dots = [dot for _, group in groups for dot in group]
+    line = sorted((dot.x, dot.y) for _, group in joined for dot in group)
+    x = Axis(x_title, (0.0, 1.04 * max(1.0, *(dot.x for dot in dots))), percent=True)
+    # On an axis of at least four least relevant differences, irrelevant ones look small.
+    middle, least = statistics.mean([dot.y for dot in dots]), RELEVANT_LOSS if is_loss(metric) else RELEVANT_SCORE
+    span = pad_range([*(dot.y for dot in dots), middle - 2 * least, middle + 2 * least])
+    y = Axis(metric.replace("_", " ") + (", less is better" if is_loss(metric) else ""), span)
+    return Panel(title, Scatter(groups, [line] if line else ()), x, y, f"{title}: {metric} against {x_title}", 1.1)
+
+
+SECTIONS = (SectionEntry(5, build_quality_section),)
