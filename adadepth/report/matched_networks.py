@@ -66,7 +66,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("mean", "depth", make_number_format(4)),
         Column("std", "sd", make_number_format(4)),
         Column("macs", "MACs per unit", "{:.4g}".format),
-        Column("work", "compute", make_number_format(4)),
+        Column("compute", "compute ratio", make_number_format(4)),
         Column("seeds", "seeds"),
     ]
     for name in names:
@@ -84,7 +84,7 @@ def _describe_networks(networks: Networks, names: Sequence[str], reference: floa
         "mean": fmean(row["mean"] for row in networks),
         "std": fmean(row["std"] for row in networks),
         "macs": compute / first["n"] if compute is not None and first.get("n") else None,
-        "work": compute / reference if compute is not None and reference else None,
+        "compute": compute / reference if compute is not None and reference else None,
         "seeds": len(networks) if len(networks) > 1 else None,
     }
     for name in names:
