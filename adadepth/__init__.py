@@ -15,6 +15,7 @@ from adadepth.renamed import RenamedFinder
 __version__ = "0.1.0"
 
 _OWN = {
+    "DepthCallback": "adadepth.training.depth_callback",
     "DepthTrace": "adadepth.halting.trace",
     "HaltingUnit": "adadepth.halting.units",
     "Pipeline": "adadepth.prediction",

@@ -27,7 +27,7 @@ from adadepth.config.env_redaction import redact_env_values
 from adadepth.config.modes import modes
 from adadepth.runs.commands import get_choices, list_overridden_keys, note_choices
 from adadepth.runs.inheritance import describe_inheritance, describe_resumption
-from adadepth.runtime.console import say
+from adadepth.runtime.console import limit_output, say
 from adadepth.runtime.distributed import exit_with_error, is_main_process, set_malloc_thresholds
 from adadepth.runtime.failures import activity
 from adadepth.runtime.hub_access import allow_remote_code
@@ -53,24 +53,31 @@ def run_command(words: list[str]) -> None:
 @hydra.main(config_path=str(CONFIGS), config_name=None, version_base="1.3")
 def run_job(composed: DictConfig) -> float | None:
     """Check a composed configuration, run its task, and return the metric named by ``optimise``."""
+    is_sweep = HydraConfig.get().mode is RunMode.MULTIRUN
     try:
         with activity("checking the configuration"):
             config = build_config(composed)
-        overridden = frozenset(list_overridden_keys(composed))
-        line = describe_inheritance(composed, overridden) or describe_resumption(config, composed, overridden)
-        if is_main_process():
-            for message in filter(None, [line, *get_choices()]):
-                say(message)
-        _apply_runtime(config)
-        doing = f"{modes()[config.mode].activity} {config.name}"
-        with activity(doing, Path(config.output_dir)), restore_signal_handlers():
-            from adadepth import tasks  # torch and transformers are imported only once the configuration is right
-
-            return tasks.run(config)
+        with limit_output(is_sweep if config.quiet is None else config.quiet):
+            return _run_task(config, composed)
     except Exception as error:
-        if HydraConfig.get().mode is RunMode.MULTIRUN or (line := format_expected_error(error)) is None:
+        if is_sweep or (line := format_expected_error(error)) is None:
             raise  # of a grid Hydra names the failing job and goes on with the next
         exit_with_error(redact_env_values(line), 2)
+
+
+def _run_task(config: ExperimentConfig, composed: DictConfig) -> float | None:
+    """Run the task of a checked configuration, after the lines that explain its settings."""
+    overridden = frozenset(list_overridden_keys(composed))
+    line = describe_inheritance(composed, overridden) or describe_resumption(config, composed, overridden)
+    if is_main_process():
+        for message in filter(None, [line, *get_choices()]):
+            say(message)
+    _apply_runtime(config)
+    doing = f"{modes()[config.mode].activity} {config.name}"
+    with activity(doing, Path(config.output_dir)), restore_signal_handlers():
+        from adadepth import tasks  # torch and transformers are imported only once the configuration is right
+
+        return tasks.run(config)
 
 
 def _apply_runtime(config: ExperimentConfig) -> None:

@@ -514,6 +514,9 @@ class ExperimentConfig:
         False, "allow other data or another tokenizer than in training; the run record lists the differences"
     )
     output_dir: str = setting("outputs", "folder of all runs, relative to the working directory")
+    quiet: bool | None = setting(
+        None, "print warnings, errors and the result only; None: in the jobs of a sweep", neutral=True
+    )
     small: bool = setting(False, "run for seconds to test the configuration: settings with a debug value take it")
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.architectures import is_fixed
+from adadepth.metrics.metric_names import WORK
 from adadepth.report.architectures import build_evaluation_table, build_gate_table
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
@@ -37,6 +38,9 @@ _LONGEST_NAME = 30
 _SPREADS = ("std", "p10", "p90", "at_cap")  # which the drawn distributions show, too
 # Columns of the table of classes that give way, in this order, where it is wider than the screen.
 _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
+
+_MEAN = "halting/all/mean"
+_NAMES = {_MEAN: "mean depth", WORK: "compute"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,21 @@ def format_screen(
         blocks[:2] = blocks[1::-1]
     blocks[0] = [*interruption, *blocks[0]]
     return "\n\n".join(plain("\n".join(block)) for block in blocks if block)
+
+
+def format_result(files: RunFiles, report: Path) -> str:
+    """Format the result of a run in two lines: metric, depth and compute of the saved model, and the report's path.
+
+    Args:
+        files: Files of the run.
+        report: Path of the report page.
+    """
+    metrics = files.run.get("final_metrics") or {}
+    styles = {str(files.config.get("optimise")): ".4f", _MEAN: ".2f", WORK: ".0%"}
+    parts = [f"{_NAMES.get(name, name)} {metrics[name]:{style}}" for name, style in styles.items() if name in metrics]
+    label = f"{files.run.get('config_name')}, seed {files.run.get('seed')}"
+    lines = [*_format_interruption(files), f"{label}: {', '.join(parts) or 'finished'}", f"report: {report}"]
+    return "\n".join(map(plain, lines))
 
 
 def _format_interruption(files: RunFiles) -> list[str]:

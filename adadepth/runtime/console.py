@@ -1,6 +1,7 @@
 """Console output: messages for the user on standard output, and progress bars.
 
-A terminal and a log file get the same text. A terminal shows numbers and warnings in colour, unless NO_COLOR is set.
+A terminal and a log file get the same text. A terminal shows numbers and warnings in colour, unless NO_COLOR is set. A
+quiet run prints results and warnings only.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ Advance = Callable[[float], None]
 # C0 and C1, marks that change the direction of writing, and surrogates, which no terminal can be sent.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LOG_INTERVAL_S = 30.0  # in a log
+_WARNING = "warning: "
+RESULT = (logging.INFO + logging.WARNING) // 2  # level of the messages that a quiet run prints, too
 
 
 def visible(text: str) -> str:
@@ -36,9 +39,41 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def say(text: str) -> None:
-    """Print lines for the user via the logger, with control characters escaped."""
-    _logger().info(visible(text))
+def say(text: str, level: int = logging.INFO) -> None:
+    """Print lines for the user via the logger, with control characters escaped.
+
+    Args:
+        text: Lines.
+        level: Level of the message: `INFO`, `RESULT` or `WARNING`. A quiet run prints the last two, and those lines of
+            other messages that begin with `warning: `.
+    """
+    if not _logger().isEnabledFor(level):
+        text, level = "\n".join(line for line in text.splitlines() if line.startswith(_WARNING)), logging.WARNING
+        if not text:
+            return
+    _logger().log(level, visible(text))
+
+
+@contextmanager
+def limit_output(is_limited: bool) -> Iterator[None]:
+    """Print results and warnings only within the `with` block, if `is_limited` is true.
+
+    The logger `adadepth`, below which are those of modules, then logs warnings only.
+    """
+    levels = {_logger(): RESULT, logging.getLogger("adadepth"): logging.WARNING}
+    before = {logger: logger.level for logger in levels}
+    for logger, level in (levels if is_limited else before).items():
+        logger.setLevel(level)
+    try:
+        yield
+    finally:
+        for logger, level in before.items():
+            logger.setLevel(level)
+
+
+def is_quiet() -> bool:
+    """Return whether only results and warnings are printed."""
+    return not _logger().isEnabledFor(logging.INFO)
 
 
 @cache
@@ -74,7 +109,7 @@ def _write(text: str) -> None:
         print(text, flush=True)
         return
     for line in text.split("\n"):
-        _console().print(line, style="yellow" if line.startswith("warning: ") else None)
+        _console().print(line, style="yellow" if line.startswith(_WARNING) else None)
 
 
 @cache
@@ -104,13 +139,16 @@ def _discard(number: int) -> None:
 def progress(what: str, total: float | None, *, of: str = "it", shown: bool = True) -> Iterator[Advance]:
     """Show a progress bar with the remaining time, and yield a function that advances it.
 
+    A quiet run shows bars in a terminal only, where they vanish.
+
     Args:
         what: Name of the task, shown to the user.
         total: Total amount of work, in units that take about the same time each, or None if unknown.
         of: Name of the unit of work, shown to the user.
         shown: Whether this process shows the bar.
     """
-    seconds = 0.1 if sys.stderr is not None and sys.stderr.isatty() else _LOG_INTERVAL_S
+    is_terminal = sys.stderr is not None and sys.stderr.isatty()
+    seconds = 0.1 if is_terminal else _LOG_INTERVAL_S
     with tqdm(
         desc=what,
         total=total,
@@ -119,7 +157,7 @@ def progress(what: str, total: float | None, *, of: str = "it", shown: bool = Tr
         mininterval=seconds,
         delay=seconds,  # what is done at once shows no bar
         leave=False,
-        disable=not shown,
+        disable=not shown or (is_quiet() and not is_terminal),
     ) as bar:
 
         def advance(amount: float) -> None:

@@ -26,7 +26,7 @@ from adadepth.report.baseline_comparison import to_json
 from adadepth.report.pages import RunReport, write_report
 from adadepth.report.run_files import ARCHITECTURES, write_json
 from adadepth.runs.directory import MODEL, Run, open_run, own_runs, read_record, run_directory
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, is_main_process, wait_for_processes
 from adadepth.runtime.files import find_damaged_file
 from adadepth.runtime.hardware import name_device
@@ -427,7 +427,7 @@ def _compare(
         "rows": rows,
     }
     write_json(search.directory / ARCHITECTURES, comparison)
-    say(format_architecture_comparison(comparison))
+    say(format_architecture_comparison(comparison), RESULT)
 
 
 def _select_quality(metrics: Mapping[str, float], prefix: str) -> dict[str, float] | None:

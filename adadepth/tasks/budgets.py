@@ -24,7 +24,7 @@ from adadepth.metrics.halves import select_first_half
 from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
 from adadepth.report.table import to_records
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
 from adadepth.tasks.session import Session
@@ -80,7 +80,7 @@ def compare_budgets(settings: BudgetConfig, session: Session) -> dict[str, Any]:
     if trainer.is_world_process_zero():
         write_budgets(session.run.directory, comparison)
         if settings.targets:
-            say(format_budgets(comparison))
+            say(format_budgets(comparison), RESULT)
         tracker, step = session.tracking.tracker, trainer.state.global_step
         tracker.table("budget/targets", *to_records(build_budget_table(comparison)), step)
     return comparison

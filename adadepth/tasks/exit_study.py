@@ -24,7 +24,7 @@ from adadepth.metrics.step_summary import summarise_steps
 from adadepth.report.exits import format_exit_study, write_exit_study
 from adadepth.report.run_files import write_exits
 from adadepth.runs.directory import MODEL
-from adadepth.runtime.console import progress, say
+from adadepth.runtime.console import RESULT, progress, say
 from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import name_device
 from adadepth.runtime.timing import time_interleaved
@@ -116,7 +116,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
         for name, result in studies.items():
-            say(f"exit rules on {name}:\n{format_exit_study(result)}")
+            say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT)
     if session.config.adopt_rule:
         _adopt_rule(next(iter(studies.values()))["advice"], session)
 
@@ -145,7 +145,7 @@ def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
         settings.exit_rule = loaded_rule
     if trainer.is_world_process_zero():
         session.run.update(saved={MODEL: describe_files(folder)})
-        say(f"saved the model with the exit rule {advice['rule']['rule']} in {folder}")
+        say(f"saved the model with the exit rule {advice['rule']['rule']} in {folder}", RESULT)
 
 
 def select_unit_metrics(data: RunData) -> dict[str, Any]:

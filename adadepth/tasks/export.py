@@ -21,7 +21,7 @@ from adadepth.models.shared.published_files import (
 )
 from adadepth.prediction.models import resolve_model_class
 from adadepth.runs.model_card import CARD, write_layout_card
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks.stored_models import check_weights, list_overridden_model_settings, resolve_model_path
 
@@ -64,7 +64,7 @@ def export(config: ExperimentConfig) -> None:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:
         raise CheckpointError(f"export.folder={folder}: cannot be written ({error.strerror})") from error
-    say(f"{type(model).__name__} in the layout {settings.layout}: {folder}")
+    say(f"{type(model).__name__} in the layout {settings.layout}: {folder}", RESULT)
 
 
 def _drop_exits(model: Any) -> None:

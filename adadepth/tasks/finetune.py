@@ -29,7 +29,7 @@ from adadepth.models.build import build_classifier, classifier_class, load_model
 from adadepth.models.folder import read_config
 from adadepth.models.registry import budget_mode
 from adadepth.report.run_files import write_prediction_rows
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions
@@ -252,7 +252,7 @@ def _write_tests(config: ExperimentConfig, data: RunData, session: Session) -> N
             if data.labels and dataset.labels:  # the server numbers classes as the data set does
                 predicted = np.array(number_classes(data.labels, dataset.labels, "dataset.labels"))[predicted]
             labels = dataset.labels or data.labels
-            say(f"submission: {write_submission(directory / 'submission', names[split], predicted, labels)}")
+            say(f"submission: {write_submission(directory / 'submission', names[split], predicted, labels)}", RESULT)
         else:
             rows = build_example_rows(records, data.labels, data.problem)
-            say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}")
+            say(f"predictions of {split}: {write_prediction_rows(directory, split, rows)}", RESULT)

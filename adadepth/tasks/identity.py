@@ -7,6 +7,7 @@ differences are logged. The record of the run lists both under `data.changed`.
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -242,4 +243,4 @@ def _apply_differences(
 
 def _log_on_main(line: str) -> None:
     if is_main_process():
-        say(line)
+        say(line, logging.WARNING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from adadepth.models.memory_check import free_memory
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, Run, get_owner
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.threads import describe_threads
 from adadepth.tasks.checks import estimate_least_memory
@@ -30,24 +30,78 @@ _FEWEST_EQUAL = 3  # equal values of a metric that are no chance
 
 
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: RunData) -> str:
-    """Format the start message of a run: model, data, device, length of training, and directory."""
-    record, summary, is_training = run.record, data.summary, config.mode is Mode.train
-    counts = summary["train"] if "train" in summary else next(iter(summary["evaluation"].values()))
-    unit = next((name for name in ("documents", "examples", "tokens") if name in counts), None)
-    size = f"{counts[unit]:,} {unit}" if unit else "streamed"
-    memory = _format_memory(args.device, estimate_least_memory(model, data.train, args) if is_training else None)
-    device = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
-    processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
-    on = [
-        f"{processes}{device}, {describe_threads()}",
-        memory,
-        _format_length(config, args) if is_training else None,
+    """Format the settings in effect in five lines: model, data, training, machine, and what is selected and written.
+
+    An evaluation has no line on training.
+    """
+    is_training = config.mode is Mode.train
+    needed = estimate_least_memory(model, data.train, args) if is_training else None
+    lines = [
+        f"{run.record['config_name']}: {_format_model(config, run, model)}",
+        f"data: {_format_data(data)}",
+        f"training: {_format_training(config, args)}" if is_training else None,
+        f"machine: {_format_machine(config, args, needed)}",
+        f"output: {_format_selection(config, args)}, in {run.directory}" if is_training else f"output: {run.directory}",
     ]
-    return (
-        f"{record['config_name']}: {record['parameters']:,} parameters, data {summary['name']} ({size}), "
-        f"seed {record['seed']}\n{describe_precision(config.trainer)}\n{'; '.join(filter(None, on))}\n"
-        f"writing to {run.directory}"
-    )
+    return "\n".join(filter(None, lines))
+
+
+def _format_model(config: ExperimentConfig, run: Run, model: Any) -> str:
+    """Format class, parameters and depth of a model."""
+    parameters, trained = run.record["parameters"], run.record["trainable_parameters"]
+    unit, most, fixed = model.depth_unit, model.max_updates, model.one_depth
+    depth = f"{fixed or f'at most {most}'} updates per {unit}"
+    parts = [
+        f"{type(model).__name__}, {parameters:,} parameters",
+        None if trained == parameters else f"{trained:,} of them trained",
+        depth,
+        None if config.budget.target is None else f"target {config.budget.target:g} ({config.budget.unit})",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _format_data(data: RunData) -> str:
+    """Format the name of the data, and the size of the training set and of all evaluation sets."""
+    summary = data.summary
+    counts = {name: summary[name] for name in ("train", "evaluation") if name in summary}
+    if "evaluation" in counts and all(isinstance(entry, dict) for entry in counts["evaluation"].values()):
+        counts |= counts.pop("evaluation")
+    sizes = [
+        f"{'training' if name == 'train' else name}{_format_range(summary, name)} {_format_size(entry)}"
+        for name, entry in counts.items()
+    ]
+    return "; ".join([summary["name"], *sizes])
+
+
+def _format_range(summary: Mapping[str, Any], name: str) -> str:
+    """Format the difficulties of an evaluation set of generated data, such as ` (hops 0 to 5)`."""
+    ranges = {fact: values[name] for fact, values in summary.items() if isinstance(values, dict) and name in values}
+    texts = [
+        f"{fact} {' to '.join(map(str, value)) if isinstance(value, list) else value}"
+        for fact, value in ranges.items()
+        if isinstance(value, int | list)
+    ]
+    return f" ({', '.join(texts)})" if texts else ""
+
+
+def _format_size(counts: Mapping[str, Any]) -> str:
+    """Format the number of examples of a set, with its documents and tokens if they are known."""
+    units = [name for name in ("documents", "examples", "tokens") if isinstance(counts.get(name), int)]
+    return ", ".join(f"{counts[name]:,} {name}" for name in units) or "streamed"
+
+
+def _format_training(config: ExperimentConfig, args: TrainingArguments) -> str:
+    """Format length, batch size, optimizer and learning rate of a training run."""
+    trainer, warmup = config.trainer, config.trainer.warmup_steps
+    parts = [
+        _format_length(config, args),
+        f"batch {args.per_device_train_batch_size * args.gradient_accumulation_steps * args.world_size}",
+        trainer.optimizer,
+        f"lr {trainer.learning_rate:g}",
+        f"{trainer.schedule} schedule",
+        (f"warm-up {warmup:.0%} of steps" if warmup < 1 else f"warm-up {warmup:g} steps") if warmup else None,
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
@@ -55,14 +109,44 @@ def _format_length(config: ExperimentConfig, args: TrainingArguments) -> str:
     epochs = f"{args.num_train_epochs:g} epoch{'s' * (args.num_train_epochs != 1)}"
     length = f"{args.max_steps:,} steps" if args.max_steps > 0 else epochs
     minutes = config.trainer.time_budget_minutes
-    return length if minutes is None else f"{length}, at most {minutes:g} minutes"
+    return length if minutes is None else f"{length} or {minutes:g} minutes"
+
+
+def _format_machine(config: ExperimentConfig, args: TrainingArguments, needed: int | None) -> str:
+    """Format device, threads, precision, seed and memory of a run.
+
+    Args:
+        config: Experiment.
+        args: Training arguments.
+        needed: Least memory of an optimiser step in bytes, or None if it is unknown.
+    """
+    device = torch.cuda.get_device_name(args.device) if args.device.type == "cuda" else str(args.device).upper()
+    processes = f"{args.world_size} processes, each on " if args.world_size > 1 else ""
+    settings = f"{describe_precision(config.trainer)}, seed {config.seed}"
+    parts = [f"{processes}{device}, {describe_threads()}, {settings}", _format_memory(args.device, needed)]
+    return "; ".join(filter(None, parts))
+
+
+def _format_selection(config: ExperimentConfig, args: TrainingArguments) -> str:
+    """Format when a run evaluates and which step it keeps."""
+    often = {"steps": f"every {args.eval_steps:g} steps" if args.eval_steps else "", "epoch": "after every epoch"}
+    strategy = str(getattr(args.eval_strategy, "value", args.eval_strategy))
+    evaluation = f"evaluation {often.get(strategy, 'at the end')}"
+    metric = args.metric_for_best_model
+    if not args.load_best_model_at_end or metric is None:
+        return f"{evaluation}, keeps the last step"
+    (name,) = rename_metrics({f"eval_{metric.removeprefix('eval_')}": 0.0})
+    extreme, candidates = "highest" if args.greater_is_better else "lowest", "step"
+    if config.budget.target is not None:
+        candidates = "step on target"
+    return f"{evaluation}, keeps the {candidates} with the {extreme} {name}"
 
 
 def _format_memory(device: torch.device, needed: int | None) -> str | None:
     if (sizes := free_memory(device)) is None:
         return None
-    least = "" if needed is None else f", an optimiser step needs at least {math.ceil(needed / 2**20):,} MiB"
-    return "memory {:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
+    least = "" if needed is None else f", a step needs at least {math.ceil(needed / 2**20):,} MiB"
+    return "{:,.1f} of {:,.1f} GiB free".format(*(size / _GIB for size in sizes)) + least
 
 
 def format_interruption(number: int, state: TrainerState, run: Path | None) -> str:
@@ -92,7 +176,7 @@ def report_interruption(config: ExperimentConfig, trainer: Trainer, stop: StopCa
         if number and config.mode is Mode.train and is_main_process() and not stop.is_reported:
             with suppress(OSError):
                 resumable = get_owner() or (run if list_complete_checkpoints(run / CHECKPOINTS) else None)
-                say(format_interruption(number, trainer.state, resumable))
+                say(format_interruption(number, trainer.state, resumable), RESULT)
         raise
 
 

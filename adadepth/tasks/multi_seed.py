@@ -14,7 +14,7 @@ from adadepth.report.run_files import SEEDS, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, RECORD, open_run, own_runs, read_record, run_directory
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.tasks.grid_search import read_sound_record
 from adadepth.tasks.report import finish_report, write_and_draw
@@ -40,7 +40,7 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     directories: dict[str, str] = {}
 
     def report() -> None:
-        say(format_seeds(summary))
+        say(format_seeds(summary), RESULT)
         write_and_draw(directory)
 
     with open_run(config, directory, is_main, report) as run, own_runs(directory):

@@ -34,7 +34,7 @@ from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.data_identity import DataIdentity, get_text_length
 from adadepth.runs.directory import open_run, read_settings, run_directory, run_of_checkpoint
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.report import build_run_report
 from adadepth.tasks.stored_models import (
@@ -66,7 +66,7 @@ def predict(config: ExperimentConfig) -> None:
     if texts is not None:  # before there is a run directory, in case a text cannot be read
         content = describe_texts(pipeline, _join_puzzles(texts, pipeline) if pipeline.answers.solves_puzzles else texts)
     directory = run_directory(config)
-    report = None if texts is None else lambda: say(f"report: {write_report(build_run_report(directory))}")
+    report = None if texts is None else lambda: say(f"report: {write_report(build_run_report(directory))}", RESULT)
     with open_run(config, directory, report=report) as run:
         if source is not None:
             output = output or directory / f"predictions{get_output_ending(source)}"
@@ -87,8 +87,8 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
     total = predict_table(pipeline, source, columns, path)
     mean, work, max_updates = total.depths / total.units, total.needed / total.full, pipeline.model.max_updates
     rows = f"{total.rows:,} row{'s' * (total.rows != 1)}"
-    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the compute of full depth")
-    say(f"predictions: {path}")
+    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the compute of full depth", RESULT)
+    say(f"predictions: {path}", RESULT)
     return mean, work
 
 

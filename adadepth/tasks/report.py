@@ -18,7 +18,7 @@ from adadepth.metrics.task_metrics import UNDEFINED, get_metric_key
 from adadepth.models.registry import Family, families
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.comparison_tables import format_best_line
-from adadepth.report.console_summary import ReferenceDepth, format_screen
+from adadepth.report.console_summary import ReferenceDepth, format_result, format_screen
 from adadepth.report.file_types import REPORTING
 from adadepth.report.guard import build_or_leave_out
 from adadepth.report.pages import (
@@ -35,7 +35,7 @@ from adadepth.report.run_files import RunFiles, read_run
 from adadepth.report.run_groups import Comparison, Search, compare, deduplicate_runs, find_runs, find_sweep_runs
 from adadepth.runs.directory import FINISHED, RECORD, read_record, resolve_run, write_jsonable
 from adadepth.runs.lock import lock_directory
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, is_quiet, say
 from adadepth.runtime.files import convert_full_disk_errors, refuse_links
 
 
@@ -53,11 +53,16 @@ def build_run_report(directory: Path) -> RunReport:
 def show_last_screen(report: RunReport, page: Path, commands: Sequence[Sequence[str]] = ()) -> None:
     """Print the summary at the end of a run: verdict, table, path of the page and next commands.
 
+    A quiet run prints its result in two lines instead.
+
     Args:
         report: Report of the run.
         page: Path of the report page.
         commands: Commands to run next, as lists of words.
     """
+    if is_quiet():
+        say(format_result(report.files, page), RESULT)
+        return
     reference = _find_reference_depth(report.files)
     screen = format_screen(report.files, report.verdict, report=page, commands=commands, reference=reference)
     say(f"\n{screen}")
@@ -90,9 +95,9 @@ def compare_runs(config: ExperimentConfig) -> None:
     folder = _write_comparison(comparison, Path(config.output_dir))
     titles = {name: family.title or name for name, family in families().items()}
     if paths := write_paper(folder / PAPER, comparison, titles):
-        say(f"paper: {folder / PAPER} ({', '.join(path.name for path in paths)})")
+        say(f"paper: {folder / PAPER} ({', '.join(path.name for path in paths)})", RESULT)
     else:
-        say("paper: no table, because no runs on the same data have a quality metric in common")
+        say("paper: no table, because no runs on the same data have a quality metric in common", RESULT)
 
 
 def _resolve_runs(value: str, config: ExperimentConfig) -> list[RunFiles]:
@@ -142,8 +147,8 @@ def _write_comparison(comparison: Comparison, output: Path) -> Path:
     digest = hashlib.sha256(directories.encode()).hexdigest()[:8]
     folder = output / COMPARISONS / f"{datetime.now():%Y-%m-%d_%H-%M-%S}_{digest}"
     if (line := format_best_line(comparison)) is not None:
-        say(line)
-    say(f"comparison: {write_comparison(folder, comparison)}")
+        say(line, RESULT)
+    say(f"comparison: {write_comparison(folder, comparison)}", RESULT)
     draw_comparison(folder, comparison)  # takes longest, so the page comes first
     return folder
 
@@ -169,7 +174,7 @@ def finish_report(directory: Path) -> None:
 def write_and_draw(directory: Path) -> RunReport:
     """Write the report page of a run, print its path, draw the figures, and return the report."""
     report = build_run_report(directory)
-    say(f"report: {write_report(report)}")
+    say(f"report: {write_report(report)}", RESULT)
     draw_figures(report)  # takes longest, so the page comes first
     return report
 

@@ -21,7 +21,7 @@ from adadepth.report.run_files import REPORT
 from adadepth.runs.directory import MODEL, Run
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import describe_machine
 from adadepth.tasks.log_messages import describe_selection
@@ -115,7 +115,7 @@ def push_model(config: ExperimentConfig, run: Run, repository: str) -> None:
     """Upload the run's model to the Hugging Face hub, and print its address."""
     if address := push(run.directory / MODEL, repository, f"{config.name}, run {run.directory.name}"):
         run.update(pushed_to=address)
-        say(f"model: {address}")
+        say(f"model: {address}", RESULT)
 
 
 def track_figures(report: RunReport, tracker: Tracker, step: int) -> None:

@@ -16,7 +16,7 @@ from adadepth.report.pages import draw_figures, write_report
 from adadepth.report.quality_pairs import find_errors
 from adadepth.report.run_files import GRIDS, RIVALS, RunFiles, is_summary_of_seeds, read_run, write_json
 from adadepth.runs.directory import RECORD, read_record, write_jsonable
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.tasks.next_commands import list_next_commands
 from adadepth.tasks.report import build_run_report, show_last_screen
 
@@ -64,7 +64,7 @@ def show_comparison(config: ExperimentConfig, directory: Path) -> None:
     draw_figures(report)
     for details in _format_details(report.files):
         say(f"\n{details}")
-    say(f"\n{format_rivals(report.files.of(RIVALS))}")
+    say(f"\n{format_rivals(report.files.of(RIVALS))}", RESULT)
     show_last_screen(report, write_report(report), list_next_commands(config, report.files))
 
 

@@ -17,7 +17,7 @@ from adadepth.data.run_data import RunData
 from adadepth.evaluation.evaluation import Evaluation
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, get_owner, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.runtime.files import convert_full_disk_errors
 from adadepth.tasks import results
@@ -110,7 +110,7 @@ class Session:
         check_memory(self.config, args, self.model, session.data.train)
         if (finished := find_earlier_run(self.config, args)) is not None:
             if is_main_process():
-                say(f"restarted by the launcher; {finished} is already finished")
+                say(f"restarted by the launcher; {finished} is already finished", RESULT)
             return read_record(finished)["final_metrics"], finished
         config = session.config = resume_after_restart(self.config, args)
         repository = decide(args, lambda: open_repository(config))
@@ -293,7 +293,7 @@ def _run_training(session: Session, checkpoint: Path | None) -> None:
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if stop.signal is not None:
         if is_main:
-            say(format_interruption(stop.signal, trainer.state, get_owner() or session.run.directory))
+            say(format_interruption(stop.signal, trainer.state, get_owner() or session.run.directory), RESULT)
             stop.is_reported = True
         stop.exit()
     trainer.refuse_weights()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,8 @@ def require_checkpoint(directory: Path, args: TrainingArguments) -> Path:
         say(
             f"{checkpoint.name} was written with world size {processes}, and the world size now is "
             f"{args.world_size}: a step has the same examples, and losses agree up to rounding, but random "
-            "numbers, such as dropout, differ"
+            "numbers, such as dropout, differ",
+            logging.WARNING,
         )
     return checkpoint
 
@@ -147,7 +149,7 @@ def _find_newest_complete(directory: Path, needs_best: bool) -> Path | None:
         problem = find_checkpoint_error(checkpoint) or (_find_flaw_of_best(checkpoint) if needs_best else None)
         if problem is None:
             for line in damaged:
-                say(f"skipped {line}; resuming from {checkpoint.name}")
+                say(f"skipped {line}; resuming from {checkpoint.name}", logging.WARNING)
             return checkpoint
         damaged.append(f"{checkpoint}: {problem}")
     if damaged:

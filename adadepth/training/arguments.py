@@ -165,10 +165,10 @@ def choose_precision(trainer: TrainerConfig) -> str:
 
 
 def describe_precision(trainer: TrainerConfig) -> str:
-    """Format the precision of computation, and why it was chosen."""
+    """Format the precision of computation and, if a run chose it, why."""
     precision = choose_precision(trainer)
     if trainer.precision is not Precision.auto:
-        return f"precision {precision}, as trainer.precision says"
-    no_gpu = "the run must use the CPU" if trainer.use_cpu else "there is no CUDA device"
+        return precision
+    no_gpu = "the run must use the CPU" if trainer.use_cpu else "no CUDA device"
     reasons = {"bf16": "the device supports it", "fp16": "the device does not support bf16", "fp32": no_gpu}
-    return f"precision {precision}, because {reasons[precision]}"
+    return f"{precision} ({reasons[precision]})"

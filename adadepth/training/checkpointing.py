@@ -6,6 +6,7 @@ marks a complete checkpoint, shards of `trainer.fsdp`, and checks of every store
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
@@ -150,7 +151,8 @@ class CheckpointingTrainer(Trainer):
         self.refuse_weights()
         if self.progress.is_exploding():
             if self.is_world_process_zero():
-                say(f"no checkpoint at step {self.state.global_step}: the loss is more than ten times the first loss")
+                reason = "the loss is more than ten times the first loss"
+                say(f"no checkpoint at step {self.state.global_step}: {reason}", logging.WARNING)
             return
         self.finish_saving()
         checkpoint = self._checkpoints / f"checkpoint-{self.state.global_step}"

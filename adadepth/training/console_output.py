@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Iterator
@@ -104,7 +105,8 @@ class ConsoleCallback(TrainerCallback):
         if share > _WAITING_SHARE:
             say(
                 f"other processes slow this run down: its {threads} threads waited {share:.0%} of the time for a CPU; "
-                f"to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads={threads - 1}"
+                f"to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads={threads - 1}",
+                logging.WARNING,
             )
             self._waited = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
@@ -44,7 +45,7 @@ class SkippedSteps(Extension, TrainerCallback):
         """Print the number of skipped steps."""
         if self._skipped and state.is_world_process_zero:
             share = f"{self._skipped:,} of {state.global_step:,} steps"
-            say(f"fp16: gradients overflowed in {share}, which changed no weight")
+            say(f"fp16: gradients overflowed in {share}, which changed no weight", logging.WARNING)
 
     def logs(self) -> dict[str, float]:
         """Return the number of steps that have been skipped since the start of training."""

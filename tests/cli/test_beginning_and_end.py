@@ -29,10 +29,17 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     """An evaluation has the figures that it ended with."""
     out = command(*DEBUG, *BEST_FIRST, "seed=3").out
     lines = out.splitlines()
-    memory = r"memory [\d.,]+ of [\d.,]+ GiB free, an optimiser step needs at least \d+ MiB"
-    reason = "(there is no CUDA device|the run must use the CPU)"
-    device = rf"CPU, 1 thread; {memory}; 9 steps, at most 30 minutes"
-    assert re.search(rf"^precision fp32, because {reason}\n{device}$", out, re.M)
+    memory = r"[\d.,]+ of [\d.,]+ GiB free, a step needs at least \d+ MiB"
+    expected = [
+        r"act_tiny: AlbertActForPreTraining, [\d,]+ parameters, at most 6 updates per token",
+        r"data: python_docs; training \d+ documents, \d+ examples, [\d,]+ tokens; evaluation \d+ documents, .* tokens",
+        r"training: 9 steps or 30 minutes, batch 4, adamw, lr 1e-12, linear schedule",
+        rf"machine: CPU, 1 thread, fp32 \((no CUDA device|the run must use the CPU)\), seed 3; {memory}",
+        r"output: evaluation every 1 steps, keeps the step with the lowest eval/loss, in .*/act_tiny/\S+",
+    ]
+    start = next(number for number, line in enumerate(lines) if line.startswith("act_tiny: "))
+    for pattern, line in zip(expected, lines[start : start + 5], strict=True):
+        assert re.fullmatch(pattern, line), line
     (ended,) = (line for line in lines if line.startswith("training ended: "))
     found = re.fullmatch(
         r"training ended: early stopping at step 3 of 9, 2 evaluations without improvement; "
@@ -64,7 +71,7 @@ def test_tables_are_shown_once(command: Command) -> None:
 @pytest.mark.slow
 def test_a_time_budget_is_told_at_both_ends(command: Command) -> None:
     lines = command(*DEBUG, "trainer.max_steps=500", "trainer.time_budget_minutes=1e-4").out.splitlines()
-    assert any(line.endswith("; 500 steps, at most 0.0001 minutes") for line in lines)
+    assert any(line.startswith("training: 500 steps or 0.0001 minutes, ") for line in lines)
     (ended,) = (line for line in lines if line.startswith("training ended: "))
     assert re.match(r"training ended: time budget spent: 0.0001 minutes, at step \d+ of 500; best step \d+, ", ended)
 
@@ -108,3 +115,22 @@ def test_a_run_that_waits_for_processors_says_so_once(
     lines = [line for line in capsys.readouterr().out.splitlines() if "other processes" in line]
     said = "other processes slow this run down: its 2 threads waited 45% of the time for a CPU; "
     assert lines == [f"{said}to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads=1"] * is_said
+
+
+@pytest.mark.slow
+def test_a_quiet_run_prints_its_result_in_two_lines(command: Command) -> None:
+    lines = command(*DEBUG, "quiet=true", "trainer.max_steps=2").checked().out.splitlines()
+    result, report = [line for line in lines if not line.startswith("warning: ")]
+    assert re.fullmatch(r"act_tiny, seed 0: eval/loss \d\.\d{4}, mean depth \d\.\d\d, compute \d+%", result)
+    assert Path(report.removeprefix("report: ")).is_file()
+
+
+@pytest.mark.slow
+def test_jobs_of_a_sweep_are_quiet_unless_asked(command: Command) -> None:
+    sweep = (*DEBUG, "trainer.max_steps=2", "-m", "seed=0,1")
+    lines = command(*sweep).checked().out.splitlines()
+    own_lines = [line for line in lines if not line.startswith(("warning: ", "[", "best: "))]
+    assert [line.partition(":")[0] for line in own_lines if line] == [
+        *("act_tiny, seed 0", "report", "act_tiny, seed 1", "report"), "comparison",
+    ]  # fmt: skip
+    assert command(*sweep, "quiet=false").checked().out.count("training ended: ") == 2

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import TrainingArguments
 
 from adadepth import tasks
 from adadepth.run import main
@@ -72,7 +74,7 @@ def trained(tmp_path_factory):
 def test_the_readme_has_commands():
     assert len(RUNS) >= 30
     assert commands("torchrun")
-    assert len(blocks("python", "docs/guide.md")) == 4
+    assert len(blocks("python", "docs/guide.md")) == 5
     assert set(blocks("python", "README.md")) < set(blocks("python", "docs/guide.md"))
     assert len(PAGES["README.md"].splitlines()) <= 150
 
@@ -173,12 +175,18 @@ def test_torchrun_writes_one_folder(tmp_path):
 def test_python_blocks(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     names: dict = {}
-    first, second, third, rule = blocks("python", "docs/guide.md")
+    first, callback, second, third, rule = blocks("python", "docs/guide.md")
     exec(rule, names)
     assert names["StickBreaking"]().mass(0.5, 0.5, step=2) == 0.25
     exec(first, names)
     assert names["outputs"].updates.shape == (2, 12)
     assert set(names["outputs"].loss_parts) == {"task", "ponder"}
+    inputs = {"input_ids": torch.randint(5, 8000, (12,)), "labels": torch.tensor(1)}
+    names |= {"train": [inputs], "dev": [inputs]}
+    names["args"] = TrainingArguments(max_steps=1, report_to="none", save_strategy="no", use_cpu=True)
+    exec(callback, names)
+    assert names["trainer"].evaluate()["eval_halting/all/n"] == 12
+    capsys.readouterr()
     exec(second, names)
     assert names["outputs"].logits.shape == (2, 2)
     assert names["outputs"].exit_steps.shape == (2,)

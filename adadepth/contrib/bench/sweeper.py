@@ -13,7 +13,7 @@ from adadepth.config.declaration import setting
 from adadepth.config.fingerprint import hash_result_settings
 from adadepth.contrib.bench import runs as bench
 from adadepth.errors import ConfigError
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.failures import activity
 from adadepth.tasks import grid_search
@@ -153,7 +153,7 @@ class BenchSweeper(GridSweeper):
         descriptions = {name: str(task.get("about") or "") for name, task in self.tasks.items()}
         with activity(f"writing the page of the bench in {self.folder}"):
             page = write_bench(self.folder, results, descriptions, missing)
-        say(f"\n{format_bench(results, descriptions)}\n\nreport: {page}")
+        say(f"\n{format_bench(results, descriptions)}\n\nreport: {page}", RESULT)
 
 
 class _FinishedRun(NamedTuple):

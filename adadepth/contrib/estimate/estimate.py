@@ -35,7 +35,7 @@ from adadepth.halting.trace import DepthTrace
 from adadepth.models.contract import ReadsCachedStates, Remembers
 from adadepth.models.folder import skip_weight_loading
 from adadepth.report.table import format_duration, number
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.training.optimization import build_optimizer
 
 _GIB, _MIB, _DAY = 2**30, 2**20, 86400
@@ -73,7 +73,7 @@ def print_estimate(config: ExperimentConfig) -> None:
         ConfigError: If the estimate exceeds the memory of the device. The message names the micro-batch that fits.
     """
     estimate = estimate_training(config)
-    say(format_estimate(config, estimate))
+    say(format_estimate(config, estimate), RESULT)
     if estimate["fits"] is False:
         needed, device = f"{estimate['memory']['total'] / _GIGA:,.1f} GB", get_estimate_settings(config).device
         available = f"{(get_memory_bytes(resolve_device(device)) or 0) / _GIGA:,.0f} GB of {device}"

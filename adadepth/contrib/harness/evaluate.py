@@ -27,7 +27,7 @@ from adadepth.halting.exit_rules import ExitRule
 from adadepth.models.build import load_language_model
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
-from adadepth.runtime.console import progress, say
+from adadepth.runtime.console import RESULT, progress, say
 from adadepth.runtime.distributed import decide, run_main_process_first
 from adadepth.runtime.hub_access import log_remote_code, silence_transformers
 from adadepth.tasks.checks import check_positions
@@ -305,7 +305,7 @@ def silence_harness() -> Iterator[None]:
 def _publish_scores(results: dict[str, Any], session: Session) -> None:
     """Write the scores to harness.json and harness.csv, print them, and send them to the trackers."""
     write_scores(session.run.directory, results)
-    say(format_scores(results))
+    say(format_scores(results), RESULT)
     tracker, step = session.tracking.tracker, session.trainer.state.global_step
     tracker.log(flatten_scores(results), step)
     tracker.table("harness", *to_records(build_score_table(results)), step)

@@ -26,7 +26,7 @@ from adadepth.models.build import load_encoder
 from adadepth.models.contract import DepthModel
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, gather_from_processes, run_main_process_first
 from adadepth.tasks.checks import check_positions
 from adadepth.tasks.identity import check_evaluated_data
@@ -64,7 +64,7 @@ def probe(config: ExperimentConfig) -> None:
         accuracies = flatten_accuracies(probes)
         if session.trainer.is_world_process_zero():
             write_probes(directory, probes)
-            say(format_probes(probes))
+            say(format_probes(probes), RESULT)
             tracker, step = session.tracking.tracker, session.trainer.state.global_step
             tracker.log(accuracies, step)
             for name, results in probes["sets"].items():

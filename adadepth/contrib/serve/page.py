@@ -34,7 +34,7 @@ from adadepth.contrib.serve.request_filter import AllowedHosts, RequestFilter, i
 from adadepth.data.text.passages import Text
 from adadepth.errors import ConfigError, UserError, format_error, is_exit
 from adadepth.report.section import load_templates
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"  # before it is imported
 
@@ -74,7 +74,7 @@ def open_page(checkpoints: Sequence[ServedCheckpoint], host: str, port: int, nam
         else "accessible to everyone who can reach it, without a password"
     )
     try:
-        say(f"open {address} in a browser ({access}); Ctrl-C stops the server")
+        say(f"open {address} in a browser ({access}); Ctrl-C stops the server", RESULT)
         Event().wait()
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not interrupt the shutdown

@@ -19,7 +19,7 @@ from adadepth.models.folder import read_config
 from adadepth.models.registry import family
 from adadepth.report.table import to_records
 from adadepth.runs.directory import run_directory
-from adadepth.runtime.console import say
+from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import decide, run_main_process_first
 from adadepth.tasks.checks import check_positions
@@ -144,7 +144,7 @@ def _summarise_words(
 def _publish_summary(summary: dict[str, Any], session: Session) -> None:
     """Write depth statistics and probes to words.json, print them, and send them to the trackers."""
     write_words(session.run.directory, summary)
-    say(format_words(summary))
+    say(format_words(summary), RESULT)
     tracker, step = session.tracking.tracker, session.trainer.state.global_step
     tracker.log(flatten_words(summary), step)
     tracker.table("halting/words", *to_records(build_full_table(summary)), step)

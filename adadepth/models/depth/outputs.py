@@ -276,7 +276,8 @@ def price_steps(trace: DepthTrace, macs: StepMacs, *, is_causal: bool = True) ->
 
     def compute_macs(steps: Tensor, length: Tensor) -> Tensor:  # of a token of a text of this length
         seen = ran.memory_length + ((length + 1) / 2 if is_causal else length)
-        return token[steps.long()] + pair[steps.long()] * seen
+        index = steps.long()  # `take` does not read it, as an index of no dimension would be
+        return token.take(index) + pair.take(index) * seen
 
     everything = len(updates) * width
     if ran.computed is None:

@@ -404,8 +404,8 @@ class RoutedModel(DepthKnob, NetworkModel):
         dense, adaptive, full = costs.new_zeros(3).unbind()
         for span, macs in zip(spans, costs, strict=True):
             count = partial(self._count_macs, span, macs, execution.memory_length)
-            if span.router is None or bool(deepest[span.router]):
-                dense = dense + count(everyone, everyone)
+            macs_of_everyone = count(everyone, everyone)
+            dense = dense + (macs_of_everyone if span.router is None else macs_of_everyone * deepest[span.router])
             adaptive = adaptive + count(valid if span.router is None else valid & ran[..., span.router], valid)
             full = full + count(valid, valid)
         everywhere, real = self._router_macs * valid.numel(), self._router_macs * valid.sum()

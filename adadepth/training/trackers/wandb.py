@@ -10,6 +10,7 @@ from adadepth.config import ExperimentConfig
 from adadepth.config.experiment import TrackerMode
 from adadepth.errors import ConfigError
 from adadepth.runs.directory import get_plain_settings
+from adadepth.runtime.console import is_quiet
 from adadepth.training.trackers.base import Tracker, Value, compute_bin_edges
 from adadepth.training.trackers.main_metrics import is_summarised
 from adadepth.training.trackers.run_labels import describe_run
@@ -60,6 +61,7 @@ class WandbTracker(Tracker):
                 dir=str(directory.resolve()),  # W&B writes in a process of its own
                 config={**get_plain_settings(config), **labels.facts},
                 reinit="finish_previous",
+                settings=wandb.Settings(silent=is_quiet()),
             )
         except wandb.errors.Error as error:  # not logged in, no network
             problem = str(error).splitlines()[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import pty
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from adadepth.runtime.console import minutes, progress, say
+from adadepth.runtime.console import RESULT, is_quiet, limit_output, minutes, progress, say
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = "halting at step 3: 12 tokens\n  all   0.25  [red]\nwarning: every token gets 2 updates"
@@ -37,6 +38,35 @@ def test_a_log_gets_the_words(capsys: pytest.CaptureFixture[str]) -> None:
 def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     say("class \x1b[2J\x9b1m \u202egnp\r of \ud800:\t\u05d0\u200d\n")
     assert capsys.readouterr().out == "class \\x1b[2J\\x9b1m \\u202egnp\\r of \\ud800:\t\u05d0\u200d\n\n"
+
+
+def test_a_quiet_run_prints_results_and_warnings(capsys: pytest.CaptureFixture[str]) -> None:
+    with limit_output(is_limited=True):
+        assert is_quiet()
+        say(TEXT)
+        say("train step 1/2: loss 2.0")
+        say("skipped checkpoint-3", logging.WARNING)
+        with progress("timing", 10) as advance:
+            advance(5)
+        assert not logging.getLogger("adadepth.data").isEnabledFor(logging.INFO)
+        say("report: page.html", RESULT)
+    assert capsys.readouterr().out.splitlines() == [TEXT.splitlines()[-1], "skipped checkpoint-3", "report: page.html"]
+    assert not is_quiet()
+    with limit_output(is_limited=False):
+        say(TEXT)
+    assert capsys.readouterr().out == f"{TEXT}\n"
+
+
+def test_python_silences_the_console(capsys: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("adadepth-console")
+    before = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        say("report: page.html", RESULT)
+        say(TEXT)
+    finally:
+        logger.setLevel(before)
+    assert capsys.readouterr().out.splitlines() == [TEXT.splitlines()[-1]]
 
 
 def test_hours_are_told() -> None:

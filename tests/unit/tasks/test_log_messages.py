@@ -1,4 +1,4 @@
-"""Messages of a run: a metric that selects nothing is told at the end of the training."""
+"""Messages at the start and the end of a run."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 from transformers import TrainerState
 
-from adadepth.tasks.log_messages import describe_end, describe_selection
+from adadepth.tasks import log_messages
+from adadepth.tasks.log_messages import describe_end, describe_selection, describe_start
+from adadepth.training.arguments import training_arguments
+from tests.configs.support import configured
 
 CONFIG: Any = SimpleNamespace(trainer=SimpleNamespace(early_stopping_patience=None))
 STOP: Any = SimpleNamespace(reason=None)
@@ -39,3 +42,40 @@ def test_a_metric_that_never_changed_is_told() -> None:
 @pytest.mark.parametrize("values", [(6.93, 6.93), (6.93, 6.93, 6.92), (6.93, float("nan"), 6.93)])
 def test_a_metric_that_changed_is_not_blamed(values: tuple[float, ...]) -> None:
     assert "warning" not in describe(*values)[0]
+
+
+@pytest.mark.parametrize(("overrides", "summary", "expected"), [
+    (
+        ["trainer.max_steps=60", "trainer.warmup_steps=0.1", "trainer.gradient_accumulation_steps=2"],
+        {"train": {"examples": 96000}, "hops": {"inside": [0, 5], "beyond": [6, 7]},
+         "evaluation": {"inside": {"examples": 512}, "beyond": {"examples": 256}}},
+        ["act_hops: Model, 1,000 parameters, 900 of them trained, at most 8 updates per token, target 3 (updates)",
+         "data: hops; training 96,000 examples; inside (hops 0 to 5) 512 examples; beyond (hops 6 to 7) 256 examples",
+         "training: 60 steps, batch 128, adamw, lr 0.002, cosine schedule, warm-up 10% of steps",
+         "machine: CPU, ",
+         "output: evaluation every 750 steps, keeps the step on target with the highest eval/score, in RUN"],
+    ),
+    (
+        ["mode=evaluate", "checkpoint=RUN", "budget=none", "trainer.precision=bf16"],
+        {"train": {"streamed": True}, "evaluation": {"lines": 20, "tokens": 3620}, "sources": {"train": "32dc"}},
+        ["act_hops: Model, 1,000 parameters, 900 of them trained, 4 updates per token",
+         "data: hops; training streamed; evaluation 3,620 tokens", "machine: CPU, ", "output: RUN"],
+    ),
+])  # fmt: skip
+def test_the_first_lines_have_the_settings_in_effect(
+    overrides: list[str], summary: dict[str, Any], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_messages, "estimate_least_memory", lambda model, data, args: 2**20)
+
+    class Model:
+        depth_unit, max_updates = "token", 8
+        one_depth = 4 if "budget=none" in overrides else None
+
+    config = configured("act_hops", *overrides)
+    record = {"config_name": "act_hops", "parameters": 1000, "trainable_parameters": 900}
+    run: Any = SimpleNamespace(record=record, directory="RUN")
+    data: Any = SimpleNamespace(summary={"name": "hops", **summary}, train=None)
+    lines = describe_start(config, training_arguments(config), run, Model(), data).splitlines()
+    assert [line[: len(start)] for line, start in zip(lines, expected, strict=True)] == expected
+    assert ("a step needs at least 1 MiB" in lines[-2]) == (config.mode == "train")
+    assert ("bf16, seed 0" in lines[-2]) == ("trainer.precision=bf16" in overrides)

@@ -58,11 +58,11 @@ def test_only_the_second_version_of_fsdp_shards(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(("overrides", "devices", "described"), [
-    ([], [False, False], "precision fp32, because there is no CUDA device"),
-    (["trainer.use_cpu=true"], [True, True], "precision fp32, because the run must use the CPU"),
-    ([], [True, True], "precision bf16, because the device supports it"),
-    ([], [True, False], "precision fp16, because the device does not support bf16"),
-    (["trainer.precision=bf16"], [False, False], "precision bf16, as trainer.precision says"),
+    ([], [False, False], "fp32 (no CUDA device)"),
+    (["trainer.use_cpu=true"], [True, True], "fp32 (the run must use the CPU)"),
+    ([], [True, True], "bf16 (the device supports it)"),
+    ([], [True, False], "fp16 (the device does not support bf16)"),
+    (["trainer.precision=bf16"], [False, False], "bf16"),
 ])  # fmt: skip
 def test_the_choice_of_precision_has_a_reason(
     overrides: list[str], devices: list[bool], described: str, monkeypatch: pytest.MonkeyPatch
