@@ -18,7 +18,9 @@ _OWN = {
     "DepthTrace": "adadepth.halting.trace",
     "HaltingUnit": "adadepth.halting.units",
     "Pipeline": "adadepth.prediction",
+    "StepLoss": "adadepth.halting.step_losses",
     "register_halting_unit": "adadepth.halting.units",
+    "register_step_loss": "adadepth.halting.step_losses",
 }
 
 register_lazily()

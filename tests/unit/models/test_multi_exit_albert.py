@@ -4,7 +4,7 @@ import pytest
 import torch
 from transformers import AlbertConfig, AlbertModel
 
-from adadepth import MultiExitAlbertConfig, MultiExitAlbertForSequenceClassification
+from adadepth import MultiExitAlbertForSequenceClassification
 from adadepth.errors import ConfigError
 from tests.models_support import SMALL, padded_batch, small_multi_exit
 
@@ -37,8 +37,9 @@ def test_patience_is_the_default_and_halting_rules_are_refused():
 
 
 def test_a_wrong_weighting_is_refused():
+    model = small_multi_exit(exit_weights="uniformly")
     with pytest.raises(ConfigError, match="did you mean 'uniform'"):
-        MultiExitAlbertConfig(**SMALL, exit_weights="uniformly")
+        model(**padded_batch(), labels=torch.tensor([0, 1, 1]))
 
 
 def test_price():
