@@ -11,6 +11,7 @@ import pytest
 
 from adadepth.config.kinds import kinds
 from adadepth.config.modes import modes
+from adadepth.halting.exit_rules import GROUP as EXITS
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
 from adadepth.halting.step_losses import GROUP as LOSSES
@@ -58,6 +59,13 @@ def example_loss(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
+def example_exit_rule(folder: Path) -> Iterator[None]:
+    """The exit rule `agreement` of examples/plugin, installed as `example_unit` does."""
+    with _example(folder, {EXITS: {"agreement": "adadepth_reviews.exits:Agreement"}}):
+        yield
+
+
+@contextmanager
 def _example(folder: Path, entries: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
     with package_on_path(folder, "adadepth-reviews", entries, Path(__file__).parents[1] / "examples/plugin"):
         yield
@@ -68,7 +76,7 @@ def _example(folder: Path, entries: Mapping[str, Mapping[str, str]]) -> Iterator
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
     for found in (
-        public_names, registry.families, kinds, modes, halting_rules, installed_halting_units, installed_step_losses, exit_rules,
-        trackers,
+        public_names, registry.families, kinds, modes, halting_rules, installed_halting_units,
+        installed_step_losses, exit_rules, trackers,
     ):  # fmt: skip
         found.cache_clear()
