@@ -107,7 +107,7 @@ class ExitRule(ABC):
 
     @property
     def needs_fit(self) -> bool:
-        """Whether the rule has parameters for `fit`, all of which still have their defaults."""
+        """Whether the rule has parameters for `fit`, and all of them still have their defaults."""
         defaults = {field.name: field.default for field in fields(self)}
         return bool(self.fitted) and all(getattr(self, name) == defaults[name] for name in self.fitted)
 

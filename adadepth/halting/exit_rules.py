@@ -132,7 +132,7 @@ RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 
 _registered: dict[str, type[ExitRule]] = {}
-Rule = TypeVar("Rule", bound="type[ExitRule]")
+RuleClass = TypeVar("RuleClass", bound="type[ExitRule]")
 
 
 @cache
@@ -147,7 +147,7 @@ def exit_rules() -> Mapping[str, type[ExitRule]]:
     return RULES | load_plugins(GROUP, "exit rule", RULES, _find_problem) | _registered
 
 
-def register_exit_rule(rule: Rule) -> Rule:
+def register_exit_rule(rule: RuleClass) -> RuleClass:
     """Register an exit rule of the running program, under its name, and return it. It is usable as a decorator.
 
     A rule that was registered before under this name is replaced, as when a notebook runs a cell again.

@@ -43,7 +43,7 @@ def fit_rules(
         return list(rules), torch.ones_like(sequences, dtype=torch.bool)
     is_first = torch.from_numpy(select_first_half(sequences.numpy()))
     if not is_first.any():
-        raise ConfigError(f"exit rule {unfitted[0].label!r}: needs at least two sequences, one of which fits it")
+        raise ConfigError(f"exit rule {unfitted[0].label!r}: needs at least two sequences, to fit it on one")
     half = records.select(is_first)
     return [_fit_rule(rule, half, problem) if rule.needs_fit else rule for rule in rules], ~is_first
 

@@ -16,6 +16,7 @@ from torch import Tensor
 import adadepth
 from adadepth import EarlyExitConfig
 from adadepth.errors import ConfigError
+from adadepth.halting import exit_rules
 from adadepth.halting.exit_rules import LOGITS, ExitRule, RecordedSteps, StepView, apply_rule, parse_rule
 from adadepth.metrics.exit_rule_fitting import fit_rules
 from adadepth.metrics.exit_rule_selection import advise, readings
@@ -134,7 +135,6 @@ def test_selection_rounds_thresholds_and_no_fitted_parameter() -> None:
 def test_a_regression_has_squared_errors_and_no_right_answers() -> None:
     seen: list[RecordedSteps] = []
 
-    @adadepth.register_exit_rule
     @dataclass(frozen=True)
     class Watching(ExitRule):
         name = "watching"
@@ -151,7 +151,7 @@ def test_a_regression_has_squared_errors_and_no_right_answers() -> None:
 
     values = torch.linspace(0, 1, M).view(M, 1, 1).expand(M, N, 1).contiguous()
     records = replace(build_records(), step_logits=values, labels=torch.zeros(M))
-    (rule,), scored = fit_rules([parse_rule("watching")], records, records.index, "regression")
+    (rule,), scored = fit_rules([Watching()], records, records.index, "regression")
     expected = values[~scored, :, 0] ** 2
     torch.testing.assert_close(seen[0].losses, expected)
     assert seen[0].right is None
@@ -181,7 +181,7 @@ def test_a_rule_that_is_not_fitted_is_refused_where_nothing_fits_it() -> None:
 def test_one_sequence_fits_no_rule() -> None:
     records = build_records()
     with pytest.raises(
-        ConfigError, match=r"^exit rule 'agreement:0.9': needs at least two sequences, one of which fits"
+        ConfigError, match=r"^exit rule 'agreement:0.9': needs at least two sequences, to fit it on one"
     ):
         fit_rules([parse_rule("agreement")], records, torch.zeros(M).long(), "classification")
 
@@ -191,7 +191,6 @@ def test_one_sequence_fits_no_rule() -> None:
     (None, "exit rule 'failing:0': fit returned Fixed, not Failing"),
 ])  # fmt: skip
 def test_a_fit_without_parameters_is_one_line(result: float | None, message: str) -> None:
-    @adadepth.register_exit_rule
     @dataclass(frozen=True)
     class Failing(ExitRule):
         name = "failing"
@@ -207,7 +206,7 @@ def test_a_fit_without_parameters_is_one_line(result: float | None, message: str
 
     records = build_records()
     with pytest.raises(ConfigError) as raised:
-        fit_rules([parse_rule("failing")], records, records.index, "classification")
+        fit_rules([Failing()], records, records.index, "classification")
     assert str(raised.value) == message
 
 
@@ -242,3 +241,23 @@ def test_a_broken_rule_is_one_line(rule: Any, message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         adadepth.register_exit_rule(rule)
     assert str(raised.value) == message
+
+
+def test_a_program_registers_a_rule_and_replaces_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exit_rules, "_registered", {})
+    for default in (1, 2):
+
+        @adadepth.register_exit_rule
+        @dataclass(frozen=True)
+        class After(ExitRule):
+            name = "after"
+            needs = frozenset({LOGITS})
+            step: int = default
+
+            def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+                return torch.full_like(memory[:, 0], view.step > self.step).bool(), memory
+
+        assert parse_rule("after") == After(default)
+        exits = small_early_exit()(IDS, exit_rule="after").exit_steps
+        assert exits.unique().tolist() == [default + 1]
+    exit_rules.exit_rules.cache_clear()
