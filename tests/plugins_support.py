@@ -45,28 +45,13 @@ def package_on_path(
 
 
 @contextmanager
-def example_unit(folder: Path) -> Iterator[None]:
-    """The halting unit `movement` of examples/plugin, installed by a package whose description is in `folder`."""
-    with _example(folder, {UNITS: {"movement": "adadepth_reviews.units:Movement"}}):
-        yield
-
-
-@contextmanager
-def example_loss(folder: Path) -> Iterator[None]:
-    """The loss over exits `competence` of examples/plugin, installed as `example_unit` does."""
-    with _example(folder, {LOSSES: {"competence": "adadepth_reviews.losses:Competence"}}):
-        yield
-
-
-@contextmanager
-def example_exit_rule(folder: Path) -> Iterator[None]:
-    """The exit rule `agreement` of examples/plugin, installed as `example_unit` does."""
-    with _example(folder, {EXITS: {"agreement": "adadepth_reviews.exits:Agreement"}}):
-        yield
-
-
-@contextmanager
-def _example(folder: Path, entries: Mapping[str, Mapping[str, str]]) -> Iterator[None]:
+def example_extensions(folder: Path) -> Iterator[None]:
+    """Halting unit, loss over exits and exit rule of examples/plugin, by a package whose description is in `folder`."""
+    entries = {
+        UNITS: {"movement": "adadepth_reviews.units:Movement"},
+        LOSSES: {"competence": "adadepth_reviews.losses:Competence"},
+        EXITS: {"agreement": "adadepth_reviews.exits:Agreement"},
+    }
     with package_on_path(folder, "adadepth-reviews", entries, Path(__file__).parents[1] / "examples/plugin"):
         yield
     for name in [name for name in sys.modules if name.split(".")[0] == "adadepth_reviews"]:

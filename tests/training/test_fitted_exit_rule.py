@@ -13,7 +13,7 @@ from adadepth import EarlyExitForTokenClassification
 from adadepth.data import load_labelled_data
 from adadepth.halting.exit_rules import parse_rule
 from tests.configs.support import configured
-from tests.plugins_support import example_exit_rule
+from tests.plugins_support import example_extensions
 from tests.runs_support import folder_of_run, read
 from tests.toy_support import execute
 
@@ -28,7 +28,7 @@ ROOT = (
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_exit_rule(tmp_path_factory.mktemp("package")):
+    with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 

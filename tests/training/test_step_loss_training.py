@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adadepth import EarlyExitForCausalLM
-from tests.plugins_support import example_loss
+from tests.plugins_support import example_extensions
 from tests.runs_support import folder_of_run, logged
 from tests.toy_support import execute
 from tests.training.support import assert_same_end, interrupted_after
@@ -26,7 +26,7 @@ COMMANDS = {
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_loss(tmp_path_factory.mktemp("package")):
+    with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 

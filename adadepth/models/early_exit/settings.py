@@ -109,6 +109,9 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     yield from find_unit_problems(model.halting_unit, "exit_gate", model.exit_gate)
     if model.exit_gate and layers is not None and {*early} <= {layers}:
         yield f"model.exit_gate=true: needs at least 2 exits, but model.exit_layers={model.exit_layers} has 1"
+    if model.distillation and layers is not None and {*early} <= {layers}:
+        exits = f"model.exit_layers={model.exit_layers} has 1"
+        yield f"model.distillation={model.distillation:g}: needs at least 2 exits, but {exits}"
     if model.trains is TrainedPart.exits and model.layer_dropout:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
     yield from find_loss_problems("model.exit_weights", model.exit_weights)

@@ -22,7 +22,7 @@ from adadepth.metrics.exit_rule_fitting import fit_rules
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.step_records import StepRecords
 from adadepth.tasks.exit_study import parse_exit_rules
-from tests.plugins_support import example_exit_rule
+from tests.plugins_support import example_extensions
 from tests.unit.models.early_exit.early_exit_support import IDS
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 
@@ -32,7 +32,7 @@ MEASURED: Any = {"problem": "classification", "metrics": ["accuracy"]}
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_exit_rule(tmp_path_factory.mktemp("package")):
+    with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 

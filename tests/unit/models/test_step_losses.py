@@ -20,7 +20,7 @@ from adadepth.halting.step_losses import BUILT_IN, StepLoss, parse_step_loss
 from adadepth.models.shared.losses import weigh_steps
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_multi_exit
-from tests.plugins_support import example_loss
+from tests.plugins_support import example_extensions
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, near
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
@@ -32,7 +32,7 @@ EXITS = [1, 3, 4]
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_loss(tmp_path_factory.mktemp("package")):
+    with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 
