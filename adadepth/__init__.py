@@ -17,9 +17,13 @@ __version__ = "0.1.0"
 _OWN = {
     "DepthCallback": "adadepth.training.depth_callback",
     "DepthTrace": "adadepth.halting.trace",
+    "ExitRule": "adadepth.halting.exit_rules",
     "HaltingUnit": "adadepth.halting.units",
     "Pipeline": "adadepth.prediction",
+    "StepLoss": "adadepth.halting.step_losses",
+    "register_exit_rule": "adadepth.halting.exit_rules",
     "register_halting_unit": "adadepth.halting.units",
+    "register_step_loss": "adadepth.halting.step_losses",
 }
 
 register_lazily()

@@ -11,8 +11,11 @@ import pytest
 
 from adadepth.config.kinds import kinds
 from adadepth.config.modes import modes
+from adadepth.halting.exit_rules import GROUP as EXITS
 from adadepth.halting.exit_rules import exit_rules
 from adadepth.halting.rules import halting_rules
+from adadepth.halting.step_losses import GROUP as LOSSES
+from adadepth.halting.step_losses import installed_step_losses
 from adadepth.halting.units import GROUP as UNITS
 from adadepth.halting.units import installed_halting_units
 from adadepth.models import public_names, registry
@@ -42,10 +45,14 @@ def package_on_path(
 
 
 @contextmanager
-def example_unit(folder: Path) -> Iterator[None]:
-    """The halting unit `movement` of examples/plugin, installed by a package whose description is in `folder`."""
-    entry = {UNITS: {"movement": "adadepth_reviews.units:Movement"}}
-    with package_on_path(folder, "adadepth-reviews", entry, Path(__file__).parents[1] / "examples/plugin"):
+def example_extensions(folder: Path) -> Iterator[None]:
+    """Halting unit, loss over exits and exit rule of examples/plugin, by a package whose description is in `folder`."""
+    entries = {
+        UNITS: {"movement": "adadepth_reviews.units:Movement"},
+        LOSSES: {"competence": "adadepth_reviews.losses:Competence"},
+        EXITS: {"agreement": "adadepth_reviews.exits:Agreement"},
+    }
+    with package_on_path(folder, "adadepth-reviews", entries, Path(__file__).parents[1] / "examples/plugin"):
         yield
     for name in [name for name in sys.modules if name.split(".")[0] == "adadepth_reviews"]:
         sys.modules.pop(name)
@@ -54,6 +61,7 @@ def example_unit(folder: Path) -> Iterator[None]:
 def find_plugins_anew() -> None:
     """Forget what was found in installed packages."""
     for found in (
-        public_names, registry.families, kinds, modes, halting_rules, installed_halting_units, exit_rules, trackers,
+        public_names, registry.families, kinds, modes, halting_rules, installed_halting_units,
+        installed_step_losses, exit_rules, trackers,
     ):  # fmt: skip
         found.cache_clear()

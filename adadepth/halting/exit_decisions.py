@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +45,20 @@ class StepView(NamedTuple):
     moves: Tensor | None = None
 
 
+class RecordedSteps(NamedTuple):
+    """Examples that ran all steps, to which the parameters of an exit rule are fitted.
+
+    Attributes:
+        views: Outputs at every step that the rule reads, for all M examples.
+        losses: Loss after every step, float32 (M, N): cross-entropy in nats, or squared error in regression.
+        right: Whether the prediction after every step is right, boolean (M, N), or None in regression.
+    """
+
+    views: Sequence[StepView]
+    losses: Tensor
+    right: Tensor | None
+
+
 @dataclass(frozen=True)
 class ExitRule(ABC):
     """Base class of exit rules, which decide at which step each row exits. Every row exits at the last step.
@@ -55,6 +70,7 @@ class ExitRule(ABC):
         classes_only: Whether the rule is undefined for regression.
         counts_steps: Whether decisions depend on the number of the step, so that rows at different steps need separate
             calls.
+        fitted: Names of the parameters that `fit` sets. Others, such as a threshold, belong to the user.
     """
 
     name: ClassVar[str]
@@ -62,6 +78,7 @@ class ExitRule(ABC):
     mixes: ClassVar[bool] = False
     classes_only: ClassVar[bool] = False
     counts_steps: ClassVar[bool] = True
+    fitted: ClassVar[tuple[str, ...]] = ()
 
     @property
     def label(self) -> str:
@@ -87,6 +104,19 @@ class ExitRule(ABC):
         Levels put the thresholds of all rules on one scale. A higher level never makes a row exit earlier.
         """
         return None
+
+    @property
+    def needs_fit(self) -> bool:
+        """Whether the rule has parameters for `fit`, and all of them still have their defaults."""
+        defaults = {field.name: field.default for field in fields(self)}
+        return bool(self.fitted) and all(getattr(self, name) == defaults[name] for name in self.fitted)
+
+    def fit(self, recorded: RecordedSteps) -> Self:
+        """Return a copy of the exit rule with the parameters `fitted`, which are finite numbers.
+
+        A comparison of exit rules calls it with one half of the examples, and scores the copy on the other half.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:

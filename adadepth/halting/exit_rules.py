@@ -9,8 +9,9 @@ probabilities, estimates of correctness or states are in `exit_by_signal`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -39,6 +40,7 @@ from adadepth.halting.exit_decisions import (
     LOGITS,
     STATES,
     ExitRule,
+    RecordedSteps,
     StepView,
     all_rows,
     apply_rule,
@@ -66,14 +68,17 @@ __all__ = [
     "NormalisedEntropy",
     "Patience",
     "Quantile",
+    "RecordedSteps",
     "Sample",
     "StepView",
     "apply_rule",
+    "check_fitted",
     "check_rule",
     "exit_rules",
     "list_supported_rules",
     "pad_memory",
     "parse_rule",
+    "register_exit_rule",
     "select_predictions",
     "state_moves",
 ]
@@ -126,16 +131,51 @@ _ALL = (
 RULES: dict[str, type[ExitRule]] = {rule.name: rule for rule in _ALL}
 
 
+_registered: dict[str, type[ExitRule]] = {}
+RuleClass = TypeVar("RuleClass", bound="type[ExitRule]")
+
+
 @cache
 def exit_rules() -> Mapping[str, type[ExitRule]]:
-    """Return all exit rules by name, including those of plug-ins.
+    """Return all exit rules by name, including those of plug-ins and of the running program.
 
     The entry point of a plug-in names the class of its rule.
 
     Raises:
         ConfigError: If a rule of a plug-in is broken, or if its name is already taken.
     """
-    return RULES | load_plugins(GROUP, "exit rule", RULES, lambda rule, name: find_rule_problem(rule, name, ExitRule))
+    return RULES | load_plugins(GROUP, "exit rule", RULES, _find_problem) | _registered
+
+
+def register_exit_rule(rule: RuleClass) -> RuleClass:
+    """Register an exit rule of the running program, under its name, and return it. It is usable as a decorator.
+
+    A rule that was registered before under this name is replaced, as when a notebook runs a cell again.
+
+    Raises:
+        ConfigError: If the rule is broken, or its name is that of another rule.
+    """
+    name = getattr(rule, "name", "")
+    problem = _find_problem(rule, name)
+    if name not in _registered and name in exit_rules():
+        problem = "an exit rule of that name already exists"
+    if problem is not None:
+        raise ConfigError(f"exit rule {name!r}: {problem}")
+    _registered[name] = rule
+    exit_rules.cache_clear()
+    _PARSED.clear()
+    return rule
+
+
+def _find_problem(rule: Any, name: str) -> str | None:
+    """Return why an object is not a valid exit rule with this name, or None if it is valid."""
+    if problem := find_rule_problem(rule, name, ExitRule):
+        return problem
+    if unknown := sorted({*rule.fitted} - {field.name for field in fields(rule)}):
+        return f"fits {unknown[0]}, which is no parameter"
+    if rule.fitted and rule.fit is ExitRule.fit:
+        return "must define fit, because it has fitted parameters"
+    return None
 
 
 # A compiled forward pass reads the name of a rule but cannot inspect classes or packages, so every text is parsed once,
@@ -152,6 +192,17 @@ def parse_rule(text: str) -> ExitRule:
     if text not in _PARSED:
         _PARSED[text] = parse_named(text, exit_rules(), "exit rule")
     return _PARSED[text]
+
+
+def check_fitted(rule: ExitRule) -> None:
+    """Raise an error if the parameters of an exit rule must be fitted before it can decide.
+
+    Raises:
+        ConfigError: The message is one line that names the commands that fit and save them.
+    """
+    if rule.needs_fit:
+        how = f"exit_rules=[{rule.name}] fits them, and adopt_rule=true saves the model with the recommended rule"
+        raise ConfigError(f"exit rule {rule.label!r}: its parameters {', '.join(rule.fitted)} are not fitted; {how}")
 
 
 def list_supported_rules(signals: frozenset[str], num_classes: int, *, one_class: bool = True) -> list[str]:
@@ -173,6 +224,7 @@ def check_rule(
     model_type: str,
     *,
     one_class: bool = True,
+    may_fit: bool = False,
 ) -> None:
     """Raise an error if a model does not support an exit rule, for example because it has no halting probabilities.
 
@@ -183,11 +235,14 @@ def check_rule(
         max_updates: Largest number of updates N.
         model_type: Name of the model for the message.
         one_class: Whether an example has exactly one class, so that the classes share one distribution.
+        may_fit: Whether the caller fits a rule whose parameters are not fitted.
 
     Raises:
-        ConfigError: If the model does not support the rule. The message is one line with the reason and the supported
-            rules.
+        ConfigError: If the model does not support the rule, or its parameters are not fitted. The message is one line
+            with the reason and the supported rules.
     """
+    if not may_fit:
+        check_fitted(rule)
     if missing := sorted(rule.needs - signals):
         reason = f"needs {' and '.join(_SIGNAL_NAMES[name] for name in missing)}, which {model_type} does not have"
     elif rule.classes_only and num_classes == 1:

@@ -213,8 +213,11 @@ def _iterate_candidates(rules: Sequence[ExitRule], max_updates: int) -> Iterator
 
 
 def _round_parameters(rule: ExitRule) -> ExitRule:
-    """Return an exit rule with its thresholds rounded to three significant digits, which are easy to type."""
-    numbers = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    """Return an exit rule with its thresholds rounded to three significant digits, which are easy to type.
+
+    Fitted parameters stay as they are.
+    """
+    numbers = {field.name: getattr(rule, field.name) for field in fields(rule) if field.name not in rule.fitted}
     return replace(rule, **{name: float(f"{value:.3g}") for name, value in numbers.items() if isinstance(value, float)})
 
 

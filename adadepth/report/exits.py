@@ -303,9 +303,10 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
 
 def count_examples(study: Mapping[str, Any]) -> str:
     """Format the number of examples or tokens on which exit rules were compared."""
+    fitted = f", and exit rules are fitted on {study['fitted_on']:,} others" if "fitted_on" in study else ""
     if "drawn_of" not in study:
-        return f"{study['n']:,} examples"
-    return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}"
+        return f"{study['n']:,} examples{fitted}"
+    return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}{fitted}"
 
 
 def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:

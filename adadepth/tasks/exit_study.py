@@ -16,6 +16,7 @@ from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_rules import HALTING_SIGNAL, ExitRule, check_rule, parse_rule
+from adadepth.metrics.exit_rule_fitting import fit_rules
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
 from adadepth.metrics.halves import select_first_half
@@ -39,8 +40,13 @@ MOST_TIMED = 12  # of more rules, only those on a Pareto front are timed
 WARM_UP = 1
 
 
-def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
+def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) -> list[ExitRule]:
     """Parse the setting `exit_rules`. `all` means every exit rule that the model supports, with a few parameters each.
+
+    Args:
+        texts: Setting `exit_rules`.
+        model: Model that provides the signals of the rules.
+        may_fit: Whether the caller fits rules with learned parameters. If not, `all` leaves out those without them.
 
     Raises:
         ConfigError: If a rule does not exist or is not supported by the model.
@@ -50,17 +56,17 @@ def parse_exit_rules(texts: Sequence[str], model: Any) -> list[ExitRule]:
     if texts and not signals:
         reason = f"{settings.model_type} predicts after its last step only and has no exit rules"
         raise ConfigError(f"exit_rules={list(texts)}: {model.exit_rule_problem or reason}")
-    names = [
-        name
-        for text in texts
-        for name in (list_standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else [text])
-    ]
+    names: list[str] = []
+    for text in texts:
+        standard = list_standard_rules(signals, settings.num_labels, model.max_updates) if text == "all" else ()
+        names += [name for name in standard if may_fit or not parse_rule(name).needs_fit]
+        names += [] if text == "all" else [text]
     if not names:
         return []
     full = f"fixed:{model.max_updates}"  # the reference of every comparison
     rules = [parse_rule(name) for name in dict.fromkeys([*names, full])]
     for rule in rules:
-        check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type)
+        check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type, may_fit=may_fit)
     return rules
 
 
@@ -77,7 +83,7 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: RunData, session: Sessio
     studies = {}
     for name, dataset in data.evaluation.items():
         records = trainer.records(dataset, run_all_steps=True)
-        studies[name] = _study_set(rules, data, dataset, records, session)
+        studies[name], rules = _study_set(rules, data, dataset, records, session)
         report = trainer.last_reports.get(name)
         if report is not None and report.exits is None:
             # The gate of early exits judges each prediction by itself, and gives no distribution.
@@ -101,8 +107,9 @@ def compare_on_text(rules: Sequence[ExitRule], session: Session, *, predicts_nex
         session: Session with the evaluation sets.
         predicts_next: Whether every token predicts the next one; False: masked words are predicted.
     """
-    sets = session.evaluation_sets.items()
-    studies = {name: _study_text(rules, texts, session, predicts_next) for name, texts in sets}
+    studies = {}
+    for name, texts in session.evaluation_sets.items():
+        studies[name], rules = _study_text(rules, texts, session, predicts_next)
     _report_studies(studies, session)
 
 
@@ -160,26 +167,33 @@ def select_unit_metrics(data: RunData) -> dict[str, Any]:
 
 def _study_set(
     rules: Sequence[ExitRule], data: RunData, dataset: Any, records: StepRecords, session: Session
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], list[ExitRule]]:
+    """Compare exit rules on a labelled set, and return the comparison with the rules, fitted where they need it."""
     trainer = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     by_token = data.problem == "tagging"
     cost, measured = ExitCost(model, by_token), select_unit_metrics(data)
-    result = study(records, rules, macs=cost.macs, **measured)
     sequences = get_sequence_numbers(records.index) if by_token else records.index
-    result |= _build_advice(records, sequences, rules, cost, measured)
+    result, rules, scored = _fit_and_study(rules, records, sequences, cost, measured)
     result["has_budget_halves"] = _has_budget_halves(dataset, sequences)
     if by_token:  # halted tokens change the states of others, so a replay is not exact
         runs = _run_rules(rules, dataset, session)
-        result = add_online(result, {label: _build_online_figures(run, measured) for label, run in runs.items()})
+        figures = {label: _build_online_figures(run, measured, scored) for label, run in runs.items()}
+        result = add_online(result, figures)
     conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
     if model.refills:
         conditions["waiting"] = "waiting examples take the freed slots"
-    return add_timings(result, measure(trainer, dataset, choose_timed_rules(rules, result)), conditions)
+    timings = measure(trainer, dataset, choose_timed_rules(rules, result))
+    return add_timings(result, timings, conditions), rules
 
 
-def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool) -> dict[str, Any]:
-    """Compare exit rules, controls and oracles by their loss at random positions of a text, and time the rules."""
+def _study_text(
+    rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool
+) -> tuple[dict[str, Any], list[ExitRule]]:
+    """Compare exit rules, controls and oracles by their loss at random positions of a text, and time the rules.
+
+    Return the comparison with the rules, fitted where they need it.
+    """
     trainer: Any = session.trainer
     model: Any = trainer.accelerator.unwrap_model(trainer.model)
     options = {**make_exit_kwargs(model), "run_all_steps": True, **trainer.model_inputs({"logits_to_keep": 1})}
@@ -191,23 +205,30 @@ def _study_text(rules: Sequence[ExitRule], texts: Any, session: Session, predict
     records = text_records(passes, positions, predicts_next=predicts_next)
     cost = ExitCost(model, by_token=True)
     measured: dict[str, Any] = {"problem": "language_model", "metrics": ("loss",)}
-    result = study(records, rules, macs=cost.macs, **measured)
-    result["drawn_of"] = total
     sequences = get_sequence_numbers(records.index)
-    result |= _build_advice(records, sequences, rules, cost, measured)
+    result, rules, _ = _fit_and_study(rules, records, sequences, cost, measured)
+    result["drawn_of"] = total
     result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
     timings = measure(trainer, texts, choose_timed_rules(rules, result), TIMED_BLOCKS, TEXT_BATCHES)
-    return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS)))
+    return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS))), rules
 
 
-def _build_advice(
-    records: StepRecords, sequences: Any, rules: Sequence[ExitRule], cost: ExitCost, measured: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the recommended exit rule, together with the operating points of all exit rules."""
-    return {
-        "advice": advise(records, sequences, rules, macs=cost.macs, **measured),
-        "readings": readings(records, sequences, rules, macs=cost.macs, **measured),
-    }
+def _fit_and_study(
+    rules: Sequence[ExitRule], records: StepRecords, sequences: Tensor, cost: ExitCost, measured: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[ExitRule], Tensor]:
+    """Fit exit rules that need it, and compare all rules on the examples to which none was fitted.
+
+    Return the comparison, with the recommended rule and the operating points of all rules; the fitted rules; and the
+    mask of the compared examples, boolean (M,).
+    """
+    fitted, scored = fit_rules(rules, records, sequences, measured["problem"])
+    compared = records if scored.all() else records.select(scored)
+    result = study(compared, fitted, macs=cost.macs, **measured)
+    if compared is not records:
+        result["fitted_on"] = len(records) - len(compared)
+    result["advice"] = advise(records, sequences, fitted, macs=cost.macs, **measured)
+    result["readings"] = readings(records, sequences, fitted, macs=cost.macs, **measured)
+    return result, fitted, scored
 
 
 def _has_budget_halves(dataset: Any, sequences: Tensor) -> bool:
@@ -218,14 +239,20 @@ def _has_budget_halves(dataset: Any, sequences: Tensor) -> bool:
     return not hasattr(dataset, "owners") and len(sequences.unique()) == len(dataset)
 
 
-def _build_online_figures(run: StepRecords, measured: Mapping[str, Any]) -> dict[str, Any]:
+def _build_online_figures(run: StepRecords, measured: Mapping[str, Any], scored: Tensor) -> dict[str, Any]:
     """Return the results of an exit rule that decided while the model ran on labelled tokens, and those of its halves.
 
     The first of the `halves` selects thresholds, and the second scores them.
+
+    Args:
+        run: Records of all tokens.
+        measured: Kind of prediction, and metrics.
+        scored: Mask of the tokens to which no exit rule was fitted, boolean (M,).
     """
     is_first = torch.from_numpy(select_first_half(get_sequence_numbers(run.index).numpy()))
     parts = (run.select(rows) for rows in (is_first, ~is_first)) if is_first.any() else ()
-    return online_figures(run, **measured) | {"halves": [online_figures(part, **measured) for part in parts]}
+    whole = online_figures(run.select(scored), **measured)
+    return whole | {"halves": [online_figures(part, **measured) for part in parts]}
 
 
 def _describe_conditions(session: Session, examples: int) -> dict[str, Any]:

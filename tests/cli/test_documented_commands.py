@@ -20,6 +20,7 @@ from adadepth.cli.table_settings import add_table_settings
 from tests.cli.support import Command
 from tests.configs.support import composed, configured
 from tests.marks_support import mostly_slow, quick_one_in
+from tests.plugins_support import example_extensions
 
 ROOT = Path(__file__).resolve().parents[2]
 # The plugin's own commands need it installed, which its tests do. Months of docs/log keep the commands of their days.
@@ -78,6 +79,13 @@ def documented() -> dict[str, str]:
 
 COMMANDS = documented()
 FIRST = {page: line for line, page in reversed(COMMANDS.items())}  # of every page, its first command
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Install what the commands of docs/plugins.md name."""
+    with example_extensions(tmp_path_factory.mktemp("package")):
+        yield
 
 
 def test_pages_have_commands() -> None:

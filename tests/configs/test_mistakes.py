@@ -276,6 +276,8 @@ MISTAKES = [
     ("adalayers_tiny model=ponder_albert_mini dataset=wikiann tokenizer=trained", "dataset=wikiann tags words"),
     ("adalayers_tiny exit_rules=[all]", "exit_rules=['all']: only used"),
     # ---- early exit
+    ("exit_tiny model.distillation=0.5 model.num_hidden_layers=4 model.exit_layers=[4]",
+     "model.distillation=0.5: needs at least 2 exits, but model.exit_layers=[4] has 1"),
     ("exit_tiny model.exit_weights=layerskip model.num_hidden_layers=1",
      "model.exit_weights=layerskip: must be another one, because model.num_hidden_layers=1 has the weight 0"),
     # ---- PAR-XL

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from adadepth.tasks.budgets import correct_depth
-from tests.plugins_support import example_unit
+from tests.plugins_support import example_extensions
 from tests.training.depth_correction_support import HELD, mean_depth, session_of
 from tests.training.support import losses, parameters, tiny_config, tiny_trainer
 
@@ -25,7 +25,7 @@ RUN = (
 
 @pytest.fixture(autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_unit(tmp_path_factory.mktemp("package")):
+    with example_extensions(tmp_path_factory.mktemp("package")):
         yield
 
 

@@ -26,6 +26,8 @@ from torch.distributed.tensor import DTensor
 
 from adadepth.config import Activation, Attention, BudgetUnit, ExperimentConfig, ModelConfig, Task
 from adadepth.config.experiment import Optimizer, Schedule, SearchConfig
+from adadepth.halting.step_losses import BUILT_IN
+from adadepth.models.looped.settings import Objective
 from adadepth.models.registry import Family, families
 from adadepth.tasks.extensions import prepare_model
 from adadepth.tasks.session import Session
@@ -163,6 +165,10 @@ WHOLE = frozenset({
 _NEUTRAL = (Activation, Attention)
 
 
+# Settings that are losses over exits.
+LOSSES = {"exit_weights": tuple(BUILT_IN), "objective": tuple(dict.fromkeys([*Objective, *BUILT_IN]))}
+
+
 class Row(NamedTuple):
     """A training: a name, and the command line."""
 
@@ -171,9 +177,10 @@ class Row(NamedTuple):
 
 
 def list_choices(settings: type) -> Iterator[tuple[str, Any]]:
-    """Yield every setting that is an enumeration or a switch, with each of its values."""
+    """Yield every setting that is an enumeration, a switch or a loss over exits, with each of its built-in values."""
     types = typing.get_type_hints(settings)
     for field in dataclasses.fields(settings):
+        yield from ((field.name, value) for value in LOSSES.get(field.name, ()))
         kind = types[field.name]
         for one in typing.get_args(kind) if isinstance(kind, UnionType) else (kind,):
             if one is bool:

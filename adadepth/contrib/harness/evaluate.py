@@ -196,7 +196,7 @@ def choose_rules(texts: Sequence[str], model: Any) -> list[ExitRule | None]:
     if not model.exit_signals:
         parse_exit_rules(texts, model)  # refuses any
         return [None]
-    rules = parse_exit_rules([full, *filter(None, [model.config.exit_rule]), *texts], model)
+    rules = parse_exit_rules([full, *filter(None, [model.config.exit_rule]), *texts], model, may_fit=False)
     return list({rule.label: rule for rule in rules}.values())
 
 

@@ -134,7 +134,10 @@ def _build_rule_knobs(model: Any) -> list[Knob]:
     config = model.config
     supported = list_supported_rules(model.exit_signals, count_head_classes(config), one_class=takes_one_class(config))
     rules = [rule for name in supported if (rule := _parse_threshold_rule(name)) is not None]
-    current = parse_rule(config.exit_rule).name if config.exit_rule else None
+    current_rule = parse_rule(config.exit_rule) if config.exit_rule else None
+    if current_rule is not None and current_rule.fitted and current_rule.with_level(0.5) is not None:
+        rules.append(current_rule)  # with its fitted parameters
+    current = None if current_rule is None else current_rule.name
     rules.sort(key=lambda rule: rule.name not in (current, getattr(model, "level_rule", "").partition(":")[0]))
     knobs = [_build_rule_knob(rule) for rule in rules]
     steps = Knob(
@@ -153,12 +156,13 @@ def _build_rule_knob(rule: ExitRule) -> Knob:
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
-    """Return an exit rule by name, with an example threshold, or None if the rule has no threshold."""
+    """Return an exit rule by name, with an example threshold, or None if it has no threshold or is to be fitted."""
     for text in (name, f"{name}:0.5"):
         try:
-            return parse_rule(text).with_level(0.5)
+            rule = parse_rule(text)
         except ConfigError:
             continue
+        return None if rule.needs_fit else rule.with_level(0.5)
     return None
 
 

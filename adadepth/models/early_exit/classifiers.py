@@ -22,10 +22,7 @@ from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.trace import DepthTrace, DepthUnit, Execution
 from adadepth.models.depth.engine import fill_table, run_steps, runs_all
 from adadepth.models.depth.outputs import Choice, Steps, build_unit_fields, choose_states, requested_states
-from adadepth.models.early_exit.losses import (
-    divergences,
-    exit_gate_losses,
-)
+from adadepth.models.early_exit.losses import combine_exits, divergences, exit_gate_losses, weigh_exits
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput, ExitStepper
 from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
 from adadepth.models.shared.losses import (
@@ -80,12 +77,13 @@ class _Classifier(EarlyExitModel):
             output.hidden_states = choose_states(stepper.states, requested)
         if labels is not None:
             losses, counted = self._compute_losses(steps.logits, labels, slots)
-            weights, apart = self.exit_weights(), None
-            total = (_sum_weighted(losses, weights) * counted).sum()
+            by_exit, apart = _number_exits(losses), None
+            weights = weigh_exits(self.config, self.exit_weights(), by_exit)
+            total = (combine_exits(by_exit, weights) * counted).sum()
             if self.config.distillation:
                 early, last = steps.logits[:, :-1], steps.logits[:, -1:]
-                divergence = divergences(early, last, self.config.distillation_temperature)
-                apart = (_sum_weighted(divergence, weights) * counted).sum()
+                divergence = _number_exits(divergences(early, last, self.config.distillation_temperature))
+                apart = (combine_exits(divergence, weights) * counted).sum()
             gate = None
             if steps.halting_logits is not None:
                 is_right = steps.logits[:, :-1].argmax(dim=-1) == self._get_targets(labels, slots).unsqueeze(1)
@@ -210,6 +208,6 @@ def _pick_last_tokens(states: Tensor, real: Tensor) -> Tensor:
     return states[torch.arange(last.shape[0], device=last.device), last]
 
 
-def _sum_weighted(losses: Tensor, weights: list[float]) -> Tensor:
-    """Return the weighted sum of the losses of exits, (K, n), without a tensor of weights from the host."""
-    return torch.stack([weight * loss for weight, loss in zip(weights, losses.unbind(dim=1), strict=False)]).sum(dim=0)
+def _number_exits(losses: Tensor) -> dict[int, Tensor]:
+    """Return the losses of every exit, (K,), by its number, from those of all exits, (K, n)."""
+    return dict(enumerate(losses.unbind(dim=1), start=1))

@@ -10,6 +10,7 @@ from huggingface_hub.dataclasses import strict
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.halting.step_losses import prepare_step_loss
 from adadepth.models.early_exit.cache import check_policy
 from adadepth.models.early_exit.settings import EarlyExitSettings
 from adadepth.models.shared.network_configuration import NetworkConfig
@@ -56,6 +57,7 @@ class EarlyExitConfig(NetworkConfig, settings=EarlyExitSettings):
         super().__post_init__(**kwargs)
         exits = self.exits
         parse_rule(f"fixed:{len(exits)}")  # the rule of training, since a compiled forward pass parses nothing new
+        prepare_step_loss(self.exit_weights)
         check_policy(self.cache_policy)
         if exits[0] < 1 or exits[-1] > self.num_hidden_layers:
             raise ConfigError(

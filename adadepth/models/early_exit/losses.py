@@ -3,16 +3,14 @@
 Exit n of N is after layer l_n of L, counted from 1. The loss is sum_n w_n CE_n, sum_n w_n = 1, w_n proportional to
 C_n e_n, where
 
-    e_n      = 1                                  uniform
-               l_n, sqrt l_n                      linear, sqrt
-               1 / l_n, 1 / sqrt l_n              inverse, inverse_sqrt
-               sum_{i<=n} C_i l_i                 sum
-               sum_{i<l_n} i                      layerskip (arXiv 2404.16710); L - 1 + s sum_{i<L-1} i of the last
-    e_n      is times s, `exit_scale`, of all exits but the last
+    e_n      is that of `adadepth.halting.step_losses`, with depths d_n = l_n of the exits with a loss
+    e_n      is times s, `exit_scale`, of all exits but the last; L - 1 + s sum_{i<L-1} i of layerskip's last exit
     C_n      = 1 if exit n has a loss in this step, after t of T steps:
                ((n - 1 - t) mod N) mod R = 0      rotational: a pattern of every R-th exit turns by one exit a step
                (t - 1) / T >= (L - l_n + 1) / 2L  gradual: from the last layer to the first, over half of the training
     C_N      = 1
+
+A loss over exits that reads the losses gives w_n itself, times s of all exits but the last. Its sum is not made 1.
 
 Curricula and weights are those of torchtune (`torchtune/modules/early_exit_loss.py`); the weights of layerskip are the
 paper's. torchtune's recipe reads exit n before layer n; here, as in the paper, exit n is after layer l_n.
@@ -35,30 +33,19 @@ Shape legend: M targets, N exits, D width, V pieces or classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.shared.causal import compute_in_parts
-
-# Weights e_n before `exit_scale`, from the layers l_n of the exits with a loss.
-_WEIGHTS: dict[str, Callable[[list[int]], Iterable[float]]] = {
-    "last": lambda layers: [0.0] * (len(layers) - 1) + [1.0],
-    "uniform": lambda layers: [1.0] * len(layers),
-    "linear": lambda layers: layers,
-    "sqrt": lambda layers: [layer**0.5 for layer in layers],
-    "inverse": lambda layers: [1 / layer for layer in layers],
-    "inverse_sqrt": lambda layers: [layer**-0.5 for layer in layers],
-    "sum": accumulate,
-    "layerskip": lambda layers: [layer * (layer - 1) / 2 for layer in layers],
-}
+from adadepth.models.shared.losses import weigh_steps
 
 
 def exit_weights(config: Any, step: int | None = None, total: int = 1) -> list[float]:
-    """Return w_n of every exit.
+    """Return w_n of every exit; if the loss over exits reads the losses, the factors of its weights.
 
     Args:
         config: An `EarlyExitConfig`.
@@ -67,14 +54,45 @@ def exit_weights(config: Any, step: int | None = None, total: int = 1) -> list[f
     """
     exits, layers, scale = config.exits, config.num_hidden_layers, config.exit_scale
     numbers = [number for number in range(1, len(exits) + 1) if step is None or has_loss(config, number, step, total)]
-    *early, last = _WEIGHTS[config.exit_weights]([exits[number - 1] for number in numbers])
+    relative = parse_step_loss(config.exit_weights).weigh_depths([exits[number - 1] for number in numbers])
+    *early, last = [1.0] * len(numbers) if relative is None else relative
     if config.exit_weights == "layerskip":
         last = layers - 1 + scale * (layers - 1) * (layers - 2) / 2
     if config.trains == "exits":
         last = 0.0
     weights = dict(zip(numbers, [*(scale * weight for weight in early), last], strict=True))
-    whole = sum(weights.values()) or 1.0
+    whole = 1.0 if relative is None else sum(weights.values()) or 1.0
     return [weights.get(number, 0.0) / whole for number in range(1, len(exits) + 1)]
+
+
+def weigh_exits(config: Any, factors: Sequence[float], losses: Mapping[int, Tensor]) -> dict[int, float | Tensor]:
+    """Return the weight of the loss of every exit, by its number; (M,) if the loss over exits reads the losses.
+
+    Args:
+        config: An `EarlyExitConfig`.
+        factors: Weights or factors of all exits, from `exit_weights`.
+        losses: Losses of the units by the number of the exit, (M,) each.
+    """
+    loss = parse_step_loss(config.exit_weights)
+    numbers = [number for number in losses if factors[number - 1]]
+    depths = [config.exits[number - 1] for number in numbers]
+    if not numbers or loss.weigh_depths(depths) is not None:
+        return {number: factors[number - 1] for number in losses}
+    table = torch.stack([losses[number] for number in numbers], dim=1)
+    columns = weigh_steps(loss, table, depths).expand(table.shape).unbind(dim=1)
+    weights = {number: factors[number - 1] * column for number, column in zip(numbers, columns, strict=True)}
+    return {number: weights.get(number, 0.0) for number in losses}
+
+
+def combine_exits(losses: Mapping[int, Tensor], weights: Mapping[int, float | Tensor]) -> Tensor:
+    """Compute the weighted sum of the losses of exits, sum_n w_n L_n, in the order of the exits.
+
+    Args:
+        losses: Losses by the number of the exit: of the units, (M,) each, or their sum, which a number weighs.
+        weights: Weight of each exit, or of each of its losses, (M,).
+    """
+    terms = [weights[number] * loss for number, loss in losses.items()]
+    return sum(terms[1:], start=terms[0])
 
 
 def has_loss(config: Any, exit: int, step: int, total: int) -> bool:

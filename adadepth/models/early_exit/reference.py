@@ -11,7 +11,7 @@ and all of them are trained. A token exits by its confidence, as in DeeBERT and 
 
 The weights e_l of (4) are the family's default, torchtune's `linear`; LayerSkip has l (l - 1) / 2 for early layers.
 Other tokens see the states of a token at every layer, whatever its exit. `word_model.py` has (2) to (4) for a batch,
-`losses.py` the weights, and `stepping.py` (5) and the texts that leave.
+`losses.py` the weights, `halting/exit_by_prediction.py` (5), and `modeling.py` the texts that leave.
 Shape legend: B texts, T tokens, D width, d width of a head, V words, L layers.
 """
 

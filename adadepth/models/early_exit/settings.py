@@ -8,13 +8,10 @@ from typing import Any
 from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
 from adadepth.errors import ConfigError
-from adadepth.models.shared.halting_settings import find_unit_problems
+from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
-ExitLossWeights = StrEnum(
-    "ExitLossWeights", ["last", "uniform", "linear", "sqrt", "inverse", "inverse_sqrt", "sum", "layerskip"]
-)
 ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
 ExitCachePolicy = StrEnum("ExitCachePolicy", ["all", "frozen", "deferred"])
 DropoutGrowth = StrEnum("DropoutGrowth", ["none", "exponential"])
@@ -63,10 +60,11 @@ class EarlyExitSettings(NetworkSettings):
         "exit, or runs the others once a later token needs them",
         more="The policies are those of `adadepth.models.early_exit.cache`.",
     )
-    exit_weights: ExitLossWeights = setting(
-        ExitLossWeights.linear,
-        "of the losses of the exits: the last one only, equal, a function of the layer, or LayerSkip's sum of layers",
-        more="The equations are those of `adadepth.models.early_exit.losses`.",
+    exit_weights: str = setting(
+        "linear",
+        "weights of the losses of the exits: last, uniform, linear, sqrt, inverse, inverse_sqrt, sum, layerskip, or "
+        "NAME[:PARAMETER] of an installed package",
+        more="The equations are those of `adadepth.halting.step_losses` and `adadepth.models.early_exit.losses`.",
     )
     exit_scale: float = setting(1.0, "e_scale, factor of the weights of all exits but the last", at_least(0))
     exit_curriculum: ExitCurriculum = setting(
@@ -112,7 +110,7 @@ def fix_depth(model: EarlyExitSettings, depth: int) -> dict[str, Any]:
         "exit_rule": None,
         "exit_gate": False,
         "halting_unit": EarlyExitSettings.halting_unit,
-        "exit_weights": ExitLossWeights.last,
+        "exit_weights": "last",
         "exit_curriculum": ExitCurriculum.none,
         "layer_dropout": 0.0,
         "dropout_growth": DropoutGrowth.none,
@@ -144,14 +142,18 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     yield from find_unit_problems(model.halting_unit, "exit_gate", model.exit_gate)
     if model.exit_gate and layers is not None and {*early} <= {layers}:
         yield f"model.exit_gate=true: needs at least 2 exits, but model.exit_layers={model.exit_layers} has 1"
+    if model.distillation and layers is not None and {*early} <= {layers}:
+        exits = f"model.exit_layers={model.exit_layers} has 1"
+        yield f"model.distillation={model.distillation:g}: needs at least 2 exits, but {exits}"
     if model.trains is TrainedPart.exits and model.layer_dropout:
         yield f"model.layer_dropout={model.layer_dropout:g}: must be 0, because model.trains=exits"
-    if model.trains is TrainedPart.exits and model.exit_weights is ExitLossWeights.last:
+    yield from find_loss_problems("model.exit_weights", model.exit_weights)
+    if model.trains is TrainedPart.exits and model.exit_weights == "last":
         yield "model.exit_weights=last: must be another one, because model.trains=exits"
-    if model.exit_weights is ExitLossWeights.layerskip and layers == 1:
+    if model.exit_weights == "layerskip" and layers == 1:
         yield "model.exit_weights=layerskip: must be another one, because model.num_hidden_layers=1 has the weight 0"
     if model.exit_curriculum is not ExitCurriculum.none:
-        if model.exit_weights is ExitLossWeights.last:
+        if model.exit_weights == "last":
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.exit_weights=last"
         if model.trains is TrainedPart.exits:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"

@@ -5,6 +5,7 @@ Shape legend: B texts, T tokens, D width, N exits, V pieces, P tokens with a tar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -18,7 +19,13 @@ from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.depth.engine import ReadingRule, fill_table, run_steps, runs_all
 from adadepth.models.depth.outputs import Choice, StepLogits, choose_states, requested_states
 from adadepth.models.depth.runner import RunningTexts
-from adadepth.models.early_exit.losses import exit_gate_losses, find_right, token_divergences
+from adadepth.models.early_exit.losses import (
+    combine_exits,
+    exit_gate_losses,
+    find_right,
+    token_divergences,
+    weigh_exits,
+)
 from adadepth.models.early_exit.modeling import EarlyExitModel, EarlyExitOutput, ExitStepper
 from adadepth.models.shared.causal import cross_entropies
 from adadepth.models.shared.losses import LossTerm
@@ -165,18 +172,20 @@ class WordModel(EarlyExitModel):
         """Return the parts of the loss, and set the losses of single tokens in the output."""
         counted = (targets >= 0).flatten().nonzero().squeeze(1)
         targets, states = targets.flatten()[counted], [read.flatten(0, 1)[counted] for read in run.states]
-        pieces, weights, losses = self.config.vocab_size, self.exit_weights(), {}
-        total = states[0].new_zeros((), dtype=torch.float32)
-        apart = total if self.config.distillation else None
+        pieces, factors = self.config.vocab_size, self.exit_weights()
         heads = [partial(self.read, step) for step in range(1, len(states) + 1)]
-        for step, (weight, read, head) in enumerate(zip(weights, states, heads, strict=True), start=1):
-            if self.training and not weight:
+        losses, divergences = {}, {}
+        for step, (factor, read, head) in enumerate(zip(factors, states, heads, strict=True), start=1):
+            if self.training and not factor:
                 continue
             losses[step] = cross_entropies(read, targets, head, pieces)
-            total = total + weight * losses[step].sum()
-            if apart is not None and step < len(states):
+            if self.config.distillation and step < len(states):
                 both, temperature = (head, heads[-1]), self.config.distillation_temperature
-                apart = apart + weight * token_divergences(read, states[-1], both, pieces, temperature).sum()
+                divergences[step] = token_divergences(read, states[-1], both, pieces, temperature)
+        weights = weigh_exits(self.config, factors, losses)
+        total, apart = _sum_exits(losses, weights), None
+        if self.config.distillation:
+            apart = _sum_exits(divergences, weights) if divergences else torch.zeros_like(total)
         gate = None
         if run.gates is not None:
             readings = zip(states[:-1], heads[:-1], strict=True)
@@ -212,3 +221,9 @@ class WordModel(EarlyExitModel):
             logits = logits.index_copy(0, rows, part)
         assert logits is not None
         return logits.unflatten(0, states.shape[:-1])
+
+
+def _sum_exits(losses: Mapping[int, Tensor], weights: Mapping[int, float | Tensor]) -> Tensor:
+    """Return the weighted sum over exits and tokens of losses, (P,) by the number of the exit."""
+    by_exit = {step: loss if isinstance(weights[step], Tensor) else loss.sum() for step, loss in losses.items()}
+    return combine_exits(by_exit, weights).sum()

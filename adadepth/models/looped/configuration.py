@@ -10,6 +10,7 @@ from transformers import AutoConfig, PreTrainedConfig
 
 from adadepth.config.declaration import setting
 from adadepth.errors import ConfigError
+from adadepth.halting.step_losses import prepare_step_loss
 from adadepth.models.looped.cache_policies import parse_policy
 from adadepth.models.looped.convert import PUBLISHED_MODELS, convert_config
 from adadepth.models.looped.settings import START_STD, LoopedSettings, find_low_backprop_problem
@@ -92,6 +93,7 @@ class LoopedConfig(FamilyConfig, settings=LoopedSettings):
         if self.base_config is not None:
             self._take_sizes(self.base_config.get_text_config())
         super().__post_init__(**kwargs)
+        prepare_step_loss(self.objective)
         parse_policy(self.cache_policy)
         if self.loop_lora_rank is not None and self.cache_policy != "all":
             raise ConfigError(

@@ -6,6 +6,8 @@
     gate        sum_n p_n L_n - beta H(p),  p from the halting unit             (Ouro, arXiv 2510.25741, stage I)
     gate_alone  1/(N-1) sum_n BCE(1 - lambda_n, sigmoid(50 (I_n - 0.005)))      (stage II; all else is frozen)
 
+Any other objective is a loss over exits (`adadepth.halting.step_losses`) with depths d_n = n.
+
 With `geometric_truncation=renormalise`, as in earlier versions, w_N = g (1 - g)^(N-1), and all w_n are divided by their
 sum.
 
@@ -32,8 +34,10 @@ from torch import Tensor, nn
 
 from adadepth.halting.distribution import geometric_prior, halting_distribution
 from adadepth.halting.exit_rules import ExitRule, select_predictions
+from adadepth.halting.step_losses import parse_step_loss
+from adadepth.models.looped.settings import Objective
 from adadepth.models.shared.causal import count_rows_at_once, cross_entropies
-from adadepth.models.shared.losses import LossTerm
+from adadepth.models.shared.losses import LossTerm, expected_loss, weigh_steps
 
 # Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
@@ -98,8 +102,11 @@ def objective_terms(config: Any, losses: Tensor, halting: Tensor | None, weights
             expected = (prior.pmf * losses).sum(dim=-1)
         case "mean":
             expected = losses.mean(dim=-1)
-        case _:
+        case "last":
             expected = losses[:, -1]
+        case text:
+            loops = range(1, losses.shape[1] + 1)
+            expected = expected_loss(losses, weigh_steps(parse_step_loss(text, tuple(Objective)), losses, loops))
     return {"task": LossTerm((expected * weights).sum(), count)}
 
 

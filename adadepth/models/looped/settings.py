@@ -8,8 +8,9 @@ from typing import Any
 from adadepth.config import Activation, Attention, ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import OPEN_SHARE, POSITIVE, at_least, between, setting
 from adadepth.errors import ConfigError
+from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.looped.cache_policies import parse_policy
-from adadepth.models.shared.halting_settings import find_unit_problems
+from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 
 _GATE_RULES = ("quantile", "sample", "expectation")  # exit rules that read the halting unit
 START_STD = (2 / 5) ** 0.5  # of Huginn's first states
@@ -162,11 +163,12 @@ class LoopedSettings(ModelConfig):
         more="With a policy other than `all` a token that has exited runs no further loops. The equations are those of "
         "`adadepth.models.looped.cache`.",
     )
-    objective: Objective = setting(
-        Objective.last,
-        "weights of the losses of loops: last only, equal, geometric, or by the halting unit; gate_alone trains "
-        "that unit only",
-        more="The equations are those of `adadepth.models.looped.objectives`.",
+    objective: str = setting(
+        "last",
+        "weights of the losses of loops: last, mean, geometric, gate (by the halting unit), gate_alone (trains that "
+        "unit only), or a loss over exits: uniform, linear, sqrt, inverse, inverse_sqrt, sum, layerskip, or "
+        "NAME[:PARAMETER] of an installed package",
+        more="The equations are those of `adadepth.models.looped.objectives` and `adadepth.halting.step_losses`.",
     )
     geometric_share: float = setting(
         0.3, "g of objective=geometric: each loop has 1 - g times the weight of the previous one", OPEN_SHARE
@@ -251,12 +253,12 @@ def fix_depth(model: LoopedSettings, depth: int) -> dict[str, Any]:
     Raises:
         ConfigError: If only the halting unit learns.
     """
-    if model.objective is Objective.gate_alone:
+    if model.objective == Objective.gate_alone:
         raise ConfigError("model.objective=gate_alone: trains no network; compare with exit_rules=[fixed:N] instead")
     return {
         "num_loops": depth,
         "exit_rule": None,
-        "objective": Objective.last,
+        "objective": "last",
         "train_loops": TrainLoops.fixed,
         "loop_curriculum": Curriculum.none,
         "curriculum_share": LoopedSettings.curriculum_share,
@@ -277,28 +279,45 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
     yield from find_unit_problems(model.halting_unit, "gate", model.gate)
     if model.objective in (Objective.gate, Objective.gate_alone) and not model.gate:
         yield f"model.objective={model.objective}: needs a halting unit, which model.gate=true gives"
-    if model.objective is Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
+    if model.objective == Objective.gate_alone and (rank := config.trainer.lora.rank) is not None:
         yield f"trainer.lora.rank={rank}: cannot be combined with objective=gate_alone, which freezes all matrices"
-    if model.objective is Objective.gate_alone and model.num_loops == 1 and config.mode is Mode.train:
+    if model.objective == Objective.gate_alone and model.num_loops == 1 and config.mode is Mode.train:
         yield "model.num_loops=1: a gate has nothing to compare, and model.objective=gate_alone needs at least 2 loops"
+    if config.mode is Mode.train:
+        yield from _check_objective(model)
     if model.loop_lora_rank is not None and model.cache_policy != "all":
         yield f"model.cache_policy={model.cache_policy}: must be all with model.loop_lora_rank={model.loop_lora_rank}"
     try:
         parse_policy(model.cache_policy)
     except ConfigError as error:
         yield f"model.{error}"
-    if model.train_loops is TrainLoops.drawn and model.objective is not Objective.last:
+    if model.train_loops is TrainLoops.drawn and model.objective != Objective.last:
         yield f"model.train_loops=drawn: needs model.objective=last, not {model.objective}"
     yield from _check_low_level(model)
     if model.loop_curriculum is Curriculum.none and model.curriculum_share != LoopedSettings.curriculum_share:
         yield f"model.curriculum_share={model.curriculum_share:g}: only used with model.loop_curriculum"
-    if model.loop_curriculum is not Curriculum.none and model.objective is Objective.gate_alone:
+    if model.loop_curriculum is not Curriculum.none and model.objective == Objective.gate_alone:
         yield f"model.loop_curriculum={model.loop_curriculum}: objective=gate_alone compares loops; set it to none"
     if model.queries is Queries.state and model.injection is Injection.restart:
         yield (
             "model.injection=restart: every loop would be the same; set model.queries=previous to pass on the "
             "previous loop"
         )
+
+
+def _check_objective(model: LoopedSettings) -> Iterator[str]:
+    """Yield errors for an objective that does not exist, or that has no loss where there is a single loop."""
+    names, text = tuple(Objective), model.objective
+    if problems := list(find_loss_problems("model.objective", text, names)):
+        yield from problems
+        return
+    if text in names or parse_step_loss(text).weigh_depths([1]) != [0.0]:
+        return
+    if model.num_loops == 1:
+        yield f"model.num_loops=1: must be at least 2, because model.objective={text} has the weight 0 at loop 1"
+    if model.loop_curriculum is not Curriculum.none:
+        curriculum = f"model.loop_curriculum={model.loop_curriculum}"
+        yield f"{curriculum}: must be none, because model.objective={text} has the weight 0 at loop 1"
 
 
 def _check_low_level(model: LoopedSettings) -> Iterator[str]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers.utils.generic import can_return_tuple
 
 from adadepth.halting.exit_rules import ExitRule
+from adadepth.halting.step_losses import parse_step_loss
 from adadepth.halting.trace import DepthTrace, Work
 from adadepth.models.depth.engine import ExitRuleKnob
 from adadepth.models.depth.outputs import StepwiseOutput
@@ -28,6 +29,7 @@ from adadepth.models.shared.losses import (
     count_sequences,
     expected_loss,
     step_losses,
+    weigh_steps,
 )
 
 
@@ -88,12 +90,8 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
 
     def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
         """Return the weighted mean over exits of the losses, (B, N), for sequences that have a target, (B,)."""
-        weights = torch.ones(losses.shape[-1], device=losses.device)
-        if self.config.exit_weights == "linear":
-            weights = weights.cumsum(dim=0)
-        elif self.config.exit_weights == "last":
-            weights[:-1] = 0.0
-        means = expected_loss(losses, weights / weights.sum())
+        steps = range(1, losses.shape[-1] + 1)
+        means = expected_loss(losses, weigh_steps(parse_step_loss(self.config.exit_weights), losses, steps))
         return LossTerm((means * counted).sum(), counted.sum())
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:

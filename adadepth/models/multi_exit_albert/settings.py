@@ -1,14 +1,13 @@
 """Settings of the multi-exit ALBERT family."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-from adadepth.config import family_name
+from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import setting
 from adadepth.models.shared.albert.settings import AlbertSettings
-
-ExitWeights = StrEnum("ExitWeights", ["linear", "uniform", "last"])
+from adadepth.models.shared.halting_settings import find_loss_problems
 
 
 @dataclass
@@ -16,11 +15,12 @@ class MultiExitAlbertSettings(AlbertSettings):
     """Baseline: ALBERT with a classifier after every iteration, all trained jointly (PABEE, Zhou et al. 2020)."""
 
     name: str = family_name("multi_exit_albert")
-    exit_weights: ExitWeights = setting(
-        ExitWeights.linear,
-        "weights of the losses of steps: proportional to the step number (PABEE), equal, or the last step only",
+    exit_weights: str = setting(
+        "linear",
+        "weights of the losses of steps: linear (PABEE), uniform, last, sqrt, inverse, inverse_sqrt, sum, layerskip, "
+        "or NAME[:PARAMETER] of an installed package",
         more="`linear`: step j has weight j, divided by the sum of all weights; `uniform`: ElasticBERT's sum, as a "
-        "mean.",
+        "mean. The other equations are those of `adadepth.halting.step_losses`, with depths d_j = j.",
     )
     exit_rule: str = setting(
         "patience:3",
@@ -32,4 +32,11 @@ class MultiExitAlbertSettings(AlbertSettings):
 
 def fix_depth(model: MultiExitAlbertSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the ALBERT of `depth` steps that learns from its last step alone."""
-    return {"num_hidden_layers": depth, "exit_rule": f"fixed:{depth}", "exit_weights": ExitWeights.last}
+    return {"num_hidden_layers": depth, "exit_rule": f"fixed:{depth}", "exit_weights": "last"}
+
+
+def check_exit_weights(config: ExperimentConfig) -> Iterator[str]:
+    """Check that the weights of the losses of steps are a loss over exits; other modes than training need none."""
+    assert isinstance(config.model, MultiExitAlbertSettings)
+    if config.mode is Mode.train:
+        yield from find_loss_problems("model.exit_weights", config.model.exit_weights)

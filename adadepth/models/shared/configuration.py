@@ -23,7 +23,7 @@ from adadepth.config.declaration import (
     make_field,
 )
 from adadepth.errors import ConfigError, nearest
-from adadepth.halting.exit_rules import ExitRule, parse_rule
+from adadepth.halting.exit_rules import ExitRule, check_fitted, parse_rule
 from adadepth.models.loading import check_model_type, describe_place, read_stored_config
 from adadepth.models.registry import families
 
@@ -141,7 +141,10 @@ class FamilyConfig(PreTrainedConfig):
         """Set a field. An exit rule is parsed here, because a new text would compile a model again."""
         super().__setattr__(key, value)
         if key == "exit_rule":
-            super().__setattr__("parsed_exit_rule", None if value is None else parse_rule(value))
+            parsed = None if value is None else parse_rule(value)
+            if parsed is not None:
+                check_fitted(parsed)
+            super().__setattr__("parsed_exit_rule", parsed)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields in JSON form, as transformers does."""

@@ -1,8 +1,9 @@
-"""Check of the setting `halting_unit`, shared by the families with a halting unit."""
+"""Checks of the settings of halting units and of losses over exits, shared by the families that have them."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from adadepth.errors import ConfigError
+from adadepth.halting.step_losses import parse_step_loss
 
 
 def find_unit_problems(text: str, gate: str = "", has_gate: bool = True) -> Iterator[str]:
@@ -25,3 +26,18 @@ def find_unit_problems(text: str, gate: str = "", has_gate: bool = True) -> Iter
         parse_halting_unit(text)
     except ConfigError as error:
         yield f"model.halting_unit={text}: {error}"
+
+
+def find_loss_problems(key: str, text: str, more_names: Collection[str] = ()) -> Iterator[str]:
+    """Yield errors of a setting for a text that is no loss over exits.
+
+    Args:
+        key: Name of the setting.
+        text: Value of the setting.
+        more_names: Further values that the setting allows.
+    """
+    try:
+        if text not in more_names:
+            parse_step_loss(text, more_names)
+    except ConfigError as error:
+        yield f"{key}={text}: {error}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
@@ -11,8 +11,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from adadepth.errors import ConfigError, DataError
+from adadepth.halting.step_losses import StepLoss
 from adadepth.halting.trace import register_trace_part
-from adadepth.runtime.devices import fill_values
+from adadepth.runtime.devices import fill_values, upload
 
 IGNORED_LABEL = -100
 CLASSES = "single_label_classification"
@@ -218,6 +219,28 @@ def class_losses(step_logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
 def expected_loss(losses: Tensor, weights: Tensor) -> Tensor:
     """Compute the expected loss over steps, sum_n w_n loss_n, (B,), of losses (B, N), for weights (B, N) or (N,)."""
     return (losses * weights).sum(dim=-1)
+
+
+def weigh_steps(loss: StepLoss, losses: Tensor, depths: Sequence[int]) -> Tensor:
+    """Compute the weights of the losses of N steps, float32 (N,) or (M, N).
+
+    Args:
+        loss: Loss over exits.
+        losses: Losses after every step, float32 (M, N).
+        depths: Depth of every step, such as the layer of an exit.
+
+    Raises:
+        ConfigError: If the loss returns weights of another shape, or no weight above 0.
+    """
+    if (relative := loss.weigh_depths(depths)) is not None:
+        if not (whole := sum(relative)):
+            raise ConfigError(f"loss over exits {loss.name!r}: all weights are 0 at depths {list(depths)}")
+        return upload(torch.tensor([weight / whole for weight in relative], dtype=torch.float32), losses.device)
+    weights = loss.weigh(losses.detach(), upload(torch.tensor(depths, dtype=torch.float32), losses.device))
+    if weights.shape not in (losses.shape, losses.shape[1:]):
+        shapes = f"{tuple(weights.shape)}, not {tuple(losses.shape)} or {tuple(losses.shape[1:])}"
+        raise ConfigError(f"loss over exits {loss.name!r}: returned weights of shape {shapes}")
+    return weights.detach().to(losses.dtype)
 
 
 def check_classes(labels: Tensor, classes: int) -> None:

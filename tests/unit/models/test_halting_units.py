@@ -23,7 +23,7 @@ from tests.halting_units_support import compute_halting_logit
 from tests.marks_support import quick_one_in
 from tests.models_support import MOVING, padded_batch, small_config
 from tests.parity.references_support import copy_weights, select_options
-from tests.plugins_support import example_unit
+from tests.plugins_support import example_extensions
 from tests.unit.models.early_exit.early_exit_support import HEADS, IDS, LAYERS, MASK, PADDED, WIDTH
 from tests.unit.models.early_exit.early_exit_support import small as small_early_exit
 from tests.unit.models.looped.looped_support import IDS as LOOPED_IDS
@@ -35,7 +35,7 @@ from tests.unit.models.looped.plain_cache import EVERY_POLICY, by_calls, plain_b
 
 @pytest.fixture(scope="module", autouse=True)
 def _installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    with example_unit(tmp_path_factory.mktemp("package")), every_repack():
+    with example_extensions(tmp_path_factory.mktemp("package")), every_repack():
         yield
 
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional
 from transformers import AlbertConfig, AlbertModel
 
-from adadepth import MultiExitAlbertConfig, MultiExitAlbertForSequenceClassification
+from adadepth import MultiExitAlbertForSequenceClassification
 from adadepth.errors import ConfigError
 from tests.models_support import SMALL, padded_batch, small_multi_exit
 
@@ -46,8 +46,9 @@ def test_the_loss_of_the_last_step_alone_is_its_cross_entropy():
 
 
 def test_a_wrong_weighting_is_refused():
+    model = small_multi_exit(exit_weights="uniformly")
     with pytest.raises(ConfigError, match="did you mean 'uniform'"):
-        MultiExitAlbertConfig(**SMALL, exit_weights="uniformly")
+        model(**padded_batch(), labels=torch.tensor([0, 1, 1]))
 
 
 def test_price():
