@@ -190,12 +190,12 @@ def mark_best_methods(tables: Sequence[MethodTable]) -> list[MethodTable]:
     corrected = {frozenset(map(id, pair)): p for pair, p in zip(pairs, p_values, strict=True)}
 
     def mark(table: MethodTable, method: Method) -> Method:
-        others = [other for other in table.methods if other is not method]
-        if not others:
+        competitors = [other for other in table.methods if other is not method]
+        if not competitors:
             return method
-        p = max(corrected[frozenset((id(method), id(other)))] for other in others)
+        p = max(corrected[frozenset((id(method), id(other)))] for other in competitors)
         sign = -1 if table.quality.less_is_better else 1
-        least = min(sign * (method.score.mean - other.score.mean) for other in others)
+        least = min(sign * (method.score.mean - other.score.mean) for other in competitors)
         is_best = p < LEVEL and least >= get_relevant_difference(table.quality.name)
         return replace(method, p=p, is_best=is_best)
 
