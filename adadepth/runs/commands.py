@@ -35,9 +35,12 @@ def get_choices() -> list[str]:
 
 
 def program() -> list[str]:
-    """Return the command words that start this program: `adadepth`, `python -m adadepth` or `python .../run.py`."""
-    path = Path(sys.argv[0])
-    if path.name == "run.py":
+    """Return the command words that start this program: `adadepth`, `python -m adadepth` or `python FILE`.
+
+    The file is `run.py`, or a user's file that calls `adadepth.run.main`.
+    """
+    path, started = Path(sys.argv[0]), sys.modules["__main__"]
+    if path.name == "run.py" or (path.suffix == ".py" and getattr(started, "__spec__", None) is None):
         return ["python", str(path)]
     if path.name != "adadepth":  # started as a module, or by a launcher of jobs
         return ["python", "-m", "adadepth"]

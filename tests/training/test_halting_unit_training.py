@@ -83,6 +83,7 @@ def test_a_file_registers_a_unit_and_runs_the_command_line(tmp_path: Path) -> No
         "model.embedding_size=16", "model.intermediate_size=64", "model.num_attention_heads=2",
         "baseline=none", f"output_dir={tmp_path / 'runs'}",
     ]  # fmt: skip
-    subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, timeout=600)
+    done = subprocess.run(command, check=True, cwd=tmp_path, capture_output=True, text=True, timeout=600)
+    assert f"python {file} --config-name act_tiny mode=evaluate" in " ".join(done.stdout.replace("\\\n", "").split())
     (stored,) = tmp_path.glob("runs/act_tiny/*/model/config.json")
     assert json.loads(stored.read_text())["halting_unit"] == "constant"
