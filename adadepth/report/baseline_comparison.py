@@ -494,17 +494,17 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
     """
     groups = group_networks(files.of(RIVALS))
     endings = [f"/{name}" for name in qualities(files)]
-    named = [
+    measured = [
         (baseline, name)
         for baseline in groups[1:]
         if (name := select_compared_metric(groups[0][0]["metrics"], baseline[0]["metrics"], endings)) is not None
     ]
-    pairs = [_build_rival_pair(files, groups[0], baseline, name) for baseline, name in named]
+    pairs = [_build_rival_pair(files, groups[0], baseline, name) for baseline, name in measured]
     unknown = [pair for pair in pairs if pair.compute_ratio is None]
     cheaper = [pair for pair in pairs if pair.compute_ratio is not None and pair.compute_ratio >= 1 - EQUAL_COMPUTE]
     best = [min(cheaper, key=lambda pair: pair.gain)] if cheaper else []
     deciding = [*unknown, *best] or pairs
-    for pair, (baseline, _) in zip(pairs, named, strict=True):
+    for pair, (baseline, _) in zip(pairs, measured, strict=True):
         is_deciding = pair in deciding
         if is_deciding:
             yield pair

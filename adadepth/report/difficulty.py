@@ -177,7 +177,7 @@ def format_rival_difficulty(comparison: Mapping[str, Any]) -> str:
     ]
     rows = [
         {"set": name, **row}
-        | {f"baseline_{number}": known.get((name, row[DIFFICULTY])) for number, known in enumerate(accuracies)}
+        | {f"baseline_{number}": accuracy.get((name, row[DIFFICULTY])) for number, accuracy in enumerate(accuracies)}
         for name, set_rows in adaptive.get("difficulty", {}).items()
         for row in set_rows
         if "accuracy" in row

@@ -73,7 +73,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
 def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, run: str) -> Command | None:
     """Return the command that trains matched baselines of fixed depth, if the run has none yet.
 
-    A network of which every unit has full depth has nothing to match.
+    A network whose units all have full depth has nothing to match.
     """
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
     everyone = files.halting.get("classes", {}).get("all", {})

@@ -256,13 +256,14 @@ def _train_rival(
 
     If the run that trains all baselines is resumed, a finished one is kept.
     """
-    args, rival = training_arguments(config, "unused: the run creates its own"), fix_depth(config, adaptive, depth)
+    rival = build_rival_config(config, adaptive, depth)
+    args = training_arguments(rival, "unused: the run creates its own")
     metrics, folder = train_part(rival, train, directory, result_hash=hash_result_settings(rival))
     row = decide(args, lambda: describe_network(read_run(folder), "fixed depth"))
     return TrainedRival({**row, "depth": depth, "group": directory.name}, metrics)
 
 
-def fix_depth(config: ExperimentConfig, adaptive: RunFiles, depth: int) -> ExperimentConfig:
+def build_rival_config(config: ExperimentConfig, adaptive: RunFiles, depth: int) -> ExperimentConfig:
     """Return the configuration of the network of an adaptive run with one fixed depth for all units.
 
     Args:

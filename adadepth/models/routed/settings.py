@@ -115,8 +115,8 @@ class RoutedSettings(NetworkSettings):
 _CHOOSES_ALL = 1e4
 
 
-def fix_depth(model: RoutedSettings, depth: int) -> dict[str, Any]:
-    """Return the settings of the network that has `depth` routed parts, each of which processes all tokens.
+def fix_routed_parts(model: RoutedSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network that has `depth` routed parts, and processes all tokens in them.
 
     Parts that all tokens run stay. Gates are left out, so that it is an ordinary network without routers.
 
@@ -152,10 +152,10 @@ def _fix_parts(model: RoutedSettings, depth: int) -> dict[str, Any]:
         return {"recursions": depth, "num_hidden_layers": fixed + core * depth}
     layers = _count_layers(model)
     routed = list_routed_layers(replace(model, num_hidden_layers=layers)) or []
-    left = layers - len(routed) + depth
-    if left == 0:
+    remaining = layers - len(routed) + depth
+    if remaining == 0:
         raise ConfigError(f"model.routed_layers={model.routed_layers}: no layer would be left at depth 0")
-    return {"num_hidden_layers": left, "routed_layers": [*range(left - max(depth, 1) + 1, left + 1)]}
+    return {"num_hidden_layers": remaining, "routed_layers": [*range(remaining - max(depth, 1) + 1, remaining + 1)]}
 
 
 def _count_layers(model: RoutedSettings) -> int:
