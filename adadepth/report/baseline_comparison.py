@@ -517,7 +517,7 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     """Build the comparison with one trained matched baseline, by a metric that both have."""
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
-    share = "" if ratio is None else f" ({format_whole_percent(1 / ratio)} of its compute)"
+    share = "" if ratio is None else f" ({100 / ratio:.0f} % of its compute)"
     against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}"
     means = [row["mean"] for row in adaptive if "mean" in row]
     depths = fmean(means) if means else None, float(get_depth(baseline[0]))
