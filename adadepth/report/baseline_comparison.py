@@ -494,17 +494,17 @@ def _compare_rivals(files: RunFiles) -> Iterator[QualityPair]:
     """
     groups = group_networks(files.of(RIVALS))
     endings = [f"/{name}" for name in qualities(files)]
-    comparable = [
+    measured = [
         (baseline, name)
         for baseline in groups[1:]
         if (name := select_compared_metric(groups[0][0]["metrics"], baseline[0]["metrics"], endings)) is not None
     ]
-    pairs = [_build_rival_pair(files, groups[0], baseline, name) for baseline, name in comparable]
+    pairs = [_build_rival_pair(files, groups[0], baseline, name) for baseline, name in measured]
     unknown = [pair for pair in pairs if pair.compute_ratio is None]
     cheaper = [pair for pair in pairs if pair.compute_ratio is not None and pair.compute_ratio >= 1 - EQUAL_COMPUTE]
     best = [min(cheaper, key=lambda pair: pair.gain)] if cheaper else []
     deciding = [*unknown, *best] or pairs
-    for pair, (baseline, _) in zip(pairs, comparable, strict=True):
+    for pair, (baseline, _) in zip(pairs, measured, strict=True):
         is_deciding = pair in deciding
         if is_deciding:
             yield pair
@@ -517,7 +517,7 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     """Build the comparison with one trained matched baseline, by a metric that both have."""
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
-    share = "" if ratio is None else f" ({format_whole_percent(1 / ratio)} of its compute)"
+    share = "" if ratio is None else f" ({100 / ratio:.0f} % of its compute)"
     against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}"
     means = [row["mean"] for row in adaptive if "mean" in row]
     depths = fmean(means) if means else None, float(get_depth(baseline[0]))

@@ -64,7 +64,7 @@ def train_part(config: ExperimentConfig, train: Train, owner: Path, **fields: An
         config: Configuration of the part. If it has `resume`, the other run is resumed.
         train: Function that trains a run.
         owner: Directory of the other run.
-        fields: Fields of the part's record that tell it from other parts.
+        fields: Fields of its record, which no other part has.
 
     Returns:
         Final metrics and run directory.

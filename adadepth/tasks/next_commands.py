@@ -38,7 +38,7 @@ def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = N
 
     def candidates() -> Iterator[Command | None]:
         yield _follow_advice(config, files)
-        yield _train_fixed_depth(config, files, run)
+        yield _train_fixed_depth(config, files)
         if _has_exit_rules(config, model):
             yield build_checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
         if targets := _set_depths(config, descriptor, files):
@@ -70,10 +70,10 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
     return build_training_command(*overrides) if overrides else None
 
 
-def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, run: str) -> Command | None:
+def _train_fixed_depth(config: ExperimentConfig, files: RunFiles) -> Command | None:
     """Return the command that trains matched baselines of fixed depth, if the run has none yet.
 
-    If every unit has full depth, there is nothing to match.
+    A network whose units all have full depth has nothing to match.
     """
     has_one = bool(files.of(RIVALS).get("rows")) or config.rival_of is not None
     everyone = files.halting.get("classes", {}).get("all", {})
@@ -82,7 +82,7 @@ def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, run: str) -> C
         return None
     if find_unfixable_depth(config) is not None:
         return None
-    return build_training_command(f"rival_of={run if (summary := get_owner()) is None else summary}")
+    return build_training_command(f"rival_of={get_owner() or files.directory}")
 
 
 def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:

@@ -53,8 +53,8 @@ def record_networks(directory: Path, adaptive: Sequence[Mapping[str, Any]], rows
     """
     names = {Path(row["run"]).name for row in rows}
     earlier = read_run(directory).of(RIVALS).get("rows", [])
-    previous = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name not in names]
-    write_json(directory / RIVALS, {"rows": [*adaptive, *previous, *rows]})
+    earlier_rows = [row for row in earlier if row["kind"] != "adaptive" and Path(row["run"]).name not in names]
+    write_json(directory / RIVALS, {"rows": [*adaptive, *earlier_rows, *rows]})
 
 
 def show_comparison(config: ExperimentConfig, directory: Path) -> None:

@@ -94,7 +94,7 @@ def train_rivals(config: ExperimentConfig, train: Train) -> dict[str, float]:
     adaptive, args = find_adaptive_runs(config), training_arguments(config, "unused: each run creates its own")
     config = dataclasses.replace(
         config,
-        name=config.name.removesuffix(SUFFIX) + SUFFIX,  # a resumed run has the suffix
+        name=_rename_as_adaptive(config).name + SUFFIX,  # a resumed run has the suffix
         rival_of=str(adaptive.directory),
         seed=adaptive.seeds[0],
         seeds=len(adaptive.seeds),
@@ -118,7 +118,7 @@ def train_rivals(config: ExperimentConfig, train: Train) -> dict[str, float]:
             for folder in (directory, adaptive.directory):
                 record_networks(folder, adaptive.networks, rows)
     if is_main_process():
-        show_comparison(config, adaptive.directory)
+        show_comparison(_rename_as_adaptive(config), adaptive.directory)
     return metrics
 
 
@@ -129,8 +129,13 @@ def _resume_part(config: ExperimentConfig, train: Train) -> dict[str, float]:
     if is_main_process():
         adaptive, row = Path(config.rival_of), describe_network(read_run(folder), "fixed depth")
         record_networks(adaptive, [describe_network(read_run(adaptive), "adaptive")], [row])
-        show_comparison(config, adaptive)
+        show_comparison(_rename_as_adaptive(config), adaptive)
     return metrics
+
+
+def _rename_as_adaptive(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a configuration with the name of the adaptive run, in whose folder commands look for the latest run."""
+    return dataclasses.replace(config, name=config.name.removesuffix(SUFFIX))
 
 
 # ---- the adaptive run
@@ -256,13 +261,14 @@ def _train_rival(
 
     If the run that trains all baselines is resumed, a finished one is kept.
     """
-    args, rival = training_arguments(config, "unused: the run creates its own"), fix_depth(config, adaptive, depth)
+    rival = build_rival_config(config, adaptive, depth)
+    args = training_arguments(rival, "unused: the run creates its own")
     metrics, folder = train_part(rival, train, directory, result_hash=hash_result_settings(rival))
     row = decide(args, lambda: describe_network(read_run(folder), "fixed depth"))
     return TrainedRival({**row, "depth": depth, "group": directory.name}, metrics)
 
 
-def fix_depth(config: ExperimentConfig, adaptive: RunFiles, depth: int) -> ExperimentConfig:
+def build_rival_config(config: ExperimentConfig, adaptive: RunFiles, depth: int) -> ExperimentConfig:
     """Return the configuration of the network of an adaptive run with one fixed depth for all units.
 
     Args:

@@ -311,6 +311,8 @@ EXEMPT = {
     "estimate.words: set the vocabulary size": "a number of the user's",
     "start it with torchrun": "tests/cli/test_readme.py runs torchrun",
     "rival_of={}": "a command of the last screen: as that of preset",
+    "exit_rules=[fixed:N]": "an evaluation beside the refused baseline: tests/training/test_rivals.py",
+    "{} has {}; leave it out": "seeds of a run of the user's: tests/training/test_rivals.py",
     "exit_rules=[all]": "a command of the last screen: as that of preset",
     "budget.targets=[{}]": "a command of the last screen: as that of preset",
     "score_halves=true": "an override that a bench adds to its runs: tests/contrib/bench/test_runs.py",

@@ -20,7 +20,7 @@ from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.folder import read_config
 from adadepth.models.registry import families, family
 from adadepth.report.run_files import read_run
-from adadepth.tasks.rivals import choose_next_depth, fix_depth
+from adadepth.tasks.rivals import build_rival_config, choose_next_depth
 from adadepth.training.trainer import DepthTrainer
 from tests.configs.support import configured
 from tests.marks_support import mostly_slow
@@ -153,7 +153,7 @@ def test_both_neighbours_of_the_compute_are_trained_at_their_depth(name: str, tm
 def test_a_network_of_fixed_depth_passes_all_checks(name: str, depth: int, tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text(json.dumps({"seed": 5}))
     root, *others = CASES[name].overrides
-    rival = fix_depth(configured(root, *SHORT, *others), read_run(tmp_path), depth)
+    rival = build_rival_config(configured(root, *SHORT, *others), read_run(tmp_path), depth)
     validate(rival)
     assert (rival.seed, rival.budget.target) == (5, None)
 

@@ -261,7 +261,7 @@ def test_importing_costs_no_heavy_library(statement: str) -> None:
 # For every other thing a better name is found, or it is imported, or it is private.
 SHARED_NAMES = {
     "FAMILY", "GROUP", "LABELS", "SECTIONS", "SYMBOLS", "logger", "train", "evaluate",
-    "check_budget", "check_settings", "fix_depth", "read_config", "rename_weights",
+    "check_budget", "check_settings", "read_config", "rename_weights",
 }  # fmt: skip
 
 

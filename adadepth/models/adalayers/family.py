@@ -1,7 +1,7 @@
 """Descriptor of Adalayers."""
 
 from adadepth.config import BudgetUnit
-from adadepth.models.adalayers.settings import AdaLayersSettings, check_budget, check_settings, fix_depth
+from adadepth.models.adalayers.settings import AdaLayersSettings, check_budget, check_settings, fix_picked_layer
 from adadepth.models.registry import Budgeting, BuildModel, ConfigClass, Family, ModelClass, ReadConfig, RenameWeights
 from adadepth.models.shared.network_settings import add_no_tokens
 
@@ -59,7 +59,7 @@ FAMILY = Family(
         whole=True,
         checks=(check_budget,),
     ),
-    fixed_depth=fix_depth,
+    fixed_depth=fix_picked_layer,
     matched_baseline=({"pick_one_layer_only": -1}, "the last layer only"),
     reads=frozenset({"features"}),
     build=_import_builder,

@@ -119,7 +119,7 @@ class AdaLayersSettings(ModelConfig):
     )
 
 
-def fix_depth(model: AdaLayersSettings, depth: int) -> dict[str, Any]:
+def fix_picked_layer(model: AdaLayersSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the head on the state after `depth` blocks alone, so that the base runs no further."""
     return {
         "pick_one_layer_only": depth if model.include_embeddings else depth - 1,

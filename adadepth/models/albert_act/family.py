@@ -7,7 +7,7 @@ from adadepth.models.albert_act.settings import (
     check_halting,
     check_pooling,
     check_readouts,
-    fix_depth,
+    fix_updates,
 )
 from adadepth.models.registry import (
     Budgeting,
@@ -126,7 +126,7 @@ FAMILY = Family(
         grows=True,
     ),
     depth="num_hidden_layers",
-    fixed_depth=fix_depth,
+    fixed_depth=fix_updates,
     starts_from={"albert": _import_source_loader},
     checks=(
         check_sizes,

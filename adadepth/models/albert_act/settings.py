@@ -124,7 +124,7 @@ class AlbertActSettings(AlbertSettings):
     )
 
 
-def fix_depth(model: AlbertActSettings, depth: int) -> dict[str, Any]:
+def fix_updates(model: AlbertActSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the network in which every token gets `depth` updates, without halting."""
     return {"fixed_depth": depth, "num_hidden_layers": depth}
 

@@ -7,7 +7,7 @@ from adadepth.config import BudgetUnit
 from adadepth.models.early_exit.settings import (
     EarlyExitSettings,
     check_early_exit,
-    fix_depth,
+    fix_last_exit,
     list_movable_exit_metrics,
 )
 from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
@@ -80,7 +80,7 @@ FAMILY = Family(
     loss_parts={"distillation_loss": "distillation", "gate_loss": "exit_gate"},
     movable_metrics=list_movable_exit_metrics,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True),
-    fixed_depth=fix_depth,
+    fixed_depth=fix_last_exit,
     networks=DECODERS,
     layouts=dict.fromkeys(DECODERS, _import_layout),
     adopts=_import_adoption,

@@ -92,7 +92,7 @@ class EarlyExitSettings(NetworkSettings):
     )
 
 
-def fix_depth(model: EarlyExitSettings, depth: int) -> dict[str, Any]:
+def fix_last_exit(model: EarlyExitSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the network that ends at exit `depth`, and trains with its last head alone.
 
     Raises:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adadepth.config import BudgetUnit
-from adadepth.models.looped.settings import LoopedSettings, check_looped, fix_depth, list_movable_gate_metrics
+from adadepth.models.looped.settings import LoopedSettings, check_looped, fix_loops, list_movable_gate_metrics
 from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
@@ -96,7 +96,7 @@ FAMILY = Family(
         fits_target=True,
     ),
     depth="num_loops",
-    fixed_depth=fix_depth,
+    fixed_depth=fix_loops,
     published=("ouro", "huginn_raven", "hrm_text"),
     layouts={
         "ouro": _import_ouro_layout,

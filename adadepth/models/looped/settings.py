@@ -247,7 +247,7 @@ class LoopedSettings(ModelConfig):
     )
 
 
-def fix_depth(model: LoopedSettings, depth: int) -> dict[str, Any]:
+def fix_loops(model: LoopedSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the network that trains and runs with `depth` loops for every token.
 
     Raises:

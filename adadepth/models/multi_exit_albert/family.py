@@ -1,7 +1,7 @@
 """Descriptor of multi-exit ALBERT."""
 
 from adadepth.config import BudgetUnit
-from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings, check_exit_weights, fix_depth
+from adadepth.models.multi_exit_albert.settings import MultiExitAlbertSettings, check_exit_weights, fix_last_step
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass
 from adadepth.models.shared.albert.settings import check_sizes
 from adadepth.models.shared.tokenizer_classes import import_albert_tokenizer
@@ -35,7 +35,7 @@ FAMILY = Family(
     tokenizer=import_albert_tokenizer,
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs)),
     depth="num_hidden_layers",
-    fixed_depth=fix_depth,
+    fixed_depth=fix_last_step,
     starts_from={"albert": None, "albert_act": None},
     checks=(check_sizes, check_exit_weights),
 )

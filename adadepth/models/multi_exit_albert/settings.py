@@ -30,7 +30,7 @@ class MultiExitAlbertSettings(AlbertSettings):
     )
 
 
-def fix_depth(model: MultiExitAlbertSettings, depth: int) -> dict[str, Any]:
+def fix_last_step(model: MultiExitAlbertSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the ALBERT of `depth` steps that learns from its last step alone."""
     return {"num_hidden_layers": depth, "exit_rule": f"fixed:{depth}", "exit_weights": "last"}
 

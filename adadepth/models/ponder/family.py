@@ -11,8 +11,8 @@ from adadepth.models.ponder.settings import (
     check_halting_head,
     check_prior,
     first_tokens,
-    fix_albert_depth,
-    fix_rnn_depth,
+    fix_ponder_steps,
+    fix_rnn_steps,
 )
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, RenameWeights
 from adadepth.models.shared.albert.settings import check_sizes
@@ -93,7 +93,7 @@ FAMILIES = (
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_hidden_layers",
-        fixed_depth=fix_albert_depth,
+        fixed_depth=fix_ponder_steps,
         reads=frozenset({"halting"}),
         starts_from={"albert": None, "albert_act": None},
         first_tokens=first_tokens,
@@ -114,7 +114,7 @@ FAMILIES = (
         loss_parts={"kl_loss": None},
         budget=_BUDGET,
         depth="num_steps",
-        fixed_depth=fix_rnn_depth,
+        fixed_depth=fix_rnn_steps,
         reads=frozenset({"halting"}),
         reads_vectors=True,
         checks=(check_prior,),

@@ -103,7 +103,7 @@ class PonderRnnSettings(PonderSettings, ModelConfig):
 _NEVER_HALTS = -1e4
 
 
-def fix_albert_depth(model: PonderAlbertSettings, depth: int) -> dict[str, Any]:
+def fix_ponder_steps(model: PonderAlbertSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the PonderALBERT that predicts after `depth` steps, and learns from this step alone.
 
     Raises:
@@ -117,7 +117,7 @@ def fix_albert_depth(model: PonderAlbertSettings, depth: int) -> dict[str, Any]:
     return {"num_hidden_layers": depth, "ce_normalisation": Normalisation.sum} | _fix_exit(depth)
 
 
-def fix_rnn_depth(model: PonderRnnSettings, depth: int) -> dict[str, Any]:
+def fix_rnn_steps(model: PonderRnnSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the recurrent cell that predicts after `depth` steps, and learns from this step alone."""
     return {"num_steps": depth} | _fix_exit(depth)
 

@@ -10,7 +10,7 @@ from adadepth.models.registry import (
     ModelClass,
     ReportSection,
 )
-from adadepth.models.routed.settings import RoutedSettings, check_routed, fix_depth
+from adadepth.models.routed.settings import RoutedSettings, check_routed, fix_routed_parts
 from adadepth.models.shared.network_settings import add_no_tokens
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
 
@@ -64,7 +64,7 @@ FAMILY = Family(
     loss_parts={"routing_loss": None},
     sections=(_import_routing_section,),
     budget=Budgeting(fitted=(BudgetUnit.updates, BudgetUnit.macs), fits_target=True, least=0),
-    fixed_depth=fix_depth,
+    fixed_depth=fix_routed_parts,
     starts_from={"early_exit": _import_source_loader},
     adopts=_import_adoption,
     text="blocks",

@@ -115,8 +115,8 @@ class RoutedSettings(NetworkSettings):
 _CHOOSES_ALL = 1e4
 
 
-def fix_depth(model: RoutedSettings, depth: int) -> dict[str, Any]:
-    """Return the settings of the network with `depth` routed parts for all tokens.
+def fix_routed_parts(model: RoutedSettings, depth: int) -> dict[str, Any]:
+    """Return the settings of the network that has `depth` routed parts, and processes all tokens in them.
 
     Parts that all tokens run stay. Gates are left out, so that it is an ordinary network without routers.
 

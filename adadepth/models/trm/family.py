@@ -2,7 +2,7 @@
 
 from adadepth.config import BudgetUnit
 from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, ReadFolder, RenameWeights
-from adadepth.models.trm.settings import TrmSettings, check_slots, check_target, fix_depth
+from adadepth.models.trm.settings import TrmSettings, check_slots, check_target, fix_supervision_steps
 
 
 def _import_config() -> ConfigClass:
@@ -42,7 +42,7 @@ FAMILY = Family(
         checks=(check_target,),
     ),
     depth="num_steps",
-    fixed_depth=fix_depth,
+    fixed_depth=fix_supervision_steps,
     trains_in_slots=True,
     checks=(check_slots,),
     weights_from=_import_weight_conversion,

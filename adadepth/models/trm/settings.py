@@ -100,7 +100,7 @@ class TrmSettings(ModelConfig):
     )
 
 
-def fix_depth(model: TrmSettings, depth: int) -> dict[str, Any]:
+def fix_supervision_steps(model: TrmSettings, depth: int) -> dict[str, Any]:
     """Return the settings of the TRM that trains every puzzle for `depth` supervision steps, and predicts after them.
 
     Without a loss, the Q head keeps its negative initial bias, with which no puzzle halts early in training.

@@ -167,7 +167,7 @@ def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
     (recorded,) = to_json(verdict(files))["worth"]["comparisons"]
     half_width = stats.t.ppf(0.975, 19) * 0.05
     assert recorded | {"remark": ""} == {
-        "baseline": "the matched baseline trained at fixed depth 4 (133.3 % of its compute)", "metric": "score",
+        "baseline": "the matched baseline trained at fixed depth 4 (133 % of its compute)", "metric": "score",
         "depth": 2.5, "baseline_depth": 4.0, "full_depth": None, "full_depth_value": None,
         "compute_ratio": 0.75, "value": 0.9, "baseline_value": 0.8, "gain": pytest.approx(0.1),
         "low": pytest.approx(0.1 - half_width), "high": pytest.approx(0.1 + half_width),
@@ -213,8 +213,8 @@ def test_the_best_baseline_of_at_most_the_compute_decides(run: Path) -> None:
     assert found.answer == "yes"
     decided = {pair.key: pair.is_deciding for pair in found.comparisons}
     assert decided == {"fixed_depth/1": False, "fixed_depth": True, "fixed_depth/3": False}
-    assert "the matched baseline trained at fixed depth 2 (100.9 % of its compute), better by 0.100" in found.brief
-    (costly,) = [sentence for sentence in found.sentences if "depth 3 (130.0 % of its compute)" in sentence]
+    assert "the matched baseline trained at fixed depth 2 (101 % of its compute), better by 0.100" in found.brief
+    (costly,) = [sentence for sentence in found.sentences if "depth 3 (130 % of its compute)" in sentence]
     assert "worse by 0.090" in costly
     assert costly.endswith("(one seed each; not counted in the answer).")
 
