@@ -120,10 +120,7 @@ class DepthCallback(TrainerCallback):
         """
         models = [module for module in model.modules() if isinstance(module, DepthModel)]
         if not models:
-            raise ValueError(
-                f"DepthCallback: {type(model).__name__} has no depth trace; use a model of adadepth, such as "
-                "AlbertActForSequenceClassification"
-            )
+            raise ValueError(f"DepthCallback: {type(model).__name__} has no depth trace; use a model of adadepth")
         if models[0] is self._model:
             return
         if self._unhook is not None:

@@ -56,10 +56,11 @@ OWN = {
     },
     "looped": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
-        "freeze_untrained",
+        "freeze_untrained", "prior_facts",
     },
     "early exit": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "take_padding", "freeze_untrained",
+        "drop_exits", "list_copied_layers",
     },
     "network": {"Remembers", "least_activations"},
     "supernet": {
