@@ -138,15 +138,26 @@ def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> li
 
 
 def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str]:
-    """Return the printed name of each method, without folders: a letter stands for runs that differ only in one."""
+    """Return the printed name of each method, without folders: a letter stands for runs that differ only in one.
+
+    Matched baselines of `rival_of` are named by their depth, because they differ from the adaptive run by definition.
+    """
 
     def write(name: str, values: Mapping[str, str]) -> str:
         details = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
         return f"{name} ({details})" if details else name
 
-    families = [str(group.settings.get("model.name")) for group in groups]
-    settings = [{key: value for key, value in group.settings.items() if not _is_folder(key, value)} for group in groups]
-    return distinguish_names([titles.get(name, name) for name in families], settings, write, _LONGEST_NAME)
+    names, settings = [], []
+    for group in groups:
+        family = str(group.settings.get("model.name"))
+        name, depth = titles.get(family, family), group.figure(DEPTH)
+        if depth is not None and group.runs[0].config.get("rival_of"):
+            names.append(f"{name}, fixed depth {depth['mean']:g}")
+            settings.append({})
+        else:
+            names.append(name)
+            settings.append({key: value for key, value in group.settings.items() if not _is_folder(key, value)})
+    return distinguish_names(names, settings, write, _LONGEST_NAME)
 
 
 def _is_folder(key: str, value: Any) -> bool:
@@ -397,12 +408,15 @@ def _build_dot(method: Method, cost: _Quantity) -> Dot:
 
 
 def format_commands(tables: Sequence[MethodTable]) -> str:
-    """Format data set, method, seed, git commit and command of every run."""
-    parts = []
+    """Format every command with its data set, method, seeds and git commit."""
+    seeds: dict[tuple[str, str, str, str], list[str]] = {}
     for table in tables:
         for method in table.methods:
             for run in _select_scored_runs(method.group, table.quality.name):
                 commit = run.run.get("git_commit") or "not recorded"
-                header = f"# {table.data}, {method.name}, seed {seed(run)}, git commit {commit}"
-                parts.append(f"{header}\n{run.run.get('command') or '# command not recorded'}\n")
-    return "\n".join(parts)
+                command = run.run.get("command") or "# command not recorded"
+                seeds.setdefault((table.data, method.name, commit, command), []).append(str(seed(run)))
+    return "\n".join(
+        f"# {data}, {method}, seed{'s' * (len(numbers) > 1)} {', '.join(numbers)}, git commit {commit}\n{command}\n"
+        for (data, method, commit, command), numbers in seeds.items()
+    )

@@ -21,12 +21,13 @@ CONFIG: Mapping[str, Any] = {
 def record(
     folder: Path, seed: int = 0, *, score: float = 0.5, work: float = 0.4, depth: float = 2.0, unit: str = "token",
     losses: Mapping[int, float] | None = None, classes: Mapping[str, float] | None = None,
-    more: Mapping[str, float] | None = None, run: Mapping[str, Any] | None = None, **groups: Mapping[str, Any],
+    more: Mapping[str, float] | None = None, run: Mapping[str, Any] | None = None, rival_of: str | None = None,
+    **groups: Mapping[str, Any],
 ) -> Path:  # fmt: skip
     """Write a run directory; `groups` are laid over those of CONFIG, `run` over run.json."""
     folder.mkdir(parents=True)
     laid = {name: {**CONFIG[name], **groups.get(name, {})} for name in ("model", "dataset", "trainer", "budget")}
-    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **laid, "seed": seed}))
+    (folder / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **laid, "seed": seed, "rival_of": rival_of}))
     final = {"eval/score": score, "eval/loss": 1.0 - score, "cost/adaptive_over_full": work, "halting/all/mean": depth}
     told = {
         "status": "finished", "config_name": CONFIG["name"], "mode": "train", "seed": seed, "error": None,

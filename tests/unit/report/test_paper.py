@@ -85,6 +85,13 @@ def test_rows_are_methods_over_seeds_with_mean_and_deviation(folder: Path) -> No
     assert float(low["cost/ms_per_token/mean"]) == pytest.approx(0.2)
 
 
+def test_matched_baselines_are_named_by_their_depth(folder: Path) -> None:
+    record_method(folder, LOW, model={"fixed_depth": 2, "num_hidden_layers": 2}, rival_of="/runs/a")
+    rows = {row["method"]: row for row in read_rows(folder)}
+    assert [*rows][:2] == ["ACT-ALBERT (target 2.5)", "ACT-ALBERT (target 5)"]
+    assert "ACT-ALBERT, fixed depth 2" in rows
+
+
 def test_no_name_or_column_has_a_folder_or_a_runtime(folder: Path) -> None:
     record_method(folder, (0.5, 0.5), model={"pretrained": "/data/weights"})
     record_method(folder, (0.5, 0.5), model={"pretrained": "/data/others"})
@@ -243,6 +250,12 @@ def test_commands_and_commits_of_every_run_are_listed(folder: Path) -> None:
     assert text.count("\npython -m adadepth seed=") == 9
     assert text.count("git commit abc123\n") == 9
     assert "# hops, ACT-ALBERT (target 5), seed 2, git commit abc123\npython -m adadepth seed=2\n" in text
+
+
+def test_a_command_with_several_seeds_is_listed_once(tmp_path: Path) -> None:
+    record_method(tmp_path / "runs", LOW, run={"command": "python -m adadepth seeds=3"})
+    text = (write(tmp_path / "runs") / "commands.txt").read_text()
+    assert text == "# hops, ACT-ALBERT, seeds 0, 1, 2, git commit abc123\npython -m adadepth seeds=3\n"
 
 
 def test_the_figure_has_intervals_over_seeds_and_joins_one_model(folder: Path) -> None:
