@@ -22,6 +22,7 @@ from adadepth.report.run_groups import (
     Comparison,
     Group,
     Quality,
+    Settings,
     choose_unit_macs,
     distinguish_names,
     final,
@@ -147,7 +148,8 @@ def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str
         details = ", ".join(f"{key.replace('_', ' ')} {value}" for key, value in values.items())
         return f"{name} ({details})" if details else name
 
-    names, settings = [], []
+    names: list[str] = []
+    settings: list[Settings] = []
     for group in groups:
         family = str(group.settings.get("model.name"))
         name, depth = titles.get(family, family), group.figure(DEPTH)
