@@ -15,10 +15,12 @@ from tests.marks_support import quick_one_in
 
 ROOT = Path(__file__).resolve().parents[2]
 TUTORIALS = sorted((ROOT / "docs" / "tutorials").glob("*.ipynb"))
+METHOD = "halting_unit"  # the tutorial of a method, which is no family
+FAMILIES = [path for path in TUTORIALS if path.stem != METHOD]
 
 
 def test_there_is_a_tutorial_of_every_family_that_the_readme_lists():
-    assert [path.stem for path in TUTORIALS] == [
+    assert [path.stem for path in FAMILIES] == [
         "act_albert", "adalayers", "early_exit", "looped", "par_xl", "ponder_albert", "routing", "trm",
     ]  # fmt: skip
 
@@ -28,7 +30,7 @@ def test_every_page_is_in_the_menu_of_the_site():
     assert {path.name for path in (ROOT / "docs").glob("*.md")} <= menu
 
 
-@pytest.mark.parametrize("page", [path.stem for path in TUTORIALS])
+@pytest.mark.parametrize("page", [path.stem for path in FAMILIES])
 def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
     """The page quotes lines of the file, and the first code of the tutorial runs it."""
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
@@ -45,7 +47,7 @@ def test_page_and_tutorial_of_a_family_begin_with_its_reference(page):
     assert "reference.forward(" in first
 
 
-@pytest.mark.parametrize("tutorial", quick_one_in(3, TUTORIALS), ids=lambda path: path.stem)
+@pytest.mark.parametrize("tutorial", quick_one_in(3, FAMILIES), ids=lambda path: path.stem)
 def test_commands_of_a_tutorial_compose(tutorial):
     """A key that is renamed is noticed before the slow test runs it."""
     cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]
@@ -57,12 +59,19 @@ def test_commands_of_a_tutorial_compose(tutorial):
         configured(root, *overrides)
 
 
+def test_the_tutorial_of_a_method_has_the_code_of_its_example():
+    cells = json.loads((ROOT / "docs" / "tutorials" / f"{METHOD}.ipynb").read_text(encoding="utf-8"))["cells"]
+    code = next("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    example = (ROOT / "examples" / "first_paper" / "accumulator.py").read_text(encoding="utf-8")
+    assert code == f"%%writefile accumulator.py\n{example.rstrip()}"
+
+
 @pytest.mark.parametrize("tutorial", TUTORIALS, ids=lambda path: path.stem)
 def test_tutorials_need_no_tool_that_only_linux_has(tutorial):
     cells = json.loads(tutorial.read_text(encoding="utf-8"))["cells"]
     commands = re.findall(r"^\s*[!%].*", "\n".join("".join(cell["source"]) for cell in cells), re.MULTILINE)
     tools = {tool for line in commands for tool in re.findall(r"(?:^\s*!|\| *)([\w/.-]+)", line)}
-    assert tools <= {"adadepth", "grep", "sed", "tail"}
+    assert tools <= {"adadepth", "python", "grep", "sed", "tail"}
     assert not [line for line in commands if re.search(r"sed -i|grep -\w*P", line)]
 
 
