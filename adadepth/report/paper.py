@@ -133,9 +133,19 @@ def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> li
                 for name, group in zip(name_methods(scored, titles), scored, strict=True)
             ]
             metric = name_metric(quality.name, scored[0].runs[0].config)
-            names = ", ".join(Path(value).name for value in data)  # of files, without their folders
-            tables.append(MethodTable(names, quality, metric, methods))
+            tables.append(MethodTable(_name_data(dict(zip(keys, data, strict=True))), quality, metric, methods))
     return mark_best_methods(tables)
+
+
+def _name_data(values: Mapping[str, str]) -> str:
+    """Return the printed name of a data set from its differing settings: `hops, one.txt` or `hops (nodes 16)`."""
+    names = [Path(value).name for key, value in values.items() if key in ("dataset.name", "dataset.path")]
+    settings = [
+        f"{key.rpartition('.')[2].replace('_', ' ')} {Path(value).name}"
+        for key, value in values.items()
+        if key not in ("dataset.name", "dataset.path")
+    ]
+    return ", ".join(names) + (f" ({', '.join(settings)})" if settings else "")
 
 
 def name_methods(groups: Sequence[Group], titles: Mapping[str, str]) -> list[str]:
@@ -335,10 +345,13 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
         least = " or ".join(dict.fromkeys(f"{get_relevant_difference(table.quality.name):g}" for table in tables))
         sentences.append(
             f"Bold: significantly better than all other methods (Welch's t-test, p < {LEVEL:g} after Holm's correction "
-            f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least})."
+            f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least}). Its standard errors also "
+            "hold the error over the evaluated examples, so they exceed those of the deviation over seeds."
         )
     if DEPTH in costs:
-        sentences.append("Depth: mean number of updates.")
+        families = {run.config.get("model", {}).get("name") for run in runs}
+        sizes = ", which differ in size between models" if len(families) > 1 else ""
+        sentences.append(f"Depth: mean number of updates{sizes}.")
     if macs := costs.intersection(UNIT_COST_TITLES) - {TIME}:
         unit = next(iter(macs)).rpartition("_")[2]
         sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without padding.")
@@ -369,7 +382,7 @@ def _describe_time_limits(tables: Sequence[MethodTable], runs: Sequence[RunFiles
 
 
 def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
-    """Draw quality against compute of a token or sequence, with 95 % intervals over seeds; None without common compute.
+    """Draw quality against compute of a token or sequence, with 95 % intervals; None without common compute.
 
     A line joins methods of one model, such as one network at several depths.
     """
@@ -378,7 +391,8 @@ def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
         return None
     panels = [_build_tradeoff_panel(table, costs[0]) for table in tables]
     has_intervals = any(method.score.error for table in tables for method in table.methods)
-    return Figure("figure", panels, columns=1, of="bars: 95 % intervals over seeds" if has_intervals else "")
+    note = "bars: 95 % intervals over seeds and examples" if has_intervals else ""
+    return Figure("figure", panels, columns=1, of=note)
 
 
 def _build_tradeoff_panel(table: MethodTable, cost: _Quantity) -> Panel:

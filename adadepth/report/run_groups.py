@@ -152,7 +152,14 @@ def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
 
 Settings = Mapping[str, Any]
 _MAX_KEYS, _MAX_LABEL = 3, 40  # of a label
-_DATA = ("dataset.name", "dataset.path")
+# Settings of data that change what a model learns from, but not what it is evaluated on.
+_TRAINING_DATA = frozenset(
+    f"dataset.{name}"
+    for name in (
+        "train_examples", "max_train_examples", "easy_epochs", "easy_ones", "symmetries", "class_weights",
+        "shuffle_buffer", "prepare_workers", "pad_to_length",
+    )
+)  # fmt: skip
 _TOKENIZER = ("tokenizer.kind", "tokenizer.path", "tokenizer.vocab_size")
 
 
@@ -217,8 +224,11 @@ class Comparison:
     def other_data(self) -> list[str]:
         """Data settings that differ between the runs, so that their losses and scores cannot be compared."""
         is_tokenized = any("tokenizer" in (run.run.get("data") or {}) for run in self.runs)
-        data_keys = (*_DATA, *_TOKENIZER) if is_tokenized else _DATA
-        return [key for key in get_differing_keys([group.settings for group in self.groups]) if key in data_keys]
+        return [
+            key
+            for key in get_differing_keys([group.settings for group in self.groups])
+            if (key.startswith("dataset.") and key not in _TRAINING_DATA) or (is_tokenized and key in _TOKENIZER)
+        ]
 
     @property
     def unit(self) -> str | None:

@@ -172,6 +172,15 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)
 
 
+@pytest.mark.parametrize(("key", "differs"), [("nodes", True), ("drawing", True), ("train_examples", False)])
+def test_another_setting_of_the_data_is_other_data_unless_it_is_of_training_alone(
+    tmp_path: Path, key: str, differs: bool
+) -> None:
+    for value in (16, 24):
+        record(tmp_path / str(value), dataset={key: value})
+    assert compare(find_runs(tmp_path)).other_data == ([f"dataset.{key}"] if differs else [])
+
+
 @pytest.mark.parametrize("data", [{}, {"tokenizer": {"vocab_size": 300}}])
 def test_another_tokenizer_is_other_data_where_there_is_text(tmp_path: Path, data: dict[str, object]) -> None:
     for size in (300, 400):

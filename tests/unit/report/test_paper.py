@@ -107,6 +107,14 @@ def test_data_sets_are_named_by_their_files_without_folders(tmp_path: Path) -> N
     assert [table.data for table in tables] == ["hops, one.txt", "hops, two.txt"]
 
 
+def test_methods_on_other_settings_of_the_data_are_not_compared(tmp_path: Path) -> None:
+    for nodes, scores in ((16, LOW), (24, HIGH)):
+        record_method(tmp_path, scores, dataset={"nodes": nodes})
+    tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
+    assert [table.data for table in tables] == ["hops (nodes 16)", "hops (nodes 24)"]
+    assert [(method.name, method.p) for table in tables for method in table.methods] == [("ACT-ALBERT", None)] * 2
+
+
 def test_a_failed_seed_counts_neither_in_n_nor_among_commands(folder: Path) -> None:
     failed = {"final_metrics": None, "status": "failed", "command": "failed command"}
     record(folder / "failed", 7, run=failed, more={})
