@@ -50,8 +50,8 @@ def test_the_exit_rules_of_one_model_come_first_with_their_compute(tmp_path: Pat
     study = files.of(EXIT_RULES)["sets"]["validation"]
     (panel,) = panels_of(files)
     drawn = sorted(point for points in points_of(panel).values() for point in points)
-    rules = [row for row in study["rows"] if row["rule"] != "oracle"]  # it sees the labels
-    assert len(rules) == len(study["rows"]) - 1
+    rules = [row for row in study["rows"] if not row["rule"].startswith("oracle")]  # they see labels
+    assert len(rules) < len(study["rows"])
     assert drawn == sorted((row["macs"], row["quality"]["score"]) for row in rules)
     (line,) = scatter_of(panel).lines
     assert line == sorted((row["macs"], row["quality"]["score"]) for row in study["rows"] if "macs" in row["pareto"])
