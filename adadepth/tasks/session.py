@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PrinterCallback, ProgressCallback, Tra
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.data.run_data import RunData
 from adadepth.evaluation.evaluation import Evaluation
+from adadepth.halting.exit_rules import parse_rule
 from adadepth.runs.directory import CHECKPOINTS, MODEL, Run, get_owner, open_run, read_record, run_directory
 from adadepth.runs.hub import open_repository
 from adadepth.runtime.console import RESULT, say
@@ -135,6 +136,8 @@ class Session:
         session = self.with_extensions()
         directory = decide(self.args, lambda: run_directory(self.config))
         with session.open(directory):
+            rule = getattr(self.model.config, "exit_rule", None)
+            session.run.update(exit_rule=None if rule is None else parse_rule(rule).label)
             session.trainer.evaluate()
             if finish is not None:
                 finish(session)
