@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from statistics import fmean
@@ -29,6 +29,7 @@ from adadepth.report.run_files import (
     MATCHED_BASELINE,
     RIVALS,
     RunFiles,
+    get_exit_rule,
     get_run_unit,
     halts,
     is_interrupted,
@@ -174,15 +175,18 @@ _TOTAL = "eval/loss"  # it holds penalties too
 _NOTHING = "No baseline with another allocation of depth was run on the same task"
 _NO_COMPARISON = "no comparable baseline was run"
 _NOT_RETRAINED = "not retrained"
+_BAG_OF_WORDS = "bag_of_words"
+_SAME_NETWORK = "the same network at "
 
 
 def compare_with_baselines(files: RunFiles) -> Finding:
     """Compare an adaptive run with every baseline that was evaluated with it, for the verdict of the report."""
     # Studies of exits cover all examples, so they replace the matched baseline. Recorded exits replace replayed ones.
     steps = list(_compare_steps(files))
-    readings = {pair.key: pair for pair in (*_compare_matched(files), *steps, *_compare_rules(files), *steps)}
+    rules = _compare_rules(files, {pair.key for pair in steps})
+    readings = {pair.key: pair for pair in (*_compare_matched(files), *steps, *rules, *steps)}
     pairs = [
-        *_compare_input_free(files),
+        *_compare_without_depth(files),
         *_compare_rivals(files),
         *readings.values(),
         *_compare_networks(files),
@@ -191,6 +195,8 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
+    if mixed := _list_mixed_results(pairs):
+        sentences.insert(0, f"The run is {mixed}.")
     if not any(pair.is_about_depth for pair in pairs):
         sentences.append(_explain_no_comparison(files).sentence)
     answer = _decide_answer(pairs)
@@ -202,23 +208,72 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 
 
 def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
-    """Format the decisive comparison in a few words, with the number of comparisons that the adaptive run won."""
-    about_depth = [pair for pair in pairs if pair.is_about_depth]
-    failed = [pair for pair in pairs if not pair.is_about_depth and pair.result <= 0]
-    if answer == "no" and failed:
-        start = "not trained yet or at chance, the model does not beat one that ignores its input"
-        return f"{start}: {failed[0].brief}; one seed"
-    about_depth = [pair for pair in about_depth if pair.is_deciding]
+    """Format the decisive comparison in a few words, after a baseline without depth that is not beaten."""
+    failed = sorted((pair for pair in pairs if _is_veto(pair)), key=lambda pair: pair.key == _BAG_OF_WORDS)
+    if not failed:
+        return _format_depth_brief(files, pairs, answer) or _explain_no_comparison(files).brief
+    start = "not trained yet or at chance, the model does not beat one that ignores its input"
+    if failed[0].key == _BAG_OF_WORDS:
+        start = f"{'worse' if failed[0].result < 0 else 'not clearly better'} than a bag of words"
+    return f"{start}: {failed[0].brief}; {_format_depth_brief(files, pairs, answer) or 'one seed'}"
+
+
+def _is_veto(pair: QualityPair) -> bool:
+    """Return whether the model does not beat a baseline without depth, so that the verdict's answer is no."""
+    return not pair.is_about_depth and pair.result <= 0
+
+
+def _format_depth_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
+    """Format the decisive comparison about depth, and how many of these the run won; empty if there is none."""
+    about_depth = _select_deciding(pairs)
     if not about_depth:
-        return _explain_no_comparison(files).brief
-    deciding = min(about_depth, key=lambda pair: (pair.result, pair.gain / pair.relevant_difference))
-    full = next(filter(None, (pair.describe_full_depth() for pair in (deciding, *about_depth))), "")
+        return ""
+    # A set on which a fixed depth is beaten earns an answer in part; any other answer is that of the worst comparison.
+    wins = [pair for pair in about_depth if answer == "partly" and _is_affordable(pair) and pair.result > 0]
+    headline = min(wins or about_depth, key=_rank)
+    full = next(filter(None, (pair.describe_full_depth() for pair in (headline, *about_depth))), "")
     results = [pair.result for pair in about_depth if pair.error is not None]
+    mixed = _list_mixed_results(pairs)
     won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
     fitted = find_fitted_rule(files)
-    rule = f"with exit rule {fitted.label}, " if fitted and deciding.key.startswith(("fixed_step", "random")) else ""
-    seeds = "one seed" if deciding.seeds == 1 else f"{deciding.seeds} seeds"
-    return "; ".join(filter(None, [f"{rule}{deciding.brief}", full, won, seeds]))
+    rule = f"with exit rule {fitted.label}, " if fitted and headline.key.startswith(("fixed_step", "random")) else ""
+    seeds = "one seed" if headline.seeds == 1 else f"{headline.seeds} seeds"
+    return rule + "; ".join(filter(None, [mixed, headline.brief, full, "" if mixed else won, seeds]))
+
+
+def _rank(pair: QualityPair) -> tuple[int, bool, float]:
+    """Return the order of comparisons about depth: the worst first, of equal results those with a fixed depth."""
+    return pair.result, not _is_affordable(pair), pair.gain / pair.relevant_difference
+
+
+def _select_deciding(pairs: Sequence[QualityPair]) -> list[QualityPair]:
+    return [pair for pair in pairs if pair.is_about_depth and pair.is_deciding]
+
+
+def _is_affordable(pair: QualityPair) -> bool:
+    """Return whether the baseline is a fixed depth of at most the compute of the adaptive model."""
+    ratio = pair.compute_ratio
+    return pair.key.startswith("fixed") and (ratio is None or ratio >= 1 - EQUAL_COMPUTE)
+
+
+def _list_mixed_results(pairs: Sequence[QualityPair]) -> str:
+    """Name the baselines that the run is better than and those that it is not; empty if one of both is missing."""
+    about_depth = sorted(_select_deciding(pairs), key=_rank)
+    sets = {pair.measure.rpartition("/")[0] for pair in about_depth} - {""}
+    phrases = {1: "better than", 0: "not clearly better than", -1: "worse than"}
+    named = {
+        phrase: [_name_baseline(pair, len(sets) > 1) for pair in about_depth if pair.result == result]
+        for result, phrase in phrases.items()
+    }
+    parts = [f"{phrase} {' and '.join(names)}" for phrase, names in named.items() if names]
+    return ", ".join(parts) if named["better than"] and parts[1:] else ""
+
+
+def _name_baseline(pair: QualityPair, is_set_named: bool) -> str:
+    """Name a baseline in a few words, with its evaluated set if there are several."""
+    name = (pair.brief_against or pair.against).removeprefix(_SAME_NETWORK).partition(", the best")[0]
+    set_name = pair.measure.rpartition("/")[0]
+    return f"{name} ({set_name})" if is_set_named and set_name else name
 
 
 class _Reason(NamedTuple):
@@ -345,8 +400,8 @@ def _format_fixed_depth(depth: float, mean: float, rule: str = "") -> str:
 def _format_brief_depth(depth: float) -> str:
     """Describe a fixed depth, which is a mixture if it lies between two whole numbers of updates."""
     if float(depth).is_integer():
-        return f"the same network at fixed depth {depth:g}"
-    return f"the same network at fixed depths {math.floor(depth)} and {math.ceil(depth)}, mixed"
+        return f"{_SAME_NETWORK}fixed depth {depth:g}"
+    return f"{_SAME_NETWORK}fixed depths {math.floor(depth)} and {math.ceil(depth)}, mixed"
 
 
 def _get_gains_of_baselines(files: RunFiles, entry: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
@@ -372,18 +427,18 @@ def _get_gains_of_baselines(files: RunFiles, entry: Mapping[str, Any]) -> Mappin
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """Decide the verdict's answer from all comparisons of the run with baselines.
 
-    The answer is no if the model does not beat every baseline that ignores its input. Otherwise the comparisons about
-    depth decide; without a significant difference, nothing is shown.
+    The answer is no if the model does not beat every baseline without depth, or is worse than a fixed depth of at most
+    its compute. Otherwise the comparisons about depth decide; without a significant difference, nothing is shown.
     """
-    if any(pair.result <= 0 for pair in pairs if not pair.is_about_depth):
+    about_depth = _select_deciding(pairs)
+    if any(map(_is_veto, pairs)) or any(pair.result < 0 for pair in about_depth if _is_affordable(pair)):
         return "no"
-    about_depth = [pair for pair in pairs if pair.is_about_depth and pair.is_deciding]
-    tested = [pair.result for pair in about_depth if pair.error is not None]
-    if not tested:
+    if all(pair.error is None for pair in about_depth):
         return "unknown"
-    if max(tested) <= 0:
-        return "no" if min(tested) < 0 else "unclear"
-    return "yes" if min(tested) > 0 else "partly"
+    results = [pair.result for pair in about_depth]
+    if max(results) <= 0:
+        return "no" if min(results) < 0 else "unclear"
+    return "yes" if min(results) > 0 else "partly"
 
 
 class CommonestLabel(NamedTuple):
@@ -411,14 +466,14 @@ def find_commonest_label(classes: Mapping[str, Mapping[str, Any]]) -> CommonestL
     return CommonestLabel(max(counts) / sum(counts), labelled[counts.index(max(counts))], sum(counts))
 
 
-def _compare_input_free(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with baselines that ignore the input: token frequencies and the most frequent label."""
+def _compare_without_depth(files: RunFiles) -> Iterator[QualityPair]:
+    """Yield comparisons with baselines without depth: a bag of words, token frequencies, the most frequent label."""
     metrics, baselines = files.run.get("final_metrics") or {}, files.run.get("baselines") or {}
     yield from _compare_bag_of_words(files, metrics, baselines.get("bag_of_words"))
     unigram = baselines.get("unigram")
     if unigram and isinstance(adaptive := metrics.get("eval/mlm_loss"), int | float):
         remark = f"nats per masked token, n {unigram['positions']:,}"
-        yield _build_input_free_pair(
+        yield _build_pair_without_depth(
             files, "unigram", "word frequencies only", "mlm_loss", adaptive, unigram["cross_entropy"], remark
         )
     classes = files.halting.get("classes", {})
@@ -458,10 +513,10 @@ def count_independent(everyone: Mapping[str, Any], n: int) -> float:
     return max(min(n, accuracy * (1 - accuracy) / error**2) if error else n, 1.0)
 
 
-def _build_input_free_pair(
+def _build_pair_without_depth(
     files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str
 ) -> QualityPair:
-    """Build the comparison with a baseline that ignores the input.
+    """Build the comparison with a baseline without depth.
 
     The error is that of the run. Without one, only the least relevant difference counts: these baselines lead to no
     claim, they only veto one.
@@ -482,8 +537,8 @@ def _compare_bag_of_words(
     measure = next((name for name in qualities(files) if name in baseline_metrics and f"eval/{name}" in metrics), None)
     if scored is not None and measure is not None:
         adaptive, baseline = metrics[f"eval/{measure}"], baseline_metrics[measure]
-        yield _build_input_free_pair(
-            files, "bag_of_words", scored["model"], measure, adaptive, baseline, "the first set"
+        yield _build_pair_without_depth(
+            files, _BAG_OF_WORDS, scored["model"], measure, adaptive, baseline, "the first set"
         )
 
 
@@ -566,20 +621,24 @@ def _is_constant(set_exits: Mapping[str, Any]) -> bool:
     return bool(set_exits["exit"].get("std") == 0)
 
 
-def _compare_rules(files: RunFiles) -> Iterator[QualityPair]:
+def _compare_rules(files: RunFiles, compared: Collection[str]) -> Iterator[QualityPair]:
     """Yield comparisons of an exit rule with the best fixed step of at most its compute, and with shuffled exits.
 
     The rule is the model's own exit rule. Without one, it is the rule with the median gain over fixed steps; of an even
-    number, the worse of the middle two.
+    number, the worse of the middle two. If the model halts by itself, no rule stands for it.
+
+    Args:
+        files: Files of the run.
+        compared: Keys of the comparisons of the model's own exits.
     """
-    model_rule = (files.config.get("model") or {}).get("exit_rule")
+    model_rule = get_exit_rule(files)
     own_rule = None if model_rule is None else normalise_rule(model_rule)
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
         if model_rows := [row for row in rows if normalise_rule(row["rule"]) == own_rule]:
             yield from _compare_own_rule(files, name, model_rows[0], study["rows"])
             continue
-        if not rows or model_rule is not None:
+        if not rows or model_rule is not None or f"fixed_step/{name}" in compared:
             continue
         pairs = {
             row["rule"]: build_gain_pair(

@@ -8,7 +8,16 @@ from typing import Any
 
 from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
 from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, UNIT_MACS, compute_unit_macs, format_macs
-from adadepth.report.run_files import ARCHITECTURES, EXIT_RULES, EXITS, RunFiles, get_run_unit, halts, series
+from adadepth.report.run_files import (
+    ARCHITECTURES,
+    EXIT_RULES,
+    EXITS,
+    RunFiles,
+    get_exit_rule,
+    get_run_unit,
+    halts,
+    series,
+)
 from adadepth.report.section import Section, SectionEntry, absent, fill
 from adadepth.report.table import Column, Table, percent, text
 
@@ -93,7 +102,7 @@ def find_timed_rules(files: RunFiles) -> list[Mapping[str, Any]]:
     """
     study: Mapping[str, Any] = next(iter(files.of(EXIT_RULES).get("sets", {}).values()), {"rows": ()})
     timed = [row for row in study["rows"] if row.get("time_ratio") and not row["rule"].startswith("fixed")]
-    model_rule = (files.config.get("model") or {}).get("exit_rule")
+    model_rule = get_exit_rule(files)
     own_rows = [
         row for row in timed if model_rule is not None and normalise_rule(row["rule"]) == normalise_rule(model_rule)
     ]

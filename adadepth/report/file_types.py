@@ -108,6 +108,7 @@ class RunRecordFields(TypedDict, total=False):
     steps: StepsFields | None
     verdict: dict[str, AnswerFields] | None
     evaluated: str
+    exit_rule: str | None
     trained_steps: Count
     pushed_to: str
 

@@ -50,14 +50,15 @@ class QualityPair:
         depth: Mean depth of the adaptive model, or None if it was not measured.
         baseline_depth: Mean depth of the baseline, or None if it has none.
         compute_ratio: Compute of the adaptive model over that of the baseline, or None if it was not measured.
-        is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it ignores its
-            input.
+        is_about_depth: Whether the baseline is a model with a different choice of depth. Otherwise it has no depth:
+            it ignores the input, or reads a bag of words.
         brief_against: Description of the baseline in a few words, for the console, or empty if `against` is short.
         full_depth: Updates of full depth, for a comparison of one network with itself, or None if it was not measured.
         full_depth_value: Value at full depth, likewise.
         seeds: Number of seeds of each of the two.
         is_deciding: Whether a baseline with another choice of depth counts in the answer. One with more compute than
             the adaptive model is only named.
+        half_of: Number of examples, if both values are those of one half of them, or None.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -79,6 +80,7 @@ class QualityPair:
     full_depth_value: float | None = None
     seeds: int = 1
     is_deciding: bool = True
+    half_of: int | None = None
     corrected: float | None = None
 
     @property
@@ -157,14 +159,19 @@ class QualityPair:
     def brief(self) -> str:
         """Result of the comparison without its remark, for the console."""
         values = _format_values(self.adaptive, self.baseline)
-        return f"{self.measure} {values} of {self.brief_against or self.against}, {self.difference}"
+        half = f",{words}" if (words := self._describe_half()) else ""
+        return f"{self.measure} {values} of {self.brief_against or self.against}, {self.difference}{half}"
 
     @property
     def sentence(self) -> str:
         """Sentence that states the result of the comparison with its numbers."""
         full = f"; {words}" if (words := self.describe_full_depth()) else ""
-        values = f"{self.measure} {_format_values(self.adaptive, self.baseline)}"
+        values = f"{self.measure} {_format_values(self.adaptive, self.baseline)}{self._describe_half()}"
         return f"Compared with {self.against}: {values}, {self.difference}{full} ({self.remark})."
+
+    def _describe_half(self) -> str:
+        """Say that the values are those of one half of the examples, which tables of all examples do not have."""
+        return "" if self.half_of is None else f" on half of the {self.half_of:,} examples"
 
     def describe_full_depth(self) -> str:
         """Compare the value with that of the same network at full depth; the text is empty if it was not measured."""
@@ -216,7 +223,8 @@ def build_gain_pair(
         brief_against: Description of the baseline in a few words.
         compute_ratio: Compute of the model over that of the baseline, if it was measured.
     """
-    selected = f"the fixed step was selected on {gain['selected_on']:,} others" if gain.get("selected_on") else ""
+    selected_on = gain.get("selected_on") or 0
+    selected = f"the fixed step was selected on {selected_on:,} others" if selected_on else ""
     sequences = f"n {gain['sequences']:,} sequences or groups of them"
     remark = "; ".join(filter(None, ["one seed", sequences, selected, sample]))
     freedom = math.inf if gain["freedom"] is None else gain["freedom"]
@@ -226,6 +234,7 @@ def build_gain_pair(
         key, against, measure, *values, gain["error"], freedom, remark, is_less_better(measure, files.config), depth,
         baseline_depth, compute_ratio, brief_against=brief_against, full_depth=gain.get("full_depth"),
         full_depth_value=gain.get("full_depth_value"),
+        half_of=gain["sequences"] + selected_on if selected_on else None,
     )  # fmt: skip
 
 

@@ -202,6 +202,15 @@ def halts(files: RunFiles) -> bool:
     return get_unit_wording(get_run_unit(files)).halts
 
 
+def get_exit_rule(files: RunFiles) -> str | None:
+    """Return the exit rule of the run's model; an evaluated checkpoint has its own, unless the user set another.
+
+    Records of earlier versions have the rule of the evaluation's settings only.
+    """
+    rule: str | None = files.run.get("exit_rule", (files.config.get("model") or {}).get("exit_rule"))
+    return rule
+
+
 def get_status(files: RunFiles) -> str:
     """Return the status of a run for its report; a run whose report is written is finished."""
     status = str(files.run.get("status") or "")

@@ -43,6 +43,7 @@ from adadepth.report.run_files import (
     RunFiles,
     get_early_stop_reason,
     get_evaluation_step,
+    get_exit_rule,
     get_run_unit,
     halts,
     is_interrupted,
@@ -434,8 +435,8 @@ def _warn_of_chance(halting: Mapping[str, Any], finding: Finding) -> Finding:
 
 def _explain_missing_rule(files: RunFiles, finding: Finding) -> Finding:
     """Add to the verdict that depth did not adapt because the model has no exit rule, or one that never exits early."""
-    rule = (files.config.get("model") or {}).get("exit_rule", "")
-    if finding.answer != "no" or rule == "":
+    rule = get_exit_rule(files)
+    if finding.answer != "no" or "exit_rule" not in (files.config.get("model") or {}):
         return finding
     unit, everyone, most = get_run_unit(files), files.halting["classes"]["all"], files.halting["max_depth"]
     advice = "mode=evaluate with exit_rules=[all] evaluates exit rules on the trained model."

@@ -43,6 +43,8 @@ WARM_UP = 1
 def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) -> list[ExitRule]:
     """Parse the setting `exit_rules`. `all` means every exit rule that the model supports, with a few parameters each.
 
+    If there are any, the model's own exit rule and its full depth join them.
+
     Args:
         texts: Setting `exit_rules`.
         model: Model that provides the signals of the rules.
@@ -63,8 +65,10 @@ def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) 
         names += [] if text == "all" else [text]
     if not names:
         return []
+    own_rule = getattr(settings, "exit_rule", None)  # the one that the verdict is about
     full = f"fixed:{model.max_updates}"  # the reference of every comparison
-    rules = [parse_rule(name) for name in dict.fromkeys([*names, full])]
+    parsed = map(parse_rule, [*names, *filter(None, [own_rule]), full])
+    rules = list({rule.label: rule for rule in parsed}.values())
     for rule in rules:
         check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type, may_fit=may_fit)
     return rules

@@ -27,7 +27,7 @@ from adadepth.tasks.identity import check_initial_tokenizer, check_rival_data, s
 from adadepth.tasks.log_messages import describe_end, describe_start, format_interruption, report_interruption
 from adadepth.tasks.stored_models import (
     check_weights,
-    describe_changed_depth,
+    describe_evaluated_model,
     find_earlier_run,
     require_checkpoint,
     restore_threads,
@@ -132,6 +132,7 @@ class Session:
             finish: Function called with the session before the metrics are stored.
         """
         check_weights(self.model, path)
+        description = describe_evaluated_model(self.model, path)  # `finish` may set other depths
         session = self.with_extensions()
         directory = decide(self.args, lambda: run_directory(self.config))
         with session.open(directory):
@@ -139,7 +140,7 @@ class Session:
             if finish is not None:
                 finish(session)
             metrics = session.tracking.last_metrics
-            session.run.update(final_metrics=metrics, evaluated=path, **describe_changed_depth(self.model, path))
+            session.run.update(final_metrics=metrics, evaluated=path, **description)
             return metrics
 
     def with_extensions(self) -> Self:

@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 
 from adadepth.config import ExperimentConfig, TokenizerConfig
 from adadepth.errors import CheckpointError
+from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.folder import read_config
 from adadepth.models.registry import families
 from adadepth.runs.checkpoints import MANIFEST, checkpoints, find_checkpoint_error, read_trainer_state
@@ -235,11 +236,15 @@ def list_overridden_model_settings() -> list[str]:
     return [key.removeprefix("model.") for key in list_overridden_keys() if key.startswith("model.")]
 
 
-def describe_changed_depth(model: Any, path: str) -> dict[str, int]:
-    """Return the field `trained_steps`, if the model is evaluated at another depth than the stored one.
+def describe_evaluated_model(model: Any, path: str) -> dict[str, Any]:
+    """Return fields of a run's record: the model's exit rule, and its stored depth if it is evaluated at another one.
 
-    Otherwise the result is empty.
+    The exit rule is None for a model without one.
     """
+    rule = getattr(model.config, "exit_rule", None)
+    description: dict[str, Any] = {"exit_rule": None if rule is None else parse_rule(rule).label}
     family = families().get(model.config.model_type)
     trained = getattr(read_config("checkpoint", path), family.depth, None) if family and family.depth else None
-    return {} if trained is None or trained == model.max_updates else {"trained_steps": int(trained)}
+    if trained is not None and trained != model.max_updates:
+        description["trained_steps"] = int(trained)
+    return description

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,22 @@ def test_a_text_is_asked_of_the_folder_alone(trained: Path) -> None:
     batch = words("red blue", return_tensors="pt", add_special_tokens=False)
     assert set(batch) == {"input_ids", "attention_mask"}
     assert model(**batch).logits.shape[:2] == (1, 2)
+
+
+def test_the_verdict_is_about_the_exit_rule_of_the_checkpoint(trained: Path, tmp_path: Path) -> None:
+    """The settings of the evaluation have no exit rule, and the model's own is not among the studied ones."""
+    shutil.copytree(trained / "model", tmp_path / "model")
+    config = tmp_path / "model" / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "exit_rule": "margin:0.01"}))
+    arguments = (*ROOT, "mode=evaluate", f"checkpoint={tmp_path / 'model'}")
+    arguments = (*arguments, "exit_rules=[fixed:1,kl:0.1]", "dataset.max_evaluation_examples=16")
+    for override, rule in (((), "margin:0.01"), (("model.exit_rule=margin:0.02",), "margin:0.02")):
+        run = folder_of_run(tmp_path / rule, *arguments, *override)
+        assert read(run / "run.json")["exit_rule"] == rule
+        assert rule in {row["rule"] for row in read(run / "exit_rules.json")["sets"]["inside"]["rows"]}
+        baselines = [row["baseline"] for row in read(run / "run.json")["verdict"]["worth"]["comparisons"]]
+        assert "its own exits shuffled" in baselines
+        assert not any("kl:0.1" in baseline for baseline in baselines)
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ from adadepth.tasks.stored_models import (
     check_vocabulary,
     check_weights,
     choose_checkpoint_tokenizer,
-    describe_changed_depth,
+    describe_evaluated_model,
     list_overridden_model_settings,
     resolve_model_path,
 )
@@ -114,8 +114,8 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
         session.tracking.last_metrics |= flatten_scores(results)
         if session.trainer.is_world_process_zero():
             _publish_scores(results, session)
-        changed = describe_changed_depth(model, path)
-        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path, **changed)
+        description = describe_evaluated_model(model, path)
+        session.run.update(final_metrics=session.tracking.last_metrics, evaluated=path, **description)
         return session.tracking.last_metrics
 
 

@@ -144,8 +144,8 @@ def test_sentences_of_the_verdict_are_whole() -> None:
 @pytest.mark.parametrize(
     ("accuracies", "answer", "figures", "wins"),
     [((0.5,), "yes", "0.500 of the matched baseline trained at fixed depth 3, better by 0.100", ""),
-     ((0.7, 0.5), "partly", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
-      "better than 1 of 2 baselines"),
+     ((0.7, 0.5), "no", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
+      "better than the matched baseline trained at fixed depth 3, worse than the matched baseline"),
      ((0.7,) * 30, "no", "0.700 of the matched baseline trained at fixed depth 3, worse by 0.100",
       "better than 0 of 30 baselines")],
 )  # fmt: skip

@@ -103,6 +103,20 @@ def test_a_model_that_knows_no_more_than_a_bag_of_words_is_not_worth_it(run: Pat
     found = verdict(with_files(files, run=record))["worth"]
     assert found.answer == answer
     assert f"Compared with logistic regression: score {own:.3f} against 0.700" in found.sentences[0]
+    assert "at chance" not in found.brief
+    assert found.brief.startswith("not clearly better than a bag of words: score 0.700") == (answer == "no")
+
+
+def test_a_bag_of_words_leaves_the_fixed_depth_on_the_screen(run: Path) -> None:
+    scored = {"model": "logistic regression", "sets": {"held_out": {"score": 0.96}}}
+    record = {"final_metrics": {"eval/score": 0.971}, "baselines": {"bag_of_words": scored}}
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.971, "accuracy_error": 0.01}
+    compared = {"sets": {"held_out": matched_set(4.0, 4.2, 4.3, depth=2.0)}}
+    found = verdict(with_files(files, run=record, others={MATCHED_BASELINE: compared}))["worth"]
+    assert found.answer == "no"
+    assert found.brief.startswith("not clearly better than a bag of words: score 0.971 against 0.960 of logistic regr")
+    assert "; held_out/mlm_loss 4.000 against 4.200 of the same network at fixed depth 2, better by" in found.brief
 
 
 def test_a_model_that_always_says_the_commonest_class_of_sequences_is_not_worth_it(run: Path) -> None:
@@ -254,7 +268,14 @@ def matched_set(own: float, fixed: float, dealt: float, *, std: float = 1.0, dep
 
 @pytest.mark.parametrize(
     ("fixed", "dealt", "answer"),
-    [(4.2, 4.3, "yes"), (4.2, 4.001, "partly"), (4.005, 4.001, "unclear"), (3.9, 3.9, "no"), (3.0, 4.02, "partly")],
+    [
+        (4.2, 4.3, "yes"),
+        (4.2, 4.001, "partly"),
+        (4.005, 4.001, "unclear"),
+        (3.9, 3.9, "no"),
+        (3.0, 4.02, "no"),
+        (4.001, 4.2, "partly"),
+    ],
 )
 def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
     run: Path, fixed: float, dealt: float, answer: str
@@ -266,15 +287,58 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
         "gain_over_fixed_step/held_out": pytest.approx(fixed - 4.0),
         "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
     }
-    assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in found.sentences[0]
-    assert "one seed" in found.sentences[0]
-    assert "64 of 100 examples" in found.sentences[1]
+    fixed_words, shuffled_words = found.sentences[-2:]
+    assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in fixed_words
+    assert "one seed" in fixed_words
+    assert "64 of 100 examples" in shuffled_words
+
+
+@pytest.mark.parametrize(
+    ("fixed", "dealt", "words"),
+    [(4.2, 4.001, "better than fixed depth 2, not clearly better than its own depths shuffled"),
+     (4.001, 4.2, "better than its own depths shuffled, not clearly better than fixed depth 2"),
+     (3.5, 4.2, "better than its own depths shuffled, worse than fixed depth 2")],
+)  # fmt: skip
+def test_mixed_results_name_what_the_run_is_better_than(run: Path, fixed: float, dealt: float, words: str) -> None:
+    compared = {"sets": {"held_out": matched_set(4.0, fixed, dealt, depth=2.0)}}
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
+    assert found.brief.startswith(f"{words}; held_out/mlm_loss 4.000 against {fixed:.3f} of the same network")
+    assert found.sentences[0] == f"The run is {words}."
+
+
+@pytest.mark.parametrize(
+    ("inside", "beyond", "answer", "start"),
+    [(0.1, 0.0, "partly", "better than fixed depth 2 (inside), not clearly better than fixed depth 2 (beyond); "
+      "inside/accuracy"),
+     (0.0, 0.1, "partly", "better than fixed depth 2 (beyond), not clearly better than fixed depth 2 (inside); "
+      "beyond/accuracy"),
+     (0.1, -0.1, "no", "better than fixed depth 2 (inside), worse than fixed depth 2 (beyond); beyond/accuracy"),
+     (0.2, 0.1, "yes", "beyond/accuracy")],
+)  # fmt: skip
+def test_the_headline_is_of_the_set_that_earns_the_answer(
+    run: Path, inside: float, beyond: float, answer: str, start: str
+) -> None:
+    sets = {
+        name: {"n": 64, "exit": {"mean": 2.5, "gain": make_gain("accuracy", 0.7, 0.7 - gain, baseline_depth=2.0)}}
+        for name, gain in (("inside", inside), ("beyond", beyond))
+    }
+    found = verdict(with_files(read_run(run), others={EXITS: {"sets": sets}}))["worth"]
+    assert found.answer == answer
+    assert found.brief.startswith(start)
+
+
+def test_an_untested_fixed_depth_is_not_beaten(run: Path) -> None:
+    entry = matched_set(4.0, 4.2, 4.3)
+    entry["gains"]["fixed"]["mlm_loss"]["error"] = None
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert found.answer == "partly"
 
 
 def test_a_shallower_fixed_depth_may_be_the_better_baseline(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 3.9, 4.3, depth=2.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
-    assert "at fixed depth 2, the best up to its mean of 3.25 updates" in found.sentences[0]
+    assert found.answer == "no"
+    assert "at fixed depth 2, the best up to its mean of 3.25 updates" in found.sentences[1]
     assert "of the same network at fixed depth 2, " in found.brief
 
 
@@ -287,6 +351,8 @@ def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
     told = "; 0.700 against 0.750 at full depth (6 updates, 100 % of the compute)"
     assert told in found.sentences[0]
     assert told in found.brief
+    assert "accuracy 0.700 against 0.600 on half of the 127 examples, better by" in found.sentences[0]
+    assert ", on half of the 127 examples; " in found.brief
     assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
     (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
     assert (recorded["full_depth"], recorded["full_depth_value"]) == (6, 0.75)
@@ -475,17 +541,19 @@ def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) ->
         for level, gain in ((0.3, 0.01), (0.5, 0.03), (0.7, 0.05), (0.9, 0.06))
     ]
     rules = {"sets": {"validation": {"draws": 5, "rows": [*rows, {"rule": "fixed:1", "quality": {"score": 0.5}}]}}}
-    gain = make_gain("accuracy", 0.8, 0.7, 0.01, baseline_depth=1.5)
-    exits = {"sets": {"validation": {"n": 5000, "exit": {"mean": 1.5, "gain": gain}}}}
-    found = verdict(with_files(read_run(run), others={EXIT_RULES: rules, EXITS: exits}))["worth"]
+    found = verdict(with_files(read_run(run), others={EXIT_RULES: rules}))["worth"]
     assert found.answer == "yes"
     assert found.figures == {
-        "gain_over_fixed_step/validation": pytest.approx(0.1),
         "gain_over_fixed_exits/validation": pytest.approx(0.03),  # of the worse of the middle two
         "gain_over_random_exits/validation": pytest.approx(0.13),
     }
-    assert "the median of 4 exit rules by gain; significantly better: 3, significantly worse: 0" in found.sentences[1]
-    assert "fixed depth 2, the best with at most the compute of quantile:0.5" in found.sentences[1]
+    assert "the median of 4 exit rules by gain; significantly better: 3, significantly worse: 0" in found.sentences[0]
+    assert "fixed depth 2, the best with at most the compute of quantile:0.5" in found.sentences[0]
+    # A model that halts by itself is compared by its own exits, for which no exit rule stands.
+    gain = make_gain("accuracy", 0.8, 0.7, 0.01, baseline_depth=1.5)
+    exits = {"sets": {"validation": {"n": 5000, "exit": {"mean": 1.5, "gain": gain}}}}
+    halting = verdict(with_files(read_run(run), others={EXIT_RULES: rules, EXITS: exits}))["worth"]
+    assert halting.figures == {"gain_over_fixed_step/validation": pytest.approx(0.1)}
 
 
 def test_the_models_own_exit_rule_decides_and_no_other_rule(run: Path) -> None:
@@ -507,6 +575,12 @@ def test_the_models_own_exit_rule_decides_and_no_other_rule(run: Path) -> None:
         "gain_over_fixed_step/test": pytest.approx(0.05), "gain_over_random_depths/test": pytest.approx(0.15),
     }  # fmt: skip
     assert found.comparisons[0].compute_ratio == 1.0
+    # The rule of an evaluated checkpoint is that of its model, whatever the settings of the evaluation.
+    for setting in (None, "kl:0.1"):
+        files.config["model"] = {"exit_rule": setting}
+        evaluated = with_files(files, run={**files.run, "exit_rule": "quantile:0.5"})
+        evaluated = with_files(evaluated, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
+        assert verdict(evaluated)["worth"].figures == found.figures
     # A rule that the model does not use says nothing about it.
     files.config["model"] = {"exit_rule": "quantile:0.7"}
     unknown = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
