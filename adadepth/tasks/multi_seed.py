@@ -54,8 +54,8 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
             final_metrics, folder = train_part(part, train, directory, seed=seed)
             runs.append((seed, dict(final_metrics)))
             directories[seed] = folder
-            places = {str(number): os.path.relpath(path, directory) for number, path in directories.items()}
-            summary = {**summarise_seeds(runs), "runs": places}
+            folders = {str(number): os.path.relpath(path, directory) for number, path in directories.items()}
+            summary = {**summarise_seeds(runs), "runs": folders}
             if is_main:
                 write_json(directory / SEEDS, summary)
         metrics = {name: scores["mean"] for name, scores in summary["metrics"].items() if scores["n"] == len(runs)}

@@ -75,7 +75,7 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
 
 
 def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, adaptive: Path) -> Command | None:
-    """Return the command that trains matched baselines of fixed depth of an adaptive run or summary, if there are none yet.
+    """Return the command that trains matched baselines of an adaptive run or summary, if the run has none yet.
 
     A network whose units all have full depth has nothing to match.
     """
