@@ -133,6 +133,39 @@ class ExitRule(ABC):
             raise ConfigError(f"exit rule {self.name}: {parameter}={value} must be {allowed}")
 
 
+def start_memory(
+    rule: ExitRule, rows: int, device: torch.device | str, generator: torch.Generator | None = None
+) -> Tensor:
+    """Return the initial memory of an exit rule, (rows, k); see `ExitRule.start`.
+
+    Raises:
+        ConfigError: If the memory has another shape.
+    """
+    return _check_memory(rule, rule.start(rows, device, generator), rows)
+
+
+def decide_exits(rule: ExitRule, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which rows exit at this step, bool (A,), and the new memory, (A, k); see `ExitRule.decide`.
+
+    Raises:
+        ConfigError: If the decision or the memory has another shape, or the decision is not boolean.
+    """
+    rows = memory.shape[0]
+    exits, memory = rule.decide(view, memory)
+    if exits.shape != (rows,) or exits.dtype != torch.bool:
+        returned = f"a decision of shape {tuple(exits.shape)} and {exits.dtype}"
+        raise ConfigError(f"exit rule {rule.name!r}: returned {returned}, not ({rows},) and torch.bool")
+    return exits, _check_memory(rule, memory, rows)
+
+
+def _check_memory(rule: ExitRule, memory: Tensor, rows: int) -> Tensor:
+    """Return the memory of an exit rule, or raise an error if its shape is not (rows, k)."""
+    if memory.dim() != 2 or memory.shape[0] != rows:
+        shape = tuple(memory.shape)
+        raise ConfigError(f"exit rule {rule.name!r}: returned a memory of shape {shape}, not ({rows}, k)")
+    return memory
+
+
 def pad_memory(memory: Tensor, columns: int) -> Tensor:
     """Pad the memory of an exit rule with columns of NaN, (A, k) to (A, columns)."""
     return nn.functional.pad(memory, (0, max(columns - memory.shape[1], 0)), value=math.nan)
@@ -158,16 +191,19 @@ def apply_rule(
         halting_logits: Halting logits of every step, (M, N), if the rule needs them.
         generator: Generator on the CPU for a rule that samples.
         moves: Distances and accelerations of the states, (M, N, 2), if the rule needs them.
+
+    Raises:
+        ConfigError: If the rule returns tensors of wrong shapes.
     """
     recorded = (step_logits, halting_logits, moves)
     signal = next(values for values in recorded if values is not None)
     rows, max_updates = signal.shape[:2]
-    memory = rule.start(rows, signal.device, generator)
+    memory = start_memory(rule, rows, signal.device, generator)
     exit_steps = torch.full((rows,), max_updates, device=signal.device)
     running = all_rows(memory, True)
     for step in range(1, max_updates):
         outputs = [None if values is None else values[:, step - 1].float() for values in recorded]
-        exits, memory = rule.decide(StepView(step, max_updates, *outputs), memory)
+        exits, memory = decide_exits(rule, StepView(step, max_updates, *outputs), memory)
         exit_steps = torch.where(running & exits, step, exit_steps)
         running = running & ~exits
     return exit_steps

@@ -180,7 +180,7 @@ class Family:
             `Budgeting.checks`.
         option: Option of the group `model` that messages recommend for this family.
         advice: Advice for the case that the depth does not adapt: one line of overrides and their effects, separated by
-            "; ". DEPTH stands for half of the maximum depth.
+            "; ". DEPTH stands for half of the maximum depth. Overrides that a run has already are left out.
         offline: Alternative to pretrained weights from the hub when there is no network, one line.
         weights_from: Function that renames the parameters of the reference implementation, for
             `convert_reference_state_dict`.

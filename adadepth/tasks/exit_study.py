@@ -15,6 +15,7 @@ from adadepth.errors import ConfigError
 from adadepth.evaluation.exit_cost import ExitCost
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
+from adadepth.halting.exit_decisions import start_memory
 from adadepth.halting.exit_rules import HALTING_SIGNAL, ExitRule, check_rule, parse_rule
 from adadepth.metrics.exit_rule_fitting import fit_rules
 from adadepth.metrics.exit_rule_selection import advise, readings
@@ -71,6 +72,7 @@ def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) 
     rules = list({rule.label: rule for rule in parsed}.values())
     for rule in rules:
         check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type, may_fit=may_fit)
+        start_memory(rule, 2, "cpu", torch.Generator())  # its shape is checked before the evaluation, not after
     return rules
 
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.config import ExperimentConfig
-from adadepth.report.run_files import SEEDS, write_json
+from adadepth.report.pages import draw_figures, write_report
+from adadepth.report.run_files import SEEDS, read_run, write_json
 from adadepth.report.seeds import format_seeds, summarise_seeds
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.directory import CHECKPOINTS, RECORD, open_run, own_runs, read_record, run_directory
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import decide, is_main_process
 from adadepth.tasks.grid_search import read_sound_record
-from adadepth.tasks.report import finish_report, write_and_draw
+from adadepth.tasks.next_commands import list_next_commands
+from adadepth.tasks.report import build_run_report, finish_report, show_last_screen
 from adadepth.tasks.stored_models import is_finished, record_abandoned_run
 from adadepth.training.arguments import training_arguments
 
@@ -37,19 +39,23 @@ def train_with_seeds(config: ExperimentConfig, train: Train) -> dict[str, float]
     directory = decide(args, lambda: run_directory(config))
     is_main = is_main_process()
     runs: list[tuple[int, dict[str, float]]] = []
-    directories: dict[str, str] = {}
+    directories: dict[int, Path] = {}
 
     def report() -> None:
         say(format_seeds(summary), RESULT)
-        write_and_draw(directory)
+        report = build_run_report(directory)
+        commands = list_next_commands(config, read_run(directories[config.seed]), summary=directory)
+        show_last_screen(report, write_report(report), commands)
+        draw_figures(report)  # takes longest, so the page comes first
 
     with open_run(config, directory, is_main, report) as run, own_runs(directory):
         for seed in range(config.seed, config.seed + config.seeds):
             part = dataclasses.replace(config, seed=seed, seeds=1)
             final_metrics, folder = train_part(part, train, directory, seed=seed)
             runs.append((seed, dict(final_metrics)))
-            directories[str(seed)] = os.path.relpath(folder, directory)
-            summary = {**summarise_seeds(runs), "runs": directories}
+            directories[seed] = folder
+            folders = {str(number): os.path.relpath(path, directory) for number, path in directories.items()}
+            summary = {**summarise_seeds(runs), "runs": folders}
             if is_main:
                 write_json(directory / SEEDS, summary)
         metrics = {name: scores["mean"] for name, scores in summary["metrics"].items() if scores["n"] == len(runs)}

@@ -14,7 +14,7 @@ from adadepth.errors import CheckpointError
 from adadepth.models.registry import Family, family, find_unfixable_depth
 from adadepth.report.run_files import RIVALS, RunFiles
 from adadepth.runs.commands import build_checkpoint_command, build_training_command, is_given
-from adadepth.runs.directory import MODEL, get_owner, resolve_run
+from adadepth.runs.directory import MODEL, resolve_run
 
 _MAX_COMMANDS = 3
 _TEXT = "Not worth the popcorn, let alone two hours."
@@ -22,15 +22,19 @@ _TEXT = "Not worth the popcorn, let alone two hours."
 Command = list[str]
 
 
-def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = None) -> list[Command]:
+def list_next_commands(
+    config: ExperimentConfig, files: RunFiles, model: Any = None, summary: Path | None = None
+) -> list[Command]:
     """Return up to three suggested commands after training, each as a list of words.
 
     Commands that answer open questions about the run come first.
 
     Args:
         config: Experiment that was trained.
-        files: Files of the run. If its directory contains no model, no commands are returned.
+        files: Files of the run, or of the first one of several seeds. If its directory contains no model, no commands
+            are returned.
         model: Trained model. If it is None, no evaluation of exit rules is suggested.
+        summary: Directory of the summary of all seeds, if several were trained.
     """
     if not (files.directory / MODEL).is_dir():
         return []
@@ -38,7 +42,7 @@ def list_next_commands(config: ExperimentConfig, files: RunFiles, model: Any = N
 
     def candidates() -> Iterator[Command | None]:
         yield _follow_advice(config, files)
-        yield _train_fixed_depth(config, files)
+        yield _train_fixed_depth(config, files, summary or files.directory)
         if _has_exit_rules(config, model):
             yield build_checkpoint_command(config, run, Mode.evaluate, "exit_rules=[all]")
         if targets := _set_depths(config, descriptor, files):
@@ -70,8 +74,8 @@ def _follow_advice(config: ExperimentConfig, files: RunFiles) -> Command | None:
     return build_training_command(*overrides) if overrides else None
 
 
-def _train_fixed_depth(config: ExperimentConfig, files: RunFiles) -> Command | None:
-    """Return the command that trains matched baselines of fixed depth, if the run has none yet.
+def _train_fixed_depth(config: ExperimentConfig, files: RunFiles, adaptive: Path) -> Command | None:
+    """Return the command that trains matched baselines of an adaptive run or summary, if the run has none yet.
 
     A network whose units all have full depth has nothing to match.
     """
@@ -82,7 +86,7 @@ def _train_fixed_depth(config: ExperimentConfig, files: RunFiles) -> Command | N
         return None
     if find_unfixable_depth(config) is not None:
         return None
-    return build_training_command(f"rival_of={get_owner() or files.directory}")
+    return build_training_command(f"rival_of={adaptive}")
 
 
 def _has_exit_rules(config: ExperimentConfig, model: Any) -> bool:

@@ -18,7 +18,7 @@ from adadepth.report.compute_cost import describe_speeds
 from adadepth.report.example_sentences import build_sentence_table
 from adadepth.report.pages import RunReport, draw_figures, write_report
 from adadepth.report.run_files import REPORT
-from adadepth.runs.directory import MODEL, Run
+from adadepth.runs.directory import MODEL, Run, get_owner
 from adadepth.runs.hub import push
 from adadepth.runs.model_card import CARD, write_card
 from adadepth.runtime.console import RESULT, say
@@ -150,7 +150,8 @@ def report_run(config: ExperimentConfig, run: Run, model: PreTrainedModel, track
     if is_training and (config.rival_of is not None or config.task is Task.architecture_search):
         say(f"report: {page}")  # the enclosing run prints the last screen
         return
-    show_last_screen(report, page, list_next_commands(config, report.files, model) if is_training else [])
+    has_next = is_training and get_owner() is None  # a summary of seeds has its own
+    show_last_screen(report, page, list_next_commands(config, report.files, model) if has_next else [])
 
 
 def track_artifacts(config: ExperimentConfig, directory: Path, tracker: Tracker) -> None:

@@ -194,7 +194,7 @@ class Session:
                 )
                 tracker = open_tracker(config, self.run, *position)
                 last.enter_context(finish_tracker_afterwards(tracker))
-                self.tracking = TrackingCallback(tracker, directory, has_target=config.budget.target is not None)
+                self.tracking = TrackingCallback(tracker, directory, config)
                 self.tracking.last_metrics = read_last_scalars(directory)
                 self._build_trainer()
                 if is_main_process():

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, SimpleNamespace
 from typing import Any, NoReturn, cast
 
 import torch
@@ -17,9 +17,11 @@ import torch.distributed as dist
 import transformers
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import TrainerConfig
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.halting.exit_rules import Fixed
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
 from adadepth.metrics.metric_names import metric_name
@@ -33,6 +35,7 @@ from adadepth.report.table import to_records
 from adadepth.runtime.console import discard_terminal_output
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.signals import HANGUP, forward_signal, list_stop_signals, may_repeat
+from adadepth.training.advice import drop_budgets, drop_current_settings
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
@@ -243,13 +246,13 @@ class TrackingCallback(TrainerCallback):
     Args:
         tracker: Tracker of the run.
         directory: Folder of the run.
-        has_target: Whether a depth budget is configured; advice to set one is then omitted.
+        config: Experiment, or None if the callback only logs. Advice leaves out the settings that the run has already.
     """
 
-    def __init__(self, tracker: Tracker, directory: Path, *, has_target: bool = False) -> None:
+    def __init__(self, tracker: Tracker, directory: Path, config: ExperimentConfig | None = None) -> None:
         self.tracker = tracker
         self.directory = directory
-        self._has_target = has_target
+        self._config = config
         self.trainer: DepthTrainer | None = None
         self.last_metrics: dict[str, float] = {}
         self.evaluated_step = -1
@@ -326,6 +329,22 @@ class TrackingCallback(TrainerCallback):
         model = None if self.trainer is None else self.trainer.model
         return model is not None and model.one_depth is not None
 
+    def _has_fixed_depth(self) -> bool:
+        """Return whether depth is fixed by design: in a matched baseline, without an exit rule, or by `fixed:k`."""
+        rule = "" if self.trainer is None else getattr(self.trainer.model.config, "exit_rule", "")
+        is_baseline = self._config is not None and self._config.rival_of is not None
+        return is_baseline or rule is None or rule.startswith(f"{Fixed.name}:")
+
+    def _select_advice(self, advice: str) -> str:
+        """Return the advice that a run does not follow already; an evaluation knows the settings of its model only."""
+        if self._config is None or not advice:
+            return advice
+        if self._config.budget.target is not None:
+            advice = drop_budgets(advice)
+        if self._config.mode is Mode.train or self.trainer is None:
+            return drop_current_settings(advice, self._config)
+        return drop_current_settings(advice, SimpleNamespace(model=self.trainer.model.config))
+
     def _keeps_full_depth(self) -> bool:
         """Return whether an extension, such as a depth budget, still holds full depth."""
         return self.trainer is not None and any(one.keeps_full_depth() for one in self.trainer.extensions)
@@ -346,13 +365,11 @@ class TrackingCallback(TrainerCallback):
         adaptation = report.statistics.get("adaptation", {})
         if adaptation and self._has_one_depth():
             adaptation["is_set"] = True
-            adaptation.pop("warning", None)
-        if adaptation and self._keeps_full_depth():
+        if self._has_one_depth() or self._keeps_full_depth() or self._has_fixed_depth():
             adaptation.pop("warning", None)
             adaptation.pop("advice", None)
-        if self._has_target and "advice" in adaptation:
-            advice = adaptation["advice"].split("; ")
-            adaptation["advice"] = "; ".join(line for line in advice if not line.startswith("budget."))
+        if advice := self._select_advice(adaptation.pop("advice", "")):
+            adaptation["advice"] = advice
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:
             figures |= flatten_exits(report.exits)

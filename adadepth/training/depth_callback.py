@@ -34,7 +34,8 @@ class DepthCallback(TrainerCallback):
     `Trainer(..., callbacks=[DepthCallback()])` adds about a dozen metrics to every training log and to the metrics of
     `evaluate` and `predict`, such as `halting/all/mean`, `cost/adaptive_over_full` and `cost/macs_per_token`. Their
     names are those of `docs/statistics.md`, in an evaluation after its prefix: `eval_halting/all/mean`. They cover all
-    micro-batches since the last log. `state.log_history` and all trackers of `report_to` get them, too.
+    micro-batches since the last log. `state.log_history` and all trackers of `report_to` get them, too. An early-exit
+    or looped model runs all exits or loops in training, so its training logs have full depth.
 
     The model records its depths through a forward hook, which is removed with the trainer. Sums stay on the device
     until a log.

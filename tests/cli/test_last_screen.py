@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +51,24 @@ def test_it_fits_and_every_next_command_runs_as_it_is_printed(root: str, command
         assert words[:2] == ["python", "adadepth/run.py"]
         result = command(*words[2:])
         assert result.status == 0, (words, result.err)
+
+
+def test_the_summary_of_seeds_alone_says_what_is_next(command: Command, tmp_path: Path) -> None:
+    out = command("--config-name", "ponder_tiny", "debug=default", "seeds=2").checked().out
+    assert out.count("\nnext:\n") == 1, "none after a single seed"
+    (summary,) = (path.parent for path in tmp_path.glob("outputs/*/*/seeds.json"))
+    commands = next_commands(out)
+    assert commands[0][-1] == f"rival_of={summary.relative_to(tmp_path)}"
+    assert all("seed=0" in words for words in commands[1:])
+    command(*commands[0][2:]).checked()
+    assert {row["seed"] for row in json.loads((summary / "rivals.json").read_text())["rows"]} == {0, 1}
+
+
+def test_a_quiet_summary_of_seeds_names_its_report_once(command: Command, tmp_path: Path) -> None:
+    out = command("--config-name", "ponder_tiny", "debug=default", "seeds=2", "quiet=true").checked().out
+    (summary,) = (path.parent for path in tmp_path.glob("outputs/*/*/seeds.json"))
+    assert out.count(f"report: {summary.relative_to(tmp_path)}") == 1
+    assert "next:" not in out
 
 
 @pytest.mark.slow

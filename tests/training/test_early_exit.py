@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from adadepth import EarlyExitForMaskedLM, EarlyExitForTokenClassification
 from adadepth.data import RunData, load_labelled_data
+from adadepth.errors import ConfigError
 from tests.configs.support import configured
 from tests.runs_support import folder_of_run, logged, read
 from tests.toy_support import execute
@@ -167,6 +168,18 @@ def test_exits_are_trained_and_evaluated_without_a_copy_of_their_network(tmp_pat
     ends = [read(folder / "run.json")["final_metrics"] for folder in (run, evaluated)]
     for step in (1, 2, 3):
         assert ends[0][f"eval/lm_loss_step_{step}"] == ends[1][f"eval/lm_loss_step_{step}"]
+
+
+def test_exits_after_layers_that_the_network_lacks_are_refused_before_data_are_prepared(tmp_path: Path) -> None:
+    base = _save_stock(tmp_path / "base")
+    arguments = (*RETROFIT[2:], base, *NEW_TOKENIZER)
+    configured("exit_retrofit", *arguments, "model.exit_layers=[1,4]")
+    with pytest.raises(ConfigError, match=r"^model\.exit_layers=\[6, 12\]: layers are counted from 1 to 4$"):
+        configured("exit_retrofit", *arguments, "model.exit_layers=[6,12]")
+    with pytest.raises(ConfigError, match=r"^model\.exit_layers=\[4\]: layers are counted from 1 to 3$"):
+        configured("exit_retrofit", *arguments, "model.exit_layers=[4]", "model.num_hidden_layers=3")
+    (tmp_path / "base" / "config.json").write_text("{")
+    configured("exit_retrofit", *arguments, "model.exit_layers=[6,12]")  # the damage is reported when it is loaded
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -72,11 +73,35 @@ def test_one_depth_is_no_fault_while_the_budget_holds_full_depth(step: int, warn
     report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
     tracking = TrackingCallback(Recorder(), tmp_path)
     tracking.trainer = cast(
-        Any, SimpleNamespace(model=SimpleNamespace(one_depth=None), extensions=[budget], last_reports={"test": report})
+        Any,
+        SimpleNamespace(
+            model=SimpleNamespace(one_depth=None, config=None), extensions=[budget], last_reports={"test": report}
+        ),
     )
     tracking.on_evaluate(args, state, control)
     adaptation = json.loads((tmp_path / "halting.json").read_text())["adaptation"]
     assert {name for name in advice if name in adaptation} == (set(advice) if warns else set())
+
+
+@pytest.mark.parametrize(("rule", "baseline", "warns"), [
+    ("margin:0.5", None, True),
+    ("fixed:2", None, False),
+    (None, None, False),
+    ("margin:0.5", "outputs/run", False),
+])  # fmt: skip
+def test_a_depth_that_is_fixed_by_design_is_no_fault(
+    rule: str | None, baseline: str | None, warns: bool, tmp_path: Path
+) -> None:
+    statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
+    statistics["adaptation"] = statistics["adaptation"] | {"warning": "depth does not adapt", "advice": "train longer"}
+    report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
+    config = replace(configured("act_tiny"), rival_of=baseline)
+    tracking = TrackingCallback(Recorder(), tmp_path, config)
+    model = SimpleNamespace(one_depth=None, config=SimpleNamespace(exit_rule=rule))
+    tracking.trainer = cast(Any, SimpleNamespace(model=model, extensions=[], last_reports={"test": report}))
+    tracking.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=9), TrainerControl())
+    adaptation = json.loads((tmp_path / "halting.json").read_text())["adaptation"]
+    assert ("warning" in adaptation, "advice" in adaptation) == (warns, warns)
 
 
 def run_tiny(root: str, folder: Path, *overrides: str) -> tuple[Path, list[dict[str, Any]], dict[str, float]]:

@@ -41,6 +41,7 @@ from transformers.generation import (
 from adadepth.contrib.decoding.drafters import refuse_options
 from adadepth.contrib.decoding.slot_cache import SlotCache, SlotTokens, use_slot_attention
 from adadepth.errors import ConfigError
+from adadepth.halting.exit_decisions import decide_exits, start_memory
 from adadepth.halting.exit_rules import HALTING_SIGNAL, LOGITS, STATES, ExitRule, Fixed, StepView, pad_memory
 from adadepth.halting.units import run_unit
 from adadepth.models.depth.cache import compute_keys_and_values
@@ -372,7 +373,7 @@ class _ContinuousBatcher:
         run.state = self._inner.first_state(run)
         if self._fixed is not None:
             return run, torch.zeros(len(ids), 0)
-        return run, torch.cat([self._rule.start(len(t.running), embedded.device, t.generator) for t in texts])
+        return run, torch.cat([start_memory(self._rule, len(t.running), embedded.device, t.generator) for t in texts])
 
     def _build_batch(self, embedded: Tensor, state: Tensor, texts: Sequence[_Text]) -> Looping:
         """Combine the running tokens of all texts into one batch, (M, 1, D)."""
@@ -427,7 +428,7 @@ class _ContinuousBatcher:
         distinct = sorted(set(steps)) if self._rule.counts_steps else [min(steps)]
         exits = [step == self._loops for step in steps]
         for step in distinct:
-            decisions, memory = self._rule.decide(StepView(step, self._loops, logits, halting), self._memory)
+            decisions, memory = decide_exits(self._rule, StepView(step, self._loops, logits, halting), self._memory)
             if len(distinct) == 1:
                 self._memory = memory
                 rows = list(range(len(steps)))

@@ -18,6 +18,7 @@ from transformers import DynamicCache, GenerationConfig
 from transformers.masking_utils import create_masks_for_generate
 
 from adadepth.errors import ConfigError
+from adadepth.halting.exit_decisions import start_memory
 from adadepth.halting.exit_rules import LOGITS, ExitRule, Fixed
 from adadepth.halting.units import run_unit, start_unit
 from adadepth.models.depth.engine import Cohort, ReadingRule, Signals
@@ -194,7 +195,7 @@ class LoopDrafter:
             self._mask = torch.cat([self._mask, self._mask.new_ones(1, 1)], dim=1)
         run = self._inner.begin(token.unsqueeze(0), self._mask, None, self.cache, num_loops=self._loops)
         self._pending.append(run)
-        drafted = Cohort(torch.zeros(1, dtype=torch.int64, device=token.device), rule.start(1, token.device))
+        drafted = Cohort(torch.zeros(1, dtype=torch.int64, device=token.device), start_memory(rule, 1, token.device))
         reader = ReadingRule(rule, lambda step, states: self._model.lm_head(states))
         reads_logits = LOGITS in rule.needs and not isinstance(rule, Fixed)
         gate: Any = self._inner.gate if self._model.config.gate else None

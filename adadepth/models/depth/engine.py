@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from adadepth.halting.exit_decisions import decide_exits, start_memory
 from adadepth.halting.exit_rules import LOGITS, ExitRule, StepView, apply_rule, check_rule, parse_rule
 from adadepth.halting.trace import ComputedSteps
 from adadepth.models.contract import DepthKnob, DepthModel
@@ -192,7 +193,7 @@ class Cohort:
         """Apply an exit rule after a step: return which rows exit, boolean (A,), and update the rule's memory."""
         if self.step == max_updates:
             return torch.ones_like(self.rows, dtype=torch.bool)
-        exits, self.memory = rule.decide(StepView(self.step, max_updates, *signals), self.memory)
+        exits, self.memory = decide_exits(rule, StepView(self.step, max_updates, *signals), self.memory)
         return exits
 
     def keep(self, positions: Tensor) -> None:
@@ -266,7 +267,7 @@ def run_steps(
     if run_all:
         return _run_all(stepper, rule, max_updates, generator)
     rows = torch.arange(stepper.rows, device=stepper.device)
-    waiting = Cohort(rows, rule.start(stepper.rows, stepper.device, generator))
+    waiting = Cohort(rows, start_memory(rule, stepper.rows, stepper.device, generator))
     begun, waiting = waiting.split(stepper.rows if places is None else places)
     running, results, at_exit = [begun], [], None
     while running:
@@ -396,22 +397,23 @@ class ReadingRule(ExitRule):
     def start(self, rows: int, device: torch.device | str, generator: torch.Generator | None = None) -> Tensor:
         """Return the memory of the rule."""
         if self.started is None:
-            return self.rule.start(rows, device, generator)
+            return start_memory(self.rule, rows, device, generator)
         units, indices = self.started
-        return self.rule.start(units, device, generator)[indices]
+        return start_memory(self.rule, units, device, generator)[indices]
 
     @torch.no_grad()
     def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Return the decisions of the rule."""
         if LOGITS not in self.rule.reads:
-            return self.rule.decide(view, memory)
+            return decide_exits(self.rule, view, memory)
         assert view.logits is not None
         parts = [None if values is None else values.split(ROWS) for values in (view.halting_logits, view.moves)]
         decisions = []
         for number, (states, part) in enumerate(zip(view.logits.split(ROWS), memory.split(ROWS), strict=True)):
             halting, moves = (None if values is None else values[number] for values in parts)
             logits = self.read(view.step, states).float()
-            decisions.append(self.rule.decide(StepView(view.step, view.max_updates, logits, halting, moves), part))
+            part_view = StepView(view.step, view.max_updates, logits, halting, moves)
+            decisions.append(decide_exits(self.rule, part_view, part))
         exits, memories = zip(*decisions, strict=True)
         return torch.cat(exits), torch.cat(memories)
 

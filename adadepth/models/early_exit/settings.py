@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from adadepth.config import ExperimentConfig, Mode, family_name
 from adadepth.config.declaration import SHARE, at_least, between, setting
-from adadepth.errors import ConfigError
+from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.shared.halting_settings import find_loss_problems, find_unit_problems
 from adadepth.models.shared.network_settings import NetworkSettings, check_network
+from adadepth.runtime.json_files import read_json
 
 ExitHeads = StrEnum("ExitHeads", ["shared", "norm", "own", "mlp"])
 ExitCurriculum = StrEnum("ExitCurriculum", ["none", "rotational", "gradual"])
@@ -131,7 +133,7 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
     yield from check_network(config, adapts_frozen=model.trains is TrainedPart.exits and has_own_matrices)
     if not model.save_base:
         yield from _check_apart(config)
-    layers = model.num_hidden_layers
+    layers = _read_layer_count(model)
     for layer in model.exit_layers or ():
         if layer < 1 or (layers is not None and layer > layers):
             yield f"model.exit_layers={model.exit_layers}: layers are counted from 1{f' to {layers}' if layers else ''}"
@@ -159,6 +161,18 @@ def check_early_exit(config: ExperimentConfig) -> Iterator[str]:
             yield f"model.exit_curriculum={model.exit_curriculum}: must be none, because model.trains=exits"
     if not model.layer_dropout and model.dropout_growth is not DropoutGrowth.none:
         yield f"model.dropout_growth={model.dropout_growth}: read only with model.layer_dropout above 0"
+
+
+def _read_layer_count(model: EarlyExitSettings) -> int | None:
+    """Return the number of layers, or None if only loading the network tells it, as for an id of the hub."""
+    if model.num_hidden_layers is not None or model.pretrained is None:
+        return model.num_hidden_layers
+    try:
+        network = read_json(Path(model.pretrained, "config.json"), dict[str, object], allow_nan=True)
+    except CheckpointError:  # reported when the network is loaded
+        return None
+    layers = network.get("num_hidden_layers")
+    return layers if isinstance(layers, int) else None
 
 
 def _check_apart(config: ExperimentConfig) -> Iterator[str]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from scipy.stats import chisquare
 from adadepth.errors import ConfigError
 from adadepth.halting.distribution import halting_distribution, halting_logits
 from adadepth.halting.exit_rules import (
+    ExitRule,
     Expectation,
     Fixed,
     Patience,
@@ -24,6 +28,8 @@ from adadepth.halting.exit_rules import (
     select_predictions,
 )
 from adadepth.metrics.exit_study import list_standard_rules
+from adadepth.models.depth.engine import ReadingRule
+from tests.sources_support import ROOT
 
 BOTH = frozenset({"logits", "halting"})
 ALL = BOTH | {"states"}
@@ -174,6 +180,63 @@ def test_a_batch_exits_like_its_rows_alone_and_like_a_shrinking_batch(label):
         exits[running[leaves]] = step
         running, memory = running[~leaves], memory[~leaves]
     assert exits.tolist() == alone
+
+
+@dataclass(frozen=True)
+class Returning(ExitRule):
+    """A rule that starts with and returns what a test gives it."""
+
+    name = "returning"
+    needs = LOGITS
+    first: Any = None
+    decision: Any = None
+    memory: Any = None
+
+    def start(self, rows, device, generator=None):
+        return self.first
+
+    def decide(self, view, memory):
+        return self.decision, self.memory
+
+
+ROWS, NO = torch.zeros(3, 1), torch.zeros(3, dtype=torch.bool)
+
+
+@pytest.mark.parametrize(("rule", "message"), [
+    (Returning(torch.zeros(3)), r"returned a memory of shape \(3,\), not \(3, k\)"),
+    (Returning(torch.zeros(1, 3)), r"returned a memory of shape \(1, 3\), not \(3, k\)"),
+    (Returning(ROWS, NO, torch.zeros(3)), r"returned a memory of shape \(3,\), not \(3, k\)"),
+    (Returning(ROWS, NO, torch.zeros(1, 1)), r"returned a memory of shape \(1, 1\), not \(3, k\)"),
+    (Returning(ROWS, NO.unsqueeze(1), ROWS), r"returned a decision of shape \(3, 1\) and torch.bool, not \(3,\)"),
+    (Returning(ROWS, NO.float(), ROWS), r"returned a decision of shape \(3,\) and torch.float32, not \(3,\) and "),
+])  # fmt: skip
+@pytest.mark.parametrize("wraps", [False, True])
+def test_a_rule_that_returns_other_shapes_is_refused_at_its_first_call(rule, message, wraps):
+    """Also in the wrapper that predicts over a vocabulary for a part of the rows at a time."""
+    applied = ReadingRule(rule, lambda step, states: states) if wraps else rule
+    with pytest.raises(ConfigError, match=rf"^exit rule 'returning': {message}"):
+        apply_rule(applied, torch.randn(3, 4, 2), None)
+
+
+def test_memory_may_grow_after_the_first_step():
+    rule = Returning(ROWS, NO, torch.zeros(3, 5))
+    assert apply_rule(rule, torch.randn(3, 4, 2), None).tolist() == [4, 4, 4]
+
+
+def test_the_example_of_the_page_on_plugins_counts_steps_in_a_row():
+    page = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
+    (source,) = (code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "class SteadyMargin" in code)
+    names: dict[str, Any] = {"__name__": __name__}
+    exec(source.replace("@adadepth.register_exit_rule\n", ""), names)
+    step_logits = torch.randn(50, 6, 3, generator=torch.Generator().manual_seed(0)) * 2.0
+
+    def reached(row):
+        margins = [margin(logits) for logits in row.tolist()]
+        return first([n >= 2 and min(margins[n - 2 : n]) > 0.5 for n in range(1, 6)] + [True])
+
+    exits = apply_rule(names["SteadyMargin"](), step_logits, None)
+    assert exits.tolist() == list(map(reached, step_logits))
+    assert len(set(exits.tolist())) > 3
 
 
 def test_a_label_reads_back():

@@ -50,6 +50,19 @@ class Odd(ExitRule):
 
 
 @dataclass(frozen=True)
+class Flat(ExitRule):
+    name = "flat"
+    needs = frozenset({"logits"})
+    after: int = 1
+
+    def start(self, rows, device, generator=None):
+        return super().start(rows, device)[:, 0]
+
+    def decide(self, view, memory):
+        return memory > self.after, memory
+
+
+@dataclass(frozen=True)
 class NoDefault(HaltingRule):
     name = "shares"
     power: float
@@ -105,6 +118,16 @@ def test_a_wrong_halting_rule_is_one_line(folder: Path, rule: str, message: str)
         with pytest.raises(ConfigError) as raised:
             configured("act_tiny", f"model.halting_rule={rule}")
         assert str(raised.value) == message
+
+
+def test_a_memory_of_a_wrong_shape_is_refused_before_the_evaluation(folder: Path) -> None:
+    model = AlbertActForTokenClassification(small_config())
+    message = r"^exit rule 'flat': returned a memory of shape \(2,\), not \(2, k\)$"
+    with package_on_path(folder, "own-rules", {exit_rules.GROUP: {"flat": "own_rules:Flat"}}):
+        before = torch.get_rng_state()
+        with pytest.raises(ConfigError, match=message):
+            parse_exit_rules(["sample", "flat"], model)
+        assert torch.equal(torch.get_rng_state(), before), "a rule that draws its memory draws the same in a run"
 
 
 def test_no_exit_rules_are_studied_or_advised_with_a_halting_rule_of_a_plug_in(folder: Path) -> None:

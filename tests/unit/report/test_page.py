@@ -17,7 +17,7 @@ from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Stacks, bui
 from adadepth.report.page_writer import list_downloads
 from adadepth.report.pages import build_report, write_report
 from adadepth.report.run_files import read_run
-from adadepth.report.section import Section
+from adadepth.report.section import Section, fill
 from tests.marks_support import quick_one_in
 from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
@@ -107,6 +107,12 @@ def test_an_axis_that_begins_elsewhere_says_so(axis: Axis, is_cut: bool) -> None
     panel = Panel("loss", Lines([("", [(0, 6.5), (1, 6.6)])]), Axis("step", (0, 1)), axis)
     assert ("starts at 6" in svg.render_chart(panel)) is is_cut
     assert axis.label.startswith(axis.title)
+
+
+def test_the_remark_of_such_an_axis_is_defined() -> None:
+    page = fill("halting_terms", unit="token", has_exits=False)
+    assert "<dt>Starts at</dt>" in page
+    assert "starts at" in Axis("loss", (6, 7)).label
 
 
 @pytest.mark.parametrize("title", ["loss", "mean depth (updates) with its 95 % interval"])

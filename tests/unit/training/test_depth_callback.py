@@ -91,6 +91,15 @@ def measure_in_a_loop(model: Any, *, training: bool) -> dict[str, float]:
     }
 
 
+@pytest.mark.parametrize("build", [build_looped, build_early_exit])
+def test_training_logs_of_models_that_train_all_exits_have_full_depth(build: Any, tmp_path: Path) -> None:
+    trainer = build_trainer(build(), tmp_path, logging_steps=4)
+    trainer.train()
+    training, evaluation = trainer.state.log_history[0], trainer.evaluate()
+    assert (training["halting/all/mean"], training["cost/adaptive_over_full"]) == (4.0, 1.0)
+    assert evaluation["eval_halting/all/mean"] < 2.0, "by the exit rule"
+
+
 def select(metrics: dict[str, Any], names: Any, prefix: str = "") -> dict[str, float]:
     return {name: metrics[f"{prefix}{name}"] for name in names}
 
