@@ -29,6 +29,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     describe_changed_depth,
     find_earlier_run,
+    record_loaded_settings,
     require_checkpoint,
     restore_threads,
     resume_after_restart,
@@ -133,7 +134,8 @@ class Session:
         """
         check_weights(self.model, path)
         session = self.with_extensions()
-        directory = decide(self.args, lambda: run_directory(self.config))
+        session.config = config = record_loaded_settings(self.config, self.model)
+        directory = decide(self.args, lambda: run_directory(config))
         with session.open(directory):
             session.trainer.evaluate()
             if finish is not None:
