@@ -162,7 +162,7 @@ def _choose_settings(command: _Command) -> Iterator[_Choice]:
     yield _describe_columns(command, texts, label, columns)
     yield from _choose_splits(command, tables, label, len(rows))
     yield from problem
-    yield from _choose_model(command, train, texts, len(rows))
+    yield from _choose_model(command, train, texts, min(len(rows), dataset.max_train_examples or len(rows)))
 
 
 def _describe_columns(command: _Command, texts: list[str], label: str, columns: Mapping[str, Any]) -> _Choice:
@@ -439,6 +439,6 @@ def _choose_training(command: _Command, rows: int, tokens: float) -> _Choice:
     overrides.append(f"trainer.max_steps={updates}")
     if not command.has("trainer.eval_steps", "trainer.eval_strategy"):
         overrides.append(f"trainer.eval_steps={max(updates // 6, 1)}")
-    epochs = updates * batch / max(rows, 1)
-    line = f"training: {updates:,} optimiser steps of {batch} texts, about {epochs:.0f} epochs{limit}"
+    epochs = round(updates * batch / max(rows, 1), 1)
+    line = f"training: {updates:,} optimiser steps of {batch} texts, about {epochs:g} epochs{limit}"
     return _make_choice(line, *overrides)

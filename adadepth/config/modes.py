@@ -32,8 +32,8 @@ class ModeSpec:
         always: Settings of this group that may also be set with other modes.
         checks: Functions of the configuration that yield one line per mistake, before any file is read.
         checkpoints: Number of checkpoints that the mode reads.
-        inherits: Whether data, tokenizer and context are inherited from the checkpoint's run unless the command sets
-            them.
+        inherits: Whether data, tokenizer, context and model settings are inherited from the checkpoint's run unless the
+            command sets them.
         needs_model: Whether libraries, trackers and the members of the model family are checked first.
         describes_training: Whether the mode reads the settings that otherwise only training reads.
         batch_advice: Importer of a function of the configuration, the bytes of memory and the precision that describes

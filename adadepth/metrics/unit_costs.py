@@ -36,6 +36,27 @@ def compute_unit_macs(summary: Mapping[str, Any], tokens: float | None = None) -
     return {} if macs is None else {name: macs / count for name, count in counts.items() if count}
 
 
+def compute_share_with_predictions(
+    summary: Mapping[str, Any], full_macs: float, *, reads_predictions: bool
+) -> float | None:
+    """Return the compute of the decided depths with predictions at exits, as a share of full depth with its prediction.
+
+    An exit rule that reads predictions needs one after every update, and full depth always needs one. The result is
+    None if predictions are not counted apart.
+
+    Args:
+        summary: Content of halting.json, which may lack anything.
+        full_macs: Multiply-accumulates of all units at full depth, without predictions.
+        reads_predictions: Whether the exit rule reads predictions.
+    """
+    macs, n = (summary.get("cost") or {}).get("adaptive_macs"), summary.get("n")
+    if macs is None or not n or not (prediction := summary.get("prediction_macs")):
+        return None
+    often = summary["classes"]["all"]["mean"] if reads_predictions else 1.0
+    share: float = (macs / n + often * prediction) / (full_macs / n + prediction)
+    return share
+
+
 def choose_scale(macs: float) -> tuple[str, float]:
     """Return letter and factor of the largest scale that multiply-accumulates reach, such as `M` and 1e6."""
     return next(((letter, scale) for letter, scale in _SCALES if macs >= scale), _SCALES[-1])

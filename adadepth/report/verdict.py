@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
+from adadepth.errors import ConfigError
+from adadepth.halting.exit_rules import LOGITS, parse_rule
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
-from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, format_macs
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, compute_share_with_predictions, format_macs
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -238,7 +240,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
         reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
-        parts.append(f"{format_whole_percent(needed)} of the compute{reference}")
+        parts.append(f"{format_whole_percent(needed)} of the compute{reference}{_format_predictions(files, needed)}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {format_speed(speedup)}")
     brief = ", ".join(parts) or "not measured"
@@ -246,6 +248,20 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         with_rule = f"{format_whole_percent(fitted.mean / fitted.max_depth)} of updates with {fitted.label}"
         brief = f"{brief} without an exit rule; {with_rule}"
     return "; ".join(filter(None, [brief, format_rule_times(files)]))
+
+
+def _format_predictions(files: RunFiles, needed: float) -> str:
+    """Format the share of compute with predictions at exits; the text is empty if it is the share without them."""
+    rule = (files.config.get("model") or {}).get("exit_rule")
+    try:
+        reads_predictions = rule is not None and LOGITS in parse_rule(rule).reads
+    except ConfigError:  # of a package that is not installed here
+        return ""
+    full = files.halting["cost"].get("adaptive_macs", 0.0) / needed if needed else 0.0
+    share = compute_share_with_predictions(files.halting, full, reads_predictions=reads_predictions)
+    if share is None or format_whole_percent(share) == format_whole_percent(needed):
+        return ""
+    return f", without predictions at exits ({format_whole_percent(share)} with them)"
 
 
 def _name_full_depth(files: RunFiles) -> str:

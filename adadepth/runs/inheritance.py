@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from adadepth.config import ContextConfig, ExperimentConfig, Source, TokenizerConfig
+from adadepth.config.declaration import get_field_specs
 from adadepth.config.env_redaction import record_env_references, restore_references
 from adadepth.config.kinds import list_dataset_schemas
 from adadepth.config.modes import experiment_schema, modes
@@ -44,9 +45,10 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig:
-    """Return a configuration with the data, tokenizer and context settings of the run that wrote `checkpoint`.
+    """Return a configuration with the data, tokenizer, context and model settings of the run that wrote `checkpoint`.
 
-    Groups and keys that the command line sets keep their values.
+    Groups and keys that the command line sets keep their values. The option of the group `model` is an exception: it
+    names the family, and a checkpoint of the family keeps its settings.
 
     Args:
         composed: Composed configuration, which is returned unchanged if there is no run to inherit from.
@@ -56,13 +58,15 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
         return composed
     stored = read_settings(run)
     inheriting = copy.deepcopy(composed)
-    for group in _list_inherited_groups(overridden, run):
+    for group in _list_inherited_groups(composed, overridden, run):
         values = stored.get(group) or {}
         schema: type
         if group == "dataset":
             schema = find_data_schema(run, set(values))
         else:
             schema = families()[values["name"]].settings if group == "model" else _SCHEMAS[group]
+        if group == "model":  # a run of another version may have settings that no longer exist
+            values = {name: values[name] for name in get_field_specs(schema) if name in values}
         settings = OmegaConf.merge(OmegaConf.structured(schema), values)
         if group == "tokenizer":
             model = model_path(cast(ExperimentConfig, composed))
@@ -72,13 +76,15 @@ def merge_run_settings(composed: DictConfig, overridden: Set[str]) -> DictConfig
             settings.source = Source.auto
         inheriting[group] = settings
         for key in (f"{group}.{name}" for name in _select_keys(group, overridden)):
-            OmegaConf.update(inheriting, key, OmegaConf.select(composed, key), merge=False)
+            value = OmegaConf.select(composed, key)
+            if group != "model" or value is not None or key == "model.exit_rule":  # as `load_model` applies them
+                OmegaConf.update(inheriting, key, value, merge=False)
     return inheriting
 
 
 def describe_inheritance(composed: DictConfig, overridden: Set[str]) -> str | None:
     """Return a line on which groups of settings come from the checkpoint's run, or None if there are none."""
-    if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(overridden, run))):
+    if (run := _find_run(composed)) is None or not (groups := list(_list_inherited_groups(composed, overridden, run))):
         return None
     exceptions = [f"{group}.{key}" for group in groups for key in _select_keys(group, overridden)]
     return f"{', '.join(groups)} as in {format_run(run)}" + _format_exceptions(exceptions)
@@ -104,13 +110,15 @@ def _find_run(composed: Any) -> Path | None:
     return run_of_checkpoint(composed)
 
 
-def _list_inherited_groups(overridden: Set[str], run: Path) -> Iterator[str]:
-    """Return the groups of settings that a command takes from an earlier run.
+def _list_inherited_groups(composed: Any, overridden: Set[str], run: Path) -> Iterator[str]:
+    """Yield the groups of settings that a command takes from an earlier run.
 
-    The model is inherited only if it was chosen automatically from the run's data.
+    The model is inherited if it is of the command's family, or if it was chosen automatically from the run's data.
     """
-    groups = ("dataset", "tokenizer", "context", *(("model",) if read_record(run).get("chosen") else ()))
-    return (group for group in groups if group not in overridden)
+    yield from (group for group in ("dataset", "tokenizer", "context") if group not in overridden)
+    is_chosen = read_record(run).get("chosen") and "model" not in overridden
+    if is_chosen or read_settings(run).model.name == composed.model.name:
+        yield "model"
 
 
 def _select_keys(group: str, overridden: Set[str]) -> list[str]:

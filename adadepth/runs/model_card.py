@@ -65,7 +65,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     source = base if _is_hub_name(base) else None  # a local path means nothing elsewhere
     data = ModelCardData(
         model_name=config.name,
-        license=_read_citation()["license"].lower(),
+        license=_read_citation()["license"].lower() if base is None else None,  # other weights have their own
         library_name="adadepth",
         pipeline_tag=task,
         base_model=source,
@@ -75,12 +75,9 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     )
     text = _load_template().render(
         name=config.name,
-        family=config.model.name,
-        unit=model.depth_unit,
+        description=_describe_model(model, record.get("parameters")),
         rule=_describe_rule(model),
         first_set=first_set,
-        model_class=type(model).__name__,
-        parameters=record.get("parameters"),
         source=source,
         seed=config.seed,
         data=config.dataset.name,
@@ -101,17 +98,18 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     return path
 
 
-def write_layout_card(folder: Path, source: Path, model: Any, layout: str) -> Path:
+def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, has_exits: bool = True) -> Path:
     """Write the model card of a model in a published layout, and return its path.
 
-    The card is that of the model's source, with another section on its use. If the source has none, the card has no
-    measurements.
+    The card is that of the model's source, with another description and another section on its use. If the source has
+    none, or its figures are those of exits that the model no longer has, the card has no measurements.
 
     Args:
         folder: Folder with the model in the published layout.
         source: Folder with the model in its former layout.
         model: The model.
         layout: Name of the layout.
+        has_exits: Whether the model has all exits of its source.
     """
     former = source / CARD
     unmeasured = f"# {_escape_markup(folder.name)}\n\n## Use\n\n## Depth and compute\n\nNo measurements.\n"
@@ -121,12 +119,40 @@ def write_layout_card(folder: Path, source: Path, model: Any, layout: str) -> Pa
     use = _load_template("LAYOUT.md.j2").render(
         layout=layout, model_class=type(model).__name__, rule=_describe_rule(model), updates=model.max_updates
     )
-    before, _, rest = card.text.partition("\n## Use\n")
-    rest = rest[rest.find("\n## ") :] if "\n## " in rest else ""
-    card.text = f"{before.rstrip()}\n\n{use.strip()}\n{rest}"
+    text = _replace_section(card.text, "Use", use)
+    if not has_exits:
+        card.data.eval_results = None
+        for heading in ("Results", "Depth and compute"):
+            if f"\n## {heading}\n" in text:
+                unmeasured = "No measurements: those of the run were made with its early exits, which are left out."
+                text = _replace_section(text, heading, f"## {heading}\n\n{unmeasured}")
+    description = _describe_model(model, sum(parameter.numel() for parameter in model.parameters()))
+    card.text = re.sub(r"(?m)^A model of the family `.*$", lambda _: description, text, count=1)
     path = folder / CARD
     write_atomic(path, str(card))
     return path
+
+
+def _replace_section(text: str, heading: str, section: str) -> str:
+    """Replace a section of a card by another one, which is appended if the card has none with this heading."""
+    before, _, rest = text.partition(f"\n## {heading}\n")
+    rest = rest[rest.find("\n## ") :] if "\n## " in rest else ""
+    return f"{before.rstrip()}\n\n{section.strip()}\n{rest}"
+
+
+def _describe_model(model: Any, parameters: int | None) -> str:
+    """Return sentences on the family, class and size of a model, and on whether its depth is adaptive."""
+    size = "" if parameters is None else f", {parameters:,} parameters"
+    origin = f"A model of the family `{model.config.model_type}` ({type(model).__name__}{size}), trained with adadepth."
+    every = "every" if model.depth_unit in ("token", "sequence") else "the"
+    kind, _, updates = str(getattr(model.config, "exit_rule", "")).partition(":")
+    if kind == "fixed":
+        return f"{origin} Its depth is fixed: {every} {model.depth_unit} gets {updates} of {model.max_updates} updates."
+    if kind == "None":
+        return f"{origin} It has its full depth: {every} {model.depth_unit} gets {model.max_updates} updates."
+    if model.one_depth is not None:
+        return f"{origin} Its depth is fixed: {every} {model.depth_unit} gets {model.one_depth} updates."
+    return f"{origin} Its depth is adaptive: the model decides it for {every} {model.depth_unit}."
 
 
 def _describe_rule(model: Any) -> str:

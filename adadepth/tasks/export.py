@@ -59,7 +59,7 @@ def export(config: ExperimentConfig) -> None:
             model.save_pretrained(folder, layout=settings.layout)
             for file in files:
                 shutil.copyfile(file, folder / file.name)
-            write_layout_card(folder, source, model, settings.layout)
+            write_layout_card(folder, source, model, settings.layout, has_exits=not settings.drop_exits)
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:

@@ -41,6 +41,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     choose_checkpoint_tokenizer,
     list_overridden_model_settings,
+    record_loaded_settings,
     resolve_model_path,
 )
 
@@ -60,6 +61,7 @@ def predict(config: ExperimentConfig) -> None:
     source = None if config.input is None else resolve_input_file(config.input)
     output = None if config.output is None or source is None else check_output_file(config.output, source)
     pipeline, path = load_pipeline(config)
+    config = record_loaded_settings(config, pipeline.model)
     columns = [] if source is None else _choose_columns(config, pipeline.model, source)
     if source is not None:
         check_input(pipeline, source, columns)

@@ -29,6 +29,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     describe_evaluated_model,
     find_earlier_run,
+    record_loaded_settings,
     require_checkpoint,
     restore_threads,
     resume_after_restart,
@@ -134,7 +135,8 @@ class Session:
         check_weights(self.model, path)
         description = describe_evaluated_model(self.model, path)  # `finish` may set other depths
         session = self.with_extensions()
-        directory = decide(self.args, lambda: run_directory(self.config))
+        session.config = config = record_loaded_settings(self.config, self.model)
+        directory = decide(self.args, lambda: run_directory(config))
         with session.open(directory):
             session.trainer.evaluate()
             if finish is not None:

@@ -6,11 +6,13 @@ import dataclasses
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from omegaconf import OmegaConf
 from transformers import TrainingArguments
 
-from adadepth.config import ExperimentConfig, TokenizerConfig
+from adadepth.config import ExperimentConfig, ModelConfig, TokenizerConfig
+from adadepth.config.declaration import get_field_specs
 from adadepth.errors import CheckpointError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.folder import read_config
@@ -234,6 +236,26 @@ def choose_checkpoint_tokenizer(config: ExperimentConfig, path: str) -> Tokenize
 def list_overridden_model_settings() -> list[str]:
     """Return the `model.*` settings on the command line, which override those of a checkpoint."""
     return [key.removeprefix("model.") for key in list_overridden_keys() if key.startswith("model.")]
+
+
+def record_loaded_settings(config: ExperimentConfig, model: Any) -> ExperimentConfig:
+    """Return a configuration whose model settings are those with which a checkpoint was loaded.
+
+    A checkpoint without a run has them in its own configuration alone. With a run, they are inherited from it, except
+    for an exit rule that the run adopted after its evaluation.
+
+    Args:
+        config: Configuration of an evaluation or a prediction.
+        model: Loaded model.
+    """
+    settings, has_run = config.model, run_of_checkpoint(config) is not None
+    loaded = {
+        name: getattr(model.config, name)
+        for name, spec in get_field_specs(type(settings)).items()
+        if spec.in_model and (not has_run or name == "exit_rule") and hasattr(model.config, name)
+    }
+    recorded = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(settings), loaded))
+    return dataclasses.replace(config, model=cast(ModelConfig, recorded))
 
 
 def describe_evaluated_model(model: Any, path: str) -> dict[str, Any]:

@@ -43,7 +43,7 @@ def test_a_demo_says_its_configuration(name: str) -> None:
 @pytest.mark.slow
 def test_exit_rules_are_compared_on_a_demo(command: Command, tmp_path: Path) -> None:
     result = command("mode=evaluate", "checkpoint=demo:hops", "exit_rules=[fixed:4,confidence:0.9]", *FEW).checked()
-    assert "dataset, tokenizer, context as in demo:hops" in result.out
+    assert "dataset, tokenizer, context, model as in demo:hops" in result.out
     (run,) = tmp_path.glob("outputs/act_hops/*")
     metrics = json.loads((run / "run.json").read_text(encoding="utf-8"))["final_metrics"]
     assert metrics["eval/score"] > 0.97

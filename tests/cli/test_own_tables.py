@@ -53,6 +53,15 @@ def test_one_file_with_columns_of_other_names(command: Command, jobs: Jobs, tmp_
     assert "model: albert_act_mini, 192 wide, trained from scratch" in out
 
 
+def test_epochs_are_counted_over_the_examples_that_training_uses(command: Command, jobs: Jobs, tmp_path: Path) -> None:
+    """Of 300 rows, 100 are trained on."""
+    file = write_csv(tmp_path / "mine.csv", ["text", "label"], rows_of(["yes", "no"] * 150))
+    limits = ("dataset.max_train_examples=100", "trainer.per_device_train_batch_size=8", "runtime.threads=1")
+    config, out = chosen(command, jobs, f"dataset.path={file}", "model=albert_act_mini", *limits)
+    epochs = round(config.trainer.max_steps * 8 / 100, 1)
+    assert f"training: {config.trainer.max_steps} optimiser steps of 8 texts, about {epochs:g} epochs" in out
+
+
 @pytest.mark.parametrize(
     ("labels", "problem", "metrics"),
     [

@@ -105,6 +105,44 @@ def test_what_is_no_run_leaves_the_configuration_as_it_is(tmp_path: Path, checkp
     assert (config.dataset, config.tokenizer) == (plain.dataset, plain.tokenizer)
 
 
+GATED = ("model.prelude=0", "model.gate=true", "model.objective=gate", "model.exit_rule=quantile:0.7")
+
+
+def test_model_settings_are_those_of_the_run(tmp_path: Path) -> None:
+    trained = configured("loop_tiny", *GATED)
+    run = write_run(tmp_path, trained)
+    assert evaluated("loop_tiny", run).model == trained.model
+    assert evaluated("loop_tiny", run, "debug=default").model == trained.model
+    assert evaluated("loop_tiny", run, "model=looped_mini").model == trained.model
+    changed = evaluated("loop_tiny", run, "model.exit_rule=quantile:0.5:1", "model.num_loops=3").model
+    assert changed == dataclasses.replace(trained.model, exit_rule="quantile:0.5:1", num_loops=3)
+
+
+def test_of_null_settings_on_the_command_line_only_the_exit_rule_changes_a_checkpoint(tmp_path: Path) -> None:
+    trained = configured("loop_tiny", *GATED, "model.num_key_value_heads=2")
+    run = write_run(tmp_path, trained)
+    model = evaluated("loop_tiny", run, "model.exit_rule=null", "model.num_key_value_heads=null").model
+    assert model == dataclasses.replace(trained.model, exit_rule=None)
+
+
+def test_a_model_of_another_family_is_not_inherited(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("ponder_cola"))
+    assert evaluated("act_cola", run).model == configured("act_cola").model
+
+
+def test_a_setting_that_no_longer_exists_is_not_inherited(tmp_path: Path) -> None:
+    trained = configured("loop_tiny", *GATED)
+    file = write_run(tmp_path, trained) / "config.yaml"
+    file.write_text(file.read_text().replace("  prelude: 0\n", "  prelude: 0\n  abandoned: 1\n"))
+    assert "abandoned" in file.read_text()
+    assert evaluated("loop_tiny", file.parent).model == trained.model
+
+
+def test_the_target_of_a_configuration_does_not_refuse_a_checkpoint(tmp_path: Path) -> None:
+    run = write_run(tmp_path, configured("act_hops", "budget=none", "model.act_penalty=0.01"))
+    assert evaluated("act_hops", run).model.act_penalty == 0.01
+
+
 def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
     run = write_run(tmp_path, configured("act_tiny"))
 
@@ -113,8 +151,8 @@ def test_a_line_says_what_is_inherited(tmp_path: Path) -> None:
         return describe_inheritance(config, frozenset(list_overridden_keys(config)))
 
     given = ("mode=evaluate", f"checkpoint={run}")
-    assert line(*given) == f"dataset, tokenizer, context as in {run}"
+    assert line(*given) == f"dataset, tokenizer, context, model as in {run}"
     assert line(*given, "tokenizer=albert", "dataset.sequence_length=16") == (
-        f"dataset, context as in {run}, except dataset.sequence_length"
+        f"dataset, context, model as in {run}, except dataset.sequence_length"
     )
     assert line() is None

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 from transformers import AutoModelForTokenClassification, AutoTokenizer
 
 from adadepth.errors import ConfigError
@@ -60,6 +61,18 @@ def test_the_verdict_is_about_the_exit_rule_of_the_checkpoint(trained: Path, tmp
         baselines = [row["baseline"] for row in read(run / "run.json")["verdict"]["worth"]["comparisons"]]
         assert "its own exits shuffled" in baselines
         assert not any("kl:0.1" in baseline for baseline in baselines)
+
+
+@pytest.mark.parametrize("has_run", [True, False])
+def test_an_evaluation_records_the_settings_of_its_checkpoint(trained: Path, tmp_path: Path, has_run: bool) -> None:
+    """Without its run, a model folder has them in its configuration alone."""
+    folder = trained if has_run else shutil.copytree(trained / "model", tmp_path / "copy")
+    command = (*ROOT, "mode=evaluate", f"checkpoint={folder}", "dataset.max_evaluation_examples=16")
+    run = folder_of_run(tmp_path / "evaluated", *command, "model.exit_rule=fixed:2")
+    recorded, stored = OmegaConf.load(run / "config.yaml").model, read(trained / "model" / "config.json")
+    names = ("hidden_size", "num_loops", "objective", "injection", "train_loops", "backprop_loops", "gate", "prelude")
+    assert [recorded[name] for name in names] == [stored[name] for name in names]
+    assert recorded.exit_rule == "fixed:2"
 
 
 @pytest.mark.slow

@@ -15,10 +15,11 @@ from huggingface_hub import ModelCard
 from adadepth import AlbertActForPreTraining, Pipeline, PonderAlbertForSequenceClassification, tasks
 from adadepth.errors import ConfigError
 from adadepth.runs.hub import open_repository, push
-from adadepth.runs.model_card import write_card
+from adadepth.runs.model_card import write_card, write_layout_card
 from tests.configs.support import configured
 from tests.hub_support import Hub, local_hub
 from tests.models_support import small_config
+from tests.unit.models.early_exit.early_exit_support import small
 
 TINY = ("ponder_tiny", "debug=default", "trainer.disable_tqdm=true", "model.exit_rule=quantile:0.5")
 
@@ -94,6 +95,44 @@ def test_names_and_values_are_words_of_a_card_and_no_markup(tmp_path: Path) -> N
     assert r"x\` --- license: evil \# \<script\>alert(1)\</script\> \| \[a\](b)" in card.text
     assert hostile.splitlines()[-1] not in card.text
     assert not re.search(r"(?<!\\)<script", card.text)
+
+
+@pytest.mark.parametrize(
+    ("rule", "sentence"),
+    [
+        (None, "It has its full depth: every token gets 4 updates."),
+        ("fixed:2", "Its depth is fixed: every token gets 2 of 4 updates."),
+        ("margin:0.5", "Its depth is adaptive: the model decides it for every token."),
+    ],
+)
+def test_a_card_says_whether_depth_is_adaptive(rule: str | None, sentence: str, tmp_path: Path) -> None:
+    model = small(exit_rule=rule)
+    assert model.max_updates == 4
+    assert f"with adadepth. {sentence}\n" in write_card(tmp_path, configured("exit_tiny"), {}, model, "a").read_text()
+
+
+def test_weights_of_others_have_no_license_of_this_package(tmp_path: Path) -> None:
+    config = configured("exit_retrofit", f"model.pretrained={tmp_path}", "model.trains=all")
+    card = ModelCard(write_card(tmp_path, config, {}, small(), "a").read_text())
+    assert card.data.license is None
+
+
+def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(tmp_path: Path) -> None:
+    model = small(exit_heads="own", exit_rule="margin:0.5")
+    scores = {"eval/loss": 3.0, "eval/lm_loss_step_1": 4.0, "halting/all/mean": 2.5}
+    record = {"parameters": 999_999, "final_metrics": scores}
+    (tmp_path / "plain").mkdir()
+    write_card(tmp_path, configured("exit_tiny"), record, model, "a")
+    model.drop_exits()
+    path = write_layout_card(tmp_path / "plain", tmp_path, model, "llama", has_exits=False)
+    card = ModelCard.load(path)
+    size = sum(weight.numel() for weight in model.parameters())
+    assert card.data.eval_results is None
+    assert f"{size:,} parameters), trained with adadepth. It has its full depth: every token" in card.text
+    assert not re.search("999,999|lm_loss_step|mean updates per unit|adaptive:", card.text)
+    headings = re.findall("^## (.*)$", card.text, flags=re.MULTILINE)
+    expected = ["Use", "Results", "Depth and compute", "Training", "Limits", "Licence and citation"]
+    assert headings == expected
 
 
 def test_the_pipeline_of_transformers_reads_the_folder_as_training_did(pushed: tuple[Path, Hub]) -> None:

@@ -70,6 +70,8 @@ def check_budget(config: ExperimentConfig) -> Iterator[str]:
     if budget.unit not in able.targets:
         yield f"budget.unit={budget.unit}: training of model={model} supports {', '.join(able.targets)}"
         return
+    if config.checkpoint is not None:
+        return  # how a checkpoint was trained does not depend on the target of this command
     for name in able.prices:
         if (value := getattr(config.model, name)) > 0:
             yield f"{prefix}: model.{name}={value:g} also penalises depth; set model.{name}=0, or {NO_BUDGET}"

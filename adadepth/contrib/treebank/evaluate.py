@@ -30,6 +30,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     choose_checkpoint_tokenizer,
     list_overridden_model_settings,
+    record_loaded_settings,
     resolve_model_path,
 )
 from adadepth.training.arguments import training_arguments
@@ -57,6 +58,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def start(name: str) -> Evaluation:
         return Evaluation(model, scorers[name], args.device, wants_statistics=True, wants_states=True)
 
+    config = record_loaded_settings(config, model)
     directory = decide(args, lambda: run_directory(config))
     session = Session(config, args, data, model, examples, start)
     with session.open(directory):

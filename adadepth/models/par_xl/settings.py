@@ -161,6 +161,8 @@ def check_settings(config: ExperimentConfig) -> Iterator[str]:
     if model.architecture is None:
         yield from _check_search(config)
         return
+    if config.checkpoint is not None:
+        return
     if config.task is Task.architecture_search:
         yield (
             f"model.architecture={model.architecture}: task=architecture_search searches for it; to train one "

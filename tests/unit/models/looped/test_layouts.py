@@ -271,7 +271,7 @@ def test_an_export_copies_known_files_and_links_of_the_cache_of_the_hub(ours: Pa
 
 
 def test_an_export_that_fails_leaves_nothing(ours: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: Any) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr("adadepth.tasks.export.write_layout_card", fail)
