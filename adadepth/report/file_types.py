@@ -158,6 +158,7 @@ class HaltingFields(TypedDict, total=False):
     architecture: dict[str, Any]
     cost: dict[str, Any] | None
     prediction_macs: JsonNumber
+    predictions_per_unit: JsonNumber
     missing: _Texts
 
 
