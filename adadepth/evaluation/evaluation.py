@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from adadepth.data.batches import count_tokens
 from adadepth.data.pretraining.masking import find_word_starts
-from adadepth.evaluation.exit_cost import sum_prediction_macs
+from adadepth.evaluation.exit_cost import reads_predictions, sum_prediction_macs
 from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.scorer import EvaluationReport, Scorer, Units
 from adadepth.halting.trace import DepthTrace, Work
@@ -116,11 +116,14 @@ class UnitStatistics(HaltingStatistics):
         """Return the content of `halting.json`, including advice if depth does not adapt.
 
         `prediction_macs` are the multiply-accumulates of one prediction, as a mean over units. `cost` leaves them out.
+        `predictions_per_unit` is the number of predictions that the model's exit rule needs until its exit.
         """
         summary = super().summary()
         macs, units = self._predictions.tolist()
         if units:
+            is_read = reads_predictions(getattr(self._model.config, "exit_rule", None))
             summary["prediction_macs"] = macs / units
+            summary["predictions_per_unit"] = summary["classes"]["all"]["mean"] if is_read else 1.0
         if self.advice and "warning" in summary["adaptation"]:
             half = max(1, round(summary["max_depth"] / 2))
             summary["adaptation"]["advice"] = self.advice.replace("DEPTH", str(half))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from adadepth.halting.exit_rules import LOGITS
+from adadepth.halting.exit_rules import LOGITS, ExitRule, parse_rule
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
 from adadepth.models.contract import DepthModel
@@ -92,6 +92,12 @@ def count_reading_macs(model: DepthModel, lengths: Tensor, exit_steps: Tensor, r
         often = exit_steps.double() if signal in reads else torch.ones_like(exit_steps, dtype=torch.float64)
         work += float((often * model.reading_work(signal, lengths)).sum())
     return work
+
+
+def reads_predictions(rule: str | ExitRule | None) -> bool:
+    """Return whether an exit rule, or its text, needs a prediction after every update."""
+    parsed = parse_rule(rule) if isinstance(rule, str) else rule
+    return parsed is not None and LOGITS in parsed.reads
 
 
 def sum_prediction_macs(model: DepthModel, trace: DepthTrace) -> Tensor:

@@ -36,9 +36,7 @@ def compute_unit_macs(summary: Mapping[str, Any], tokens: float | None = None) -
     return {} if macs is None else {name: macs / count for name, count in counts.items() if count}
 
 
-def compute_share_with_predictions(
-    summary: Mapping[str, Any], full_macs: float, *, reads_predictions: bool
-) -> float | None:
+def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
     """Return the compute of the decided depths with predictions at exits, as a share of full depth with its prediction.
 
     An exit rule that reads predictions needs one after every update, and full depth always needs one. The result is
@@ -46,15 +44,13 @@ def compute_share_with_predictions(
 
     Args:
         summary: Content of halting.json, which may lack anything.
-        full_macs: Multiply-accumulates of all units at full depth, without predictions.
-        reads_predictions: Whether the exit rule reads predictions.
     """
-    macs, n = (summary.get("cost") or {}).get("adaptive_macs"), summary.get("n")
-    if macs is None or not n or not (prediction := summary.get("prediction_macs")):
+    cost, n, often = summary.get("cost") or {}, summary.get("n"), summary.get("predictions_per_unit")
+    macs, share, prediction = cost.get("adaptive_macs"), cost.get("adaptive_over_full"), summary.get("prediction_macs")
+    if not macs or not share or not n or not often or not prediction:
         return None
-    often = summary["classes"]["all"]["mean"] if reads_predictions else 1.0
-    share: float = (macs / n + often * prediction) / (full_macs / n + prediction)
-    return share
+    with_predictions: float = (macs / n + often * prediction) / (macs / share / n + prediction)
+    return with_predictions
 
 
 def choose_scale(macs: float) -> tuple[str, float]:

@@ -3,6 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class PredictionCompute(NamedTuple):
+    """Multiply-accumulates of predictions for texts, each as a float.
+
+    Attributes:
+        needed: Compute at the decided depths, without predictions at exits.
+        full: Compute at full depth, without predictions at exits.
+        readings: Compute of the predictions at exits, one after every update if the exit rule reads them.
+        full_readings: Compute of one prediction of each unit.
+    """
+
+    needed: float = 0.0
+    full: float = 0.0
+    readings: float = 0.0
+    full_readings: float = 0.0
+
+    def plus(self, other: PredictionCompute) -> PredictionCompute:
+        """Return the sum of the compute of two batches."""
+        return PredictionCompute(*map(sum, zip(self, other, strict=True)))
+
+    @property
+    def share(self) -> float:
+        """Compute at the decided depths as a share of full depth, without predictions at exits."""
+        return self.needed / self.full
+
+    @property
+    def share_with_predictions(self) -> float:
+        """Compute at the decided depths as a share of full depth, with predictions at exits."""
+        return (self.needed + self.readings) / (self.full + self.full_readings)
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ from adadepth.config.answers import ANSWER_KINDS
 from adadepth.data.batches import get_sequence_columns, order_longest_first, pad_columns
 from adadepth.data.text.passages import EncodedText, Text, TextParts, TokenLocation, check_texts, encode_texts
 from adadepth.errors import CheckpointError, ConfigError, DataError, refuse_panics
+from adadepth.evaluation.exit_cost import reads_predictions, sum_prediction_macs
 from adadepth.halting.exit_rules import LOGITS, ExitRule
-from adadepth.halting.trace import DepthTrace, Work
+from adadepth.halting.trace import DepthTrace
 from adadepth.metrics.grid_examples import NO_SYMBOL
 from adadepth.models.shared.albert.heads import PretrainingHeads
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
@@ -40,14 +41,14 @@ from adadepth.prediction.options import (
     resolve_new_tokens,
     resolve_segment_length,
 )
-from adadepth.prediction.outputs import Prediction, Step, TokenPrediction
+from adadepth.prediction.outputs import Prediction, PredictionCompute, Step, TokenPrediction
 from adadepth.runs.data_identity import DataIdentity
 from adadepth.runtime.threads import fit_threads
 
 logger = logging.getLogger(__name__)
 
 _Answers = list[dict[int, dict[str, Any]]]  # one entry a text: position to fields of a `TokenPrediction`
-_Predicted = tuple[list[Prediction], Work]
+_Predicted = tuple[list[Prediction], PredictionCompute]
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 _CANDIDATES = 5
 
@@ -155,8 +156,8 @@ class Pipeline:
         Returns:
             The predictions, and the compute of their depths as a share of full-depth compute.
         """
-        predictions, needed, full = self.priced(texts, every_step=True)
-        return predictions, needed / full
+        predictions, compute = self.priced(texts, every_step=True)
+        return predictions, compute.share
 
     @refuse_panics("tokenizer")
     def predict_example(
@@ -174,8 +175,8 @@ class Pipeline:
         """
         text = EncodedText(dict(example), [None] * len(example["input_ids"]), is_cut=False)
         self.model.eval()
-        (prediction,), work = self._run_model([text], batch, torch.Generator().manual_seed(0), every_step)
-        return prediction, float(work.adaptive) / float(work.full)
+        (prediction,), compute = self._run_model([text], batch, torch.Generator().manual_seed(0), every_step)
+        return prediction, compute.share
 
     @refuse_panics("tokenizer")
     def predict_text_steps(self, text: Text) -> dict[int, list[str]]:
@@ -232,7 +233,7 @@ class Pipeline:
     @refuse_panics("tokenizer")
     def priced(
         self, texts: Text | Iterable[Text], *, every_step: bool = False
-    ) -> tuple[list[Prediction], float, float]:
+    ) -> tuple[list[Prediction], PredictionCompute]:
         """Predict texts, and also return the MACs at the predicted depths and at full depth.
 
         Args:
@@ -244,13 +245,13 @@ class Pipeline:
         generator = torch.Generator().manual_seed(0)
         self.model.eval()
         predictions: dict[int, Prediction] = {}
-        adaptive = full = 0.0
+        compute = PredictionCompute()
         for first in range(0, len(order), self.batch_size):
             numbers = order[first : first + self.batch_size]
-            predicted, work = self._predict([encoded[number] for number in numbers], generator, every_step)
+            predicted, added = self._predict([encoded[number] for number in numbers], generator, every_step)
             predictions |= zip(numbers, predicted, strict=True)
-            adaptive, full = adaptive + float(work.adaptive), full + float(work.full)
-        return [predictions[number] for number in range(len(encoded))], adaptive, full
+            compute = compute.plus(added)
+        return [predictions[number] for number in range(len(encoded))], compute
 
     def _encode(self, texts: list[TextParts]) -> list[EncodedText]:
         """Tokenise texts; raise an error for empty ones, and warn if texts are truncated."""
@@ -330,7 +331,17 @@ class Pipeline:
             Prediction(depth, tokens=tokens[row], layers=_list_layer_weights(trace), **text_fields[row])
             for row, depth in enumerate(_compute_mean_updates(trace, [len(text) for text in texts]))
         ]
-        return predictions, self.model.price(trace)
+        return predictions, self._price(trace)
+
+    def _price(self, trace: DepthTrace) -> PredictionCompute:
+        """Return the MACs of a batch, with those of its predictions at exits apart."""
+        work = self.model.price(trace)
+        if trace.unit not in ("token", "sequence"):
+            return PredictionCompute(float(work.adaptive), float(work.full))
+        predictions = float(sum_prediction_macs(self.model, trace)[0])
+        rule = self.exit_rule or getattr(self.model.config, "exit_rule", None)
+        often = float(trace.updates[trace.valid].double().mean()) if reads_predictions(rule) else 1.0
+        return PredictionCompute(float(work.adaptive), float(work.full), often * predictions, predictions)
 
     def _predict_words(self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]) -> _Predicted:
         """Predict every word of a text (1, S) and the next word with a language model, segment by segment."""
@@ -339,13 +350,13 @@ class Pipeline:
             text, continuation = self._generate_continuation(text, ids, options)
             ids = torch.tensor([text.example["input_ids"].tolist()])
         answers: dict[int, dict[str, Any]] = {}
-        works: list[Work] = []
+        compute = PredictionCompute()
         inputs = self._prepend_start(ids)  # the last input predicts what follows
         memory: dict[str, Any] = {}
         for segment in inputs.split(self.segment_length or inputs.shape[1], dim=1):
             outputs = self.model(input_ids=segment.to(self.model.device), **options, **memory)
             memory = {"memory": outputs.memory} if self.segment_length else {}
-            works.append(self.model.price(outputs.trace))
+            compute = compute.plus(self._price(outputs.trace))
             logits = outputs.logits[0].float().cpu()
             for word_logits, word in zip(
                 logits, ids[0, len(answers) : len(answers) + len(logits)].tolist(), strict=False
@@ -357,7 +368,7 @@ class Pipeline:
         prediction = Prediction(
             depth, label, score, words, tokens=tokens, layers=_list_layer_weights(trace), continuation=continuation
         )
-        return [prediction], Work(*(torch.stack(parts).sum() for parts in zip(*works, strict=True)))
+        return [prediction], compute
 
     def _generate_continuation(
         self, text: EncodedText, ids: Tensor, options: Mapping[str, Any]

@@ -19,7 +19,7 @@ from adadepth.data.text.passages import Text
 from adadepth.data.text.table import ROW_LOCATIONS, RowLocation
 from adadepth.errors import ConfigError, DataError, nearest
 from adadepth.models.shared.losses import takes_one_class
-from adadepth.prediction.outputs import Prediction
+from adadepth.prediction.outputs import Prediction, PredictionCompute
 from adadepth.prediction.pipeline import Pipeline
 from adadepth.report.table import escape_csv_formula, format_csv
 from adadepth.runtime.files import open_atomic
@@ -44,15 +44,13 @@ class TablePredictionTotals(NamedTuple):
         rows: Number of rows.
         depths: Sum of the updates of all units.
         units: Number of units.
-        needed: Multiply-accumulates at the depths of the predictions.
-        full: Multiply-accumulates at full depth.
+        compute: Multiply-accumulates of the predictions.
     """
 
     rows: int
     depths: float
     units: int
-    needed: float
-    full: float
+    compute: PredictionCompute
 
 
 def get_output_ending(source: Path) -> str:
@@ -145,12 +143,12 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
         DataError: If a row cannot be read. The message names the file, the row and the column.
     """
     rows = _iterate_rows(source, columns)
-    total = TablePredictionTotals(0, 0.0, 0, 0.0, 0.0)
+    total = TablePredictionTotals(0, 0.0, 0, PredictionCompute())
     with open_atomic(path) as file:
         write = _build_writer(path, file, _choose_delimiter(source))
         while batch := list(islice(rows, _ROWS_AT_ONCE)):
             texts = [_read_text(pipeline, columns, location, row) for location, row in batch]
-            predictions, needed, full = pipeline.priced(texts)
+            predictions, compute = pipeline.priced(texts)
             examples = zip(batch, texts, predictions, strict=True)
             for (location, row), text, prediction in examples:
                 added = _build_columns(pipeline, text, prediction)
@@ -163,8 +161,7 @@ def predict_table(pipeline: Pipeline, source: Path, columns: Sequence[str], path
                 total.rows + len(batch),
                 total.depths + sum(depths),
                 total.units + len(depths),
-                total.needed + needed,
-                total.full + full,
+                total.compute.plus(compute),
             )
     return total
 

@@ -11,12 +11,16 @@ from adadepth.prediction.pipeline import Pipeline
 
 
 def describe_texts(pipeline: Pipeline, texts: Sequence[str | tuple[str, str] | list[str]]) -> dict[str, Any]:
-    """Predict texts, and return the content of the file texts.json."""
-    predictions, work = pipeline.examine(texts)
+    """Predict texts, and return the content of the file texts.json.
+
+    Besides the fields of `describe_predictions`, it has `work_with_predictions`, the share with predictions at exits.
+    """
+    predictions, compute = pipeline.priced(texts, every_step=True)
     parts = [[text] if isinstance(text, str) else list(text) for text in texts]
     for text, prediction in zip(parts, predictions, strict=True):
         text[-1] += prediction.continuation or ""
-    return describe_predictions(pipeline, parts, predictions, work)
+    described = describe_predictions(pipeline, parts, predictions, compute.share)
+    return {**described, "work_with_predictions": compute.share_with_predictions}
 
 
 def describe_predictions(

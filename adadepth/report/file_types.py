@@ -159,6 +159,7 @@ class HaltingFields(TypedDict, total=False):
     architecture: dict[str, Any]
     cost: dict[str, Any] | None
     prediction_macs: JsonNumber
+    predictions_per_unit: JsonNumber
     missing: _Texts
 
 

@@ -127,8 +127,16 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
         console.print(line)
         for detail in _format_details(row):
             console.print(Text(visible(f"  {detail}")))
-    share = f"{predictions['work']:.0%} of the compute of full depth"
+    share = format_compute_share(predictions["work"], predictions.get("work_with_predictions"))
     console.print(Text(f"mean updates {predictions['mean']:.2f} of at most {max_updates}; {share}"))
+
+
+def format_compute_share(share: float, share_with_predictions: float | None) -> str:
+    """Format compute as a share of full depth, with and without predictions at exits if both shares differ."""
+    text = f"{share:.0%} of the compute of full depth"
+    if share_with_predictions is None or f"{share_with_predictions:.0%}" == f"{share:.0%}":
+        return text
+    return f"{text}, without predictions at exits ({share_with_predictions:.0%} with them)"
 
 
 def format_puzzle(row: Mapping[str, Any]) -> list[str]:

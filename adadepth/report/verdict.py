@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
-from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import LOGITS, parse_rule
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
@@ -252,13 +250,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
 
 def _format_predictions(files: RunFiles, needed: float) -> str:
     """Format the share of compute with predictions at exits; the text is empty if it is the share without them."""
-    rule = (files.config.get("model") or {}).get("exit_rule")
-    try:
-        reads_predictions = rule is not None and LOGITS in parse_rule(rule).reads
-    except ConfigError:  # of a package that is not installed here
-        return ""
-    full = files.halting["cost"].get("adaptive_macs", 0.0) / needed if needed else 0.0
-    share = compute_share_with_predictions(files.halting, full, reads_predictions=reads_predictions)
+    share = compute_share_with_predictions(files.halting)
     if share is None or format_whole_percent(share) == format_whole_percent(needed):
         return ""
     return f", without predictions at exits ({format_whole_percent(share)} with them)"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from huggingface_hub import EvalResult, ModelCard, ModelCardData
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -121,7 +121,7 @@ def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, ha
     )
     text = _replace_section(card.text, "Use", use)
     if not has_exits:
-        card.data.eval_results = None
+        cast(ModelCardData, card.data).eval_results = None
         for heading in ("Results", "Depth and compute"):
             if f"\n## {heading}\n" in text:
                 unmeasured = "No measurements: those of the run were made with its early exits, which are left out."

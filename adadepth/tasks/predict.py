@@ -29,7 +29,7 @@ from adadepth.prediction.tabular import (
 )
 from adadepth.prediction.texts_file import describe_texts
 from adadepth.report.pages import write_report
-from adadepth.report.predictions import print_texts
+from adadepth.report.predictions import format_compute_share, print_texts
 from adadepth.report.run_files import TEXTS_FILE, write_json
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.data_identity import DataIdentity, get_text_length
@@ -87,11 +87,12 @@ def _predict_table(pipeline: Pipeline, source: Path, columns: list[str], path: P
     Return the mean updates per unit, and the compute as a share of full-depth compute.
     """
     total = predict_table(pipeline, source, columns, path)
-    mean, work, max_updates = total.depths / total.units, total.needed / total.full, pipeline.model.max_updates
+    mean, compute, max_updates = total.depths / total.units, total.compute, pipeline.model.max_updates
     rows = f"{total.rows:,} row{'s' * (total.rows != 1)}"
-    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {work:.0%} of the compute of full depth", RESULT)
+    share = format_compute_share(compute.share, compute.share_with_predictions)
+    say(f"{rows}: mean updates {mean:.2f} of at most {max_updates}, {share}", RESULT)
     say(f"predictions: {path}", RESULT)
-    return mean, work
+    return mean, compute.share
 
 
 def get_trained_columns(model: Any) -> list[str]:

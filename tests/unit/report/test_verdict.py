@@ -63,24 +63,26 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rule", "prediction_macs", "brief"),
+    ("predictions", "prediction_macs", "brief"),
     [
-        ("margin:0.5", 50.0, "30 % of the compute, without predictions at exits (87 % with them)"),  # (30 + 100) / 150
-        ("quantile:0.5", 50.0, "30 % of the compute, without predictions at exits (53 % with them)"),  # (30 + 50) / 150
-        ("quantile:0.5", 0.0, "30 % of the compute"),
-        ("rule_of_a_missing_package:1", 50.0, "30 % of the compute"),
+        (2.0, 50.0, "30 % of the compute, without predictions at exits (87 % with them)"),  # (30 + 100) / 150
+        (1.0, 50.0, "30 % of the compute, without predictions at exits (53 % with them)"),  # (30 + 50) / 150
+        (1.0, 0.0, "30 % of the compute"),
+        (None, 50.0, "30 % of the compute"),  # of an earlier version
     ],
 )
 def test_the_share_of_compute_names_predictions_that_it_leaves_out(
-    rule: str, prediction_macs: float, brief: str, run: Path
+    predictions: float | None, prediction_macs: float, brief: str, run: Path
 ) -> None:
     """Ten tokens with a mean of two updates, 30 and 100 multiply-accumulates each at their exits and at full depth."""
     files = read_run(run)
     halting = dict(files.halting) | {"n": 10, "prediction_macs": prediction_macs, "max_depth": 6}
-    halting["classes"] = {"all": files.halting["classes"]["all"] | {"mean": 2.0}}
+    halting |= {
+        "classes": {"all": files.halting["classes"]["all"] | {"mean": 2.0}},
+        "predictions_per_unit": predictions,
+    }
     halting["cost"] = {"adaptive_macs": 300.0, "adaptive_over_full": 0.3}
-    config = files.config | {"model": {**files.config["model"], "exit_rule": rule}}
-    told = verdict(with_files(files, halting=halting, config=config))["cost"].brief
+    told = verdict(with_files(files, halting=halting))["cost"].brief
     assert re.sub(r", evaluation.*|; .*", "", told) == f"33 % of updates, {brief}"
 
 
