@@ -120,10 +120,15 @@ def write_paper(folder: Path, comparison: Comparison, titles: Mapping[str, str])
 
 def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> list[MethodTable]:
     """Build the tables of methods, one for each data set on which runs have a common quality metric."""
-    keys = dict.fromkeys(["dataset.name", *comparison.other_data])
-    by_data: dict[tuple[str, ...], list[Group]] = {}
+    by_name: dict[Any, list[Group]] = {}
     for group in comparison.groups:
-        by_data.setdefault(tuple(format_setting(group.settings.get(key)) for key in keys), []).append(group)
+        by_name.setdefault(group.settings["dataset.name"], []).append(group)
+    by_data: dict[tuple[tuple[str, str], ...], list[Group]] = {}
+    for groups in by_name.values():
+        keys = dict.fromkeys(["dataset.name", *Comparison(groups, []).other_data])
+        for group in groups:
+            data = tuple((key, format_setting(group.settings.get(key))) for key in keys)
+            by_data.setdefault(data, []).append(group)
     tables = []
     for data, groups in by_data.items():
         if (quality := get_compared_quality(Comparison(groups, []))) is not None:
@@ -133,7 +138,7 @@ def build_method_tables(comparison: Comparison, titles: Mapping[str, str]) -> li
                 for name, group in zip(name_methods(scored, titles), scored, strict=True)
             ]
             metric = name_metric(quality.name, scored[0].runs[0].config)
-            tables.append(MethodTable(_name_data(dict(zip(keys, data, strict=True))), quality, metric, methods))
+            tables.append(MethodTable(_name_data(dict(data)), quality, metric, methods))
     return mark_best_methods(tables)
 
 

@@ -107,6 +107,13 @@ def test_data_sets_are_named_by_their_files_without_folders(tmp_path: Path) -> N
     assert [table.data for table in tables] == ["hops, one.txt", "hops, two.txt"]
 
 
+def test_data_sets_are_named_by_what_differs_between_runs_on_them(tmp_path: Path) -> None:
+    for name, length in (("hops", 16), ("addition", 24)):
+        record_method(tmp_path, LOW, dataset={"name": name, "sequence_length": length})
+    tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
+    assert {table.data for table in tables} == {"hops", "addition"}
+
+
 def test_methods_on_other_settings_of_the_data_are_not_compared(tmp_path: Path) -> None:
     for nodes, scores in ((16, LOW), (24, HIGH)):
         record_method(tmp_path, scores, dataset={"nodes": nodes})
