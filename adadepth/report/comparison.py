@@ -286,7 +286,7 @@ def _build_scatter_panel(comparison: Comparison, cost: str, title: str, quality:
             ([(dot.y, dot.spread_y) for dot in dots], None),
         )
     ]
-    fronts: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    fronts: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     for entry, (_, group_dots) in zip(entries, groups, strict=True):
         fronts.setdefault(entry.model, []).extend((dot.x, dot.y) for dot in group_dots if dot.marked)
     best = [label for label, group_dots in groups if any(dot.marked for dot in group_dots)]

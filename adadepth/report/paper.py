@@ -402,7 +402,7 @@ def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
 
 def _build_tradeoff_panel(table: MethodTable, cost: _Quantity) -> Panel:
     dots = {method.name: _build_dot(method, cost) for method in table.methods}
-    curves: dict[tuple[Any, Any], list[tuple[float, float]]] = {}
+    curves: dict[tuple[Any, ...], list[tuple[float, float]]] = {}
     for method in table.methods:
         curves.setdefault(method.group.model, []).append(dots[method.name][:2])
     lines = [sorted(curve) for curve in curves.values() if len(curve) > 1]

@@ -185,9 +185,10 @@ class Group:
         return spread
 
     @property
-    def model(self) -> tuple[Any, Any]:
-        """Family and number of parameters, which are equal in runs of one model at different depths."""
-        return self.settings.get("model.name"), self.runs[0].run.get("parameters")
+    def model(self) -> tuple[Any, Any, bool]:
+        """Family, number of parameters, and whether it is a matched baseline: equal for one model at several depths."""
+        is_baseline = bool(self.runs[0].config.get("rival_of"))
+        return self.settings.get("model.name"), self.runs[0].run.get("parameters"), is_baseline
 
 
 @dataclass(frozen=True)

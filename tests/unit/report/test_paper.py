@@ -287,6 +287,17 @@ def test_the_figure_has_intervals_over_seeds_and_joins_one_model(folder: Path) -
     assert dots[0].x == pytest.approx(2.001)
 
 
+def test_no_line_joins_a_model_and_its_matched_baselines(tmp_path: Path) -> None:
+    record_method(tmp_path, HIGH, 3e6)
+    for depth, macs in ((2, 2e6), (3, 4e6)):
+        record_method(tmp_path, LOW, macs, model={"fixed_depth": depth}, rival_of="/runs/a")
+    figure = draw_tradeoff(build_method_tables(compare(find_runs(tmp_path)), TITLES))
+    assert figure is not None
+    mark = figure.panels[0].mark
+    assert isinstance(mark, Scatter)
+    assert [[x for x, _ in line] for line in mark.lines] == [[pytest.approx(2.001), pytest.approx(4.001)]]
+
+
 def test_the_figure_fits_a_column_with_readable_letters_and_embedded_fonts(folder: Path) -> None:
     paper = write(folder)
     root = ElementTree.parse(paper / "figure.svg").getroot()
