@@ -54,6 +54,34 @@ def load_plugins(
     return descriptors
 
 
+def register_class(
+    registered: dict[str, Any],
+    component: Any,
+    noun: str,
+    taken: Collection[str],
+    problem_with: Callable[[Any, str], str | None],
+) -> None:
+    """Register a class of the running program under its name, in place of an earlier one that it registered.
+
+    Args:
+        registered: Registered classes by name, which gets the class.
+        component: The class.
+        noun: Word for such a class in messages.
+        taken: Names of classes that the program did not register.
+        problem_with: Function that checks a class and its name, and returns an error text or None.
+
+    Raises:
+        ConfigError: If the class is broken, or its name is taken.
+    """
+    name = getattr(component, "name", "")
+    problem = problem_with(component, name)
+    if name in taken:
+        problem = f"{'an' if noun[0] in 'aeiou' else 'a'} {noun} of that name already exists"
+    if problem is not None:
+        raise ConfigError(f"{noun} {name!r}: {problem}")
+    registered[name] = component
+
+
 def list_plugin_names(group: str) -> list[str]:
     """Return the names of the plug-ins of an entry-point group in alphabetical order, without importing them."""
     return [entry.name for entry in _list_entry_points(group)]

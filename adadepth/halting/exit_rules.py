@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from adadepth.config.plugins import load_plugins
+from adadepth.config.plugins import load_plugins, register_class
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_by_prediction import (
     Confidence,
@@ -155,13 +155,7 @@ def register_exit_rule(rule: RuleClass) -> RuleClass:
     Raises:
         ConfigError: If the rule is broken, or its name is that of another rule.
     """
-    name = getattr(rule, "name", "")
-    problem = _find_problem(rule, name)
-    if name not in _registered and name in exit_rules():
-        problem = "an exit rule of that name already exists"
-    if problem is not None:
-        raise ConfigError(f"exit rule {name!r}: {problem}")
-    _registered[name] = rule
+    register_class(_registered, rule, "exit rule", {*exit_rules()} - {*_registered}, _find_problem)
     exit_rules.cache_clear()
     _PARSED.clear()
     return rule

@@ -26,7 +26,7 @@ from functools import cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from adadepth.config.plugins import load_plugins
+from adadepth.config.plugins import load_plugins, register_class
 from adadepth.errors import ConfigError, nearest
 from adadepth.halting.rules import find_rule_problem, parse_named
 
@@ -111,13 +111,7 @@ def register_step_loss(loss: Loss) -> Loss:
     Raises:
         ConfigError: If the loss is broken, or its name is that of another loss.
     """
-    name = getattr(loss, "name", "")
-    problem = _find_problem(loss, name)
-    if name in BUILT_IN or name in installed_step_losses():
-        problem = f"a {_NOUN} of that name already exists"
-    if problem is not None:
-        raise ConfigError(f"{_NOUN} {name!r}: {problem}")
-    _registered[name] = loss
+    register_class(_registered, loss, _NOUN, {*BUILT_IN, *installed_step_losses()}, _find_problem)
     _parsed.clear()
     return loss
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from adadepth.config.plugins import load_plugins
+from adadepth.config.plugins import load_plugins, register_class
 from adadepth.errors import ConfigError, nearest
 from adadepth.halting.rules import is_parameter_type, parse_named
 
@@ -131,13 +131,8 @@ def register_halting_unit(unit: Unit) -> Unit:
     Raises:
         ConfigError: If the unit is broken, or its name is that of another unit.
     """
-    name = getattr(unit, "name", "")
-    problem = _find_problem(unit, name)
-    if name == HaltingProjection.name or name in installed_halting_units():
-        problem = "a halting unit of that name already exists"
-    if problem is not None:
-        raise ConfigError(f"halting unit {name!r}: {problem}")
-    _registered[name] = unit
+    taken = {HaltingProjection.name, *installed_halting_units()}
+    register_class(_registered, unit, "halting unit", taken, _find_problem)
     return unit
 
 

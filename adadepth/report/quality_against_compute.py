@@ -18,7 +18,7 @@ from adadepth.report.baseline_comparison import compare_with_baselines
 from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
 from adadepth.report.exits import build_study_panel, format_set_sizes
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
-from adadepth.report.quality_pairs import RELEVANT_LOSS, RELEVANT_SCORE
+from adadepth.report.quality_pairs import get_relevant_difference
 from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, RunFiles
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import percent
@@ -143,7 +143,7 @@ def _build_panel(title: str, groups: Groups, x_title: str, metric: str, joined: 
     line = sorted((dot.x, dot.y) for _, group in joined for dot in group)
     x = Axis(x_title, (0.0, 1.04 * max(1.0, *(dot.x for dot in dots))), percent=True)
     # On an axis of at least four least relevant differences, irrelevant ones look small.
-    middle, least = statistics.mean([dot.y for dot in dots]), RELEVANT_LOSS if is_loss(metric) else RELEVANT_SCORE
+    middle, least = statistics.mean([dot.y for dot in dots]), get_relevant_difference(metric)
     span = pad_range([*(dot.y for dot in dots), middle - 2 * least, middle + 2 * least])
     y = Axis(metric.replace("_", " ") + (", less is better" if is_loss(metric) else ""), span)
     return Panel(title, Scatter(groups, [line] if line else ()), x, y, f"{title}: {metric} against {x_title}", 1.1)
