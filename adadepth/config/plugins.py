@@ -1,9 +1,9 @@
 """Loading of plug-ins, which are objects that installed packages register as entry points.
 
 Groups are `adadepth.families`, `adadepth.datasets`, `adadepth.modes`, `adadepth.sweepers`, `adadepth.halting_rules`,
-`adadepth.halting_units`, `adadepth.step_losses`, `adadepth.exit_rules`, `adadepth.loggers` and `adadepth.names`. A YAML
-file refers to a plug-in by its name, never to code. The folders of `contrib` are registered by entry points of this
-package; entry points of a deleted folder are ignored.
+`adadepth.halting_units`, `adadepth.step_losses`, `adadepth.exit_rules`, `adadepth.export_formats`, `adadepth.loggers`
+and `adadepth.names`. A YAML file refers to a plug-in by its name, never to code. The folders of `contrib` are
+registered by entry points of this package; entry points of a deleted folder are ignored.
 
 A descriptor must not import torch. It refers to code that does by an importer: a function whose first line is a local
 import, and which returns the imported object. Plug-ins may write `"module:name"` instead, which `replace_paths` turns

@@ -1,4 +1,4 @@
-"""Mode `export`: a checkpoint in the layout in which others publish such models, with its tokenizer and model card."""
+"""Mode `export`: a checkpoint in a file format and layout that other programs read, with tokenizer and model card."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.config import ExperimentConfig
+from adadepth.config.export import ExportConfig, export_formats
 from adadepth.config.modes import get_mode_settings
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.build import load_model
@@ -27,17 +28,17 @@ from adadepth.tasks.stored_models import check_weights, list_overridden_model_se
 
 
 def export(config: ExperimentConfig) -> None:
-    """Write the checkpoint in the configured layout to a new folder, with its tokenizer and a model card.
+    """Write the checkpoint in the configured file format to a new folder, with its tokenizer and a model card.
 
     If it fails, the folder is as it was before.
 
     Raises:
-        ConfigError: If the layout cannot express the model, or the folder is not new.
+        ConfigError: If the format or layout cannot express the model, or the folder is not new.
         CheckpointError: If a file of the tokenizer or the model card is a link out of the checkpoint, or cannot be
             read, or the folder cannot be written.
     """
-    settings = get_mode_settings(config, "export")
-    folder = Path(settings.folder)
+    settings: ExportConfig = get_mode_settings(config, "export")
+    folder = Path(str(settings.folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"export.folder={folder}: must be new or empty")
     path = resolve_model_path(config)
@@ -56,15 +57,25 @@ def export(config: ExperimentConfig) -> None:
         raise CheckpointError(f"checkpoint={path}: {error}") from error
     try:
         with _emptied_after_error(folder), convert_full_disk_errors(folder):
-            model.save_pretrained(folder, layout=settings.layout)
+            folder.mkdir(parents=True, exist_ok=True)
+            export_formats()[settings.format].write()(model, folder, source, settings)
             for file in files:
                 shutil.copyfile(file, folder / file.name)
-            write_layout_card(folder, source, model, settings.layout, has_exits=not settings.drop_exits)
+            write_layout_card(
+                folder, source, model, settings.layout or settings.format, has_exits=not settings.drop_exits
+            )
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:
         raise CheckpointError(f"export.folder={folder}: cannot be written ({error.strerror})") from error
-    say(f"{type(model).__name__} in the layout {settings.layout}: {folder}", RESULT)
+    written = settings.format if settings.layout is None else f"{settings.format} in the layout {settings.layout}"
+    say(f"{type(model).__name__} as {written}: {folder}", RESULT)
+
+
+def write_safetensors(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
+    """Write configuration, weights and generation configuration of a language model in a published layout."""
+    del source
+    model.save_pretrained(folder, layout=settings.layout)
 
 
 def _drop_exits(model: Any) -> None:
