@@ -57,5 +57,5 @@ EXECUTORCH = ExportFormat(
     weights=("f32",),
     engine=_find_engine("run_executorch.py"),
     libraries=("executorch",),
-    needs=_NEEDS,
+    needs="adadepth[executorch]",
 )
