@@ -14,7 +14,8 @@ class ExportConfig:
     """Settings of mode `export`."""
 
     layout: str | None = setting(
-        None, "published layout: ouro, huginn, hrm_text, or the type of a decoder of transformers, such as llama"
+        None,
+        "published layout: ouro, huginn, hrm_text, nanbeige, or the type of a decoder of transformers, such as llama",
     )
     folder: str | None = setting(None, "new folder of the files")
     drop_exits: bool = setting(False, "leave out early exits, their gate and exit rule: the network at full depth")
@@ -23,6 +24,7 @@ class ExportConfig:
 def check_export(config: Any) -> Iterator[str]:
     """Yield an error line for every setting that mode `export` lacks."""
     if config.export.layout is None:
-        yield "export.layout: required by mode=export: ouro, huginn, hrm_text, or the type of a decoder, such as llama"
+        names = "ouro, huginn, hrm_text, nanbeige, or the type of a decoder, such as llama"
+        yield f"export.layout: required by mode=export: {names}"
     if config.export.folder is None:
         yield "export.folder: required by mode=export: a new folder"
