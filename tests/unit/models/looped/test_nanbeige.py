@@ -136,7 +136,7 @@ def test_a_published_folder_comes_back(tmp_path: Path) -> None:
     quick_one_in(2, [
         ({"state_norm": "fed", "exit_rule": "fixed:2", "num_key_value_heads": 2, "head_dim": 10}, 2),
         ({"state_norm": "none", "tie_word_embeddings": True, "rope_theta": 5e5}, 4),
-        ({"state_norm": "none", "exit_rule": "fixed:1", "rms_norm_eps": 1e-3}, 1),
+        ({"state_norm": "fed", "exit_rule": "fixed:3", "gate": True, "rms_norm_eps": 1e-3}, 3),  # reads no gate
     ]),
 )  # fmt: skip
 def test_what_is_written_predicts_at_the_fixed_exit(fields: dict[str, Any], loops: int, tmp_path: Path) -> None:
@@ -165,6 +165,8 @@ def test_what_is_written_predicts_at_the_fixed_exit(fields: dict[str, Any], loop
             {"exit_rule": "margin:0.5"},
             "exit_rule=margin:0.5: layout=nanbeige needs exit_rule=None or fixed:1",
         ),
+        ({"gate": True}, "gate=True: layout=nanbeige needs gate=False, or exit_rule=fixed:N, which reads no gate"),
+        ({"gate": True, "exit_rule": "quantile:0.5"}, "=quantile:0.5: layout=nanbeige needs exit_rule=None or fixed:1"),
         ({"exit_rule": "fixed:5"}, "exit_rule=fixed:5: layout=nanbeige needs exit_rule=None or fixed:1 to fixed:4"),
         ({"exit_rule": "fixed:2", "cache_policy": "last"}, "cache_policy=last: layout=nanbeige needs cache_policy=all"),
     ],
