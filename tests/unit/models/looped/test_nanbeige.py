@@ -166,7 +166,7 @@ def test_what_is_written_predicts_at_the_fixed_exit(fields: dict[str, Any], loop
             "exit_rule=margin:0.5: layout=nanbeige needs exit_rule=None or fixed:1",
         ),
         ({"gate": True}, "gate=True: layout=nanbeige needs gate=False, or exit_rule=fixed:N, which reads no gate"),
-        ({"gate": True, "exit_rule": "quantile:0.5"}, "=quantile:0.5: layout=nanbeige needs exit_rule=None or fixed:1"),
+        ({"gate": True, "exit_rule": "quantile:0.5"}, "gate=True: layout=nanbeige needs gate=False, or exit_rule=fix"),
         ({"exit_rule": "fixed:5"}, "exit_rule=fixed:5: layout=nanbeige needs exit_rule=None or fixed:1 to fixed:4"),
         ({"exit_rule": "fixed:2", "cache_policy": "last"}, "cache_policy=last: layout=nanbeige needs cache_policy=all"),
     ],
