@@ -225,6 +225,9 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
     lengths = before.sequence_length, now.sequence_length
     if None not in lengths and lengths[0] != lengths[1]:
         lines.append(f"trained with dataset.sequence_length={lengths[0]}, evaluated with {lengths[1]}")
+    newlines = before.keep_newlines, now.keep_newlines
+    if None not in newlines and newlines[0] != newlines[1]:
+        lines.append(f"trained with dataset.keep_newlines={newlines[0]}, evaluated with {newlines[1]}".lower())
     return lines
 
 
