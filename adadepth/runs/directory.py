@@ -351,7 +351,7 @@ def _fill_later_settings(settings: Any) -> Any:
         for name, field in get_field_specs(spec.settings).items():
             if field.later and field.differs_on_hub and name not in settings.model:
                 settings.model[name] = field.hub
-    if {"append_eos", "document_separator"} <= settings.dataset.keys():  # text in blocks
+    if settings.model.get("pretrained") and {"append_eos", "document_separator"} <= settings.dataset.keys():
         settings.dataset.setdefault("keep_newlines", False)
     return settings
 

@@ -128,7 +128,7 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunDa
         blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
     summary = summarise_data(
         dataset,
-        {name: _describe(split_blocks) for name, split_blocks in blocks.items()},
+        {name: _describe(split_blocks, dataset) for name, split_blocks in blocks.items()},
         facts={
             "sequence_length": dataset.sequence_length,
             "append_eos": dataset.append_eos,
@@ -222,9 +222,11 @@ def _open_pieces(
     return LineStore.open(tokens), LineDocuments.open(folder)
 
 
-def _describe(blocks: TextBlocks) -> dict[str, Any]:
+def _describe(blocks: TextBlocks, dataset: CausalConfig) -> dict[str, Any]:
     """Return the size of a whole text, and of the part of it that the run reads, for the data summary."""
     counts = blocks.store.counts()
+    if dataset.keep_newlines:
+        del counts["lines"]  # pieces
     return {
         **counts,
         "tokens_per_word": counts["tokens"] / max(counts["words"], 1),
