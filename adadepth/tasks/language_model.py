@@ -11,7 +11,6 @@ from typing import Any
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
 from adadepth.config import DatasetConfig, ExperimentConfig, Mode, SearchConfig, TokenizerConfig
-from adadepth.config.data import CausalConfig
 from adadepth.config.declaration import select_notable_settings
 from adadepth.config.experiment import GateConfig, SearchMethod
 from adadepth.config.kinds import get_kind
@@ -124,14 +123,14 @@ def resolve_newlines(dataset: DatasetConfig, weights: str | None) -> DatasetConf
         dataset: Settings of the data.
         weights: Folder or hub id of the weights, or None for new weights.
     """
-    if not isinstance(dataset, CausalConfig) or dataset.keep_newlines is not None:
+    if getattr(dataset, "keep_newlines", False) is not None:
         return dataset
     keeps = False
     if weights is not None:
         path = resolve_path("model.pretrained", weights)
         trained = DataIdentity.from_config("model.pretrained", path, read_config("model.pretrained", path))
         keeps = True if trained is None else bool(trained.keep_newlines)
-    return dataclasses.replace(dataset, keep_newlines=keeps)
+    return dataclasses.replace(dataset, keep_newlines=keeps)  # type: ignore[call-arg]
 
 
 def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:

@@ -65,7 +65,7 @@ def run(name: str, decoder: Path, output: Path, *overrides: str) -> dict[str, An
 
 @pytest.mark.parametrize("append_eos", [True, False])
 def test_all_layers_have_the_loss_of_the_decoder(
-    decoder: Path, tmp_path: Path, append_eos: bool, caplog: pytest.LogCaptureFixture
+    decoder: Path, tmp_path: Path, append_eos: bool, capsys: pytest.CaptureFixture[str], caplog: Any
 ) -> None:
     record = run(
         "exit_tiny", decoder, tmp_path, "mode=evaluate", f"checkpoint={decoder}", f"dataset.append_eos={append_eos}"
@@ -74,7 +74,7 @@ def test_all_layers_have_the_loss_of_the_decoder(
     assert record["final_metrics"][f"eval/step_{LAYERS}/loss"] == pytest.approx(expected, abs=1e-5)
     assert record["data"]["keep_newlines"] is True
     said = "newlines kept, an end token after every document;" if append_eos else "newlines kept;"
-    assert f"data: causal_text, {said}" in caplog.text
+    assert f"data: causal_text, {said}" in caplog.text + "".join(capsys.readouterr())
     lines = run(
         "exit_tiny",
         decoder,
