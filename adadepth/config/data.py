@@ -111,7 +111,7 @@ class StreamConfig(TextConfig):
         TEXTS,
     )
     test_hub: list[dict[str, Any]] = setting([], "hub: entries of the test text, as in `hub`")
-    append_eos: bool = setting(True, "add a token after every line; without it blank lines disappear")
+    append_eos: bool = setting(True, "add an end token after every line; after every document if newlines are kept")
     evaluation_length: int | None = setting(
         None, "number of tokens of a segment in evaluation; None: sequence_length", at_least(1)
     )
@@ -127,6 +127,9 @@ class CausalConfig(StreamConfig):
     document_separator: Separator = setting(
         Separator.auto,
         "what ends a document in plain text; rows of tables and the embedded text end documents themselves",
+    )
+    keep_newlines: bool | None = setting(
+        None, "keep newlines as they are in the text; None: for pretrained decoders, which have read such text"
     )
     pad_to_length: bool = setting(False, "pad every batch to the length of a block: fixed shapes for compiled runs")
 

@@ -41,6 +41,7 @@ class DataIdentity:
         tokenizer: `digest_tokenizer` of the model's tokenizer, or None if the model reads no tokens.
         sequence_length: Maximum number of tokens of a sequence in training, or None if the task determines it.
         columns: Columns of a table that the model reads, in their order.
+        keep_newlines: Whether text in blocks kept its newlines, or None for other data.
     """
 
     dataset: str
@@ -49,6 +50,7 @@ class DataIdentity:
     tokenizer: str | None = None
     sequence_length: int | None = None
     columns: Sequence[str] = ()
+    keep_newlines: bool | None = None
 
     @classmethod
     def from_data(cls, dataset: DatasetConfig, data: RunData) -> DataIdentity:
@@ -65,6 +67,7 @@ class DataIdentity:
             tokenizer=None if data.tokenizer is None else digest_tokenizer(data.tokenizer),
             sequence_length=get_text_length(dataset),
             columns=data.summary.get("text_columns") or list_input_columns(dataset) or (),
+            keep_newlines=data.summary.get("keep_newlines"),
         )
 
     @classmethod
@@ -92,7 +95,10 @@ class DataIdentity:
 
     def write_to(self, config: PreTrainedConfig) -> None:
         """Store this identity in a model's configuration, so that it is saved with the model."""
-        setattr(config, FIELD, {**dataclasses.asdict(self), "columns": list(self.columns)})
+        stored = {**dataclasses.asdict(self), "columns": list(self.columns)}
+        if self.keep_newlines is None:
+            del stored["keep_newlines"]
+        setattr(config, FIELD, stored)
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:
@@ -105,6 +111,7 @@ def _find_fault(stored: Mapping[str, Any]) -> str | None:
         "problem must be a text or null": isinstance(stored.get("problem"), str | None),
         "tokenizer must be a text or null": isinstance(stored.get("tokenizer"), str | None),
         "sequence_length must be a whole number above 0 or null": is_length,
+        "keep_newlines must be true, false or null": isinstance(stored.get("keep_newlines"), bool | None),
         "columns must be a list of texts": isinstance(texts, list | tuple)
         and all(isinstance(text, str) for text in texts),
         "sources must be an object of texts": isinstance(digests, Mapping)

@@ -346,11 +346,13 @@ def read_settings(directory: Path) -> Any:
 
 
 def _fill_later_settings(settings: Any) -> Any:
-    """Fill in the model settings that a file lacks, and whose default was another one when the file was written."""
+    """Fill in the settings that a file lacks, and whose default was another one when the file was written."""
     if (spec := families().get(settings.model.name)) is not None:
         for name, field in get_field_specs(spec.settings).items():
             if field.later and field.differs_on_hub and name not in settings.model:
                 settings.model[name] = field.hub
+    if settings.model.get("pretrained") and {"append_eos", "document_separator"} <= settings.dataset.keys():
+        settings.dataset.setdefault("keep_newlines", False)
     return settings
 
 

@@ -225,6 +225,10 @@ def _list_differences(before: DataIdentity, now: DataIdentity) -> list[str]:
     lengths = before.sequence_length, now.sequence_length
     if None not in lengths and lengths[0] != lengths[1]:
         lines.append(f"trained with dataset.sequence_length={lengths[0]}, evaluated with {lengths[1]}")
+    newlines = before.keep_newlines, now.keep_newlines
+    if None not in newlines and newlines[0] != newlines[1]:
+        texts = [f"text {'with' if keeps else 'without'} newlines" for keeps in newlines]
+        lines.append(f"trained on {texts[0]}, evaluated on {texts[1]}")
     return lines
 
 

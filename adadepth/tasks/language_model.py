@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import PreTrainedModel, TrainingArguments, set_seed
 
-from adadepth.config import ExperimentConfig, Mode, SearchConfig, TokenizerConfig
+from adadepth.config import DatasetConfig, ExperimentConfig, Mode, SearchConfig, TokenizerConfig
 from adadepth.config.declaration import select_notable_settings
 from adadepth.config.experiment import GateConfig, SearchMethod
 from adadepth.config.kinds import get_kind
@@ -24,10 +24,13 @@ from adadepth.evaluation.language_model import LanguageScorer, SampledPaths
 from adadepth.evaluation.scorers import build_scorer
 from adadepth.models.build import build_language_model, load_language_model
 from adadepth.models.contract import LearnsGates
+from adadepth.models.folder import read_config
 from adadepth.models.registry import budget_mode, family
+from adadepth.runs.data_identity import DataIdentity
 from adadepth.runtime.console import say
 from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import run_main_process_first
+from adadepth.runtime.hub_access import resolve_path
 from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
@@ -47,7 +50,7 @@ def train(config: ExperimentConfig) -> tuple[dict[str, float], Path]:
     Return the final metrics and the run directory.
     """
     args = training_arguments(config)
-    data = load_data(config, args, choose_training_tokenizer(config, args))
+    data = load_data(config, args, choose_training_tokenizer(config, args), weights=config.model.pretrained)
     config = settle_model_config(config, args, data)
     model = build_configured_model(config, data)
     adjust = partial(budgets.fit_to_target, config.budget) if budget_mode(config) == "fitted" else None
@@ -59,7 +62,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = load_language_model(path, config.model, list_overridden_model_settings())
-    data = load_data(config, args, choose_checkpoint_tokenizer(config, path))
+    data = load_data(config, args, choose_checkpoint_tokenizer(config, path), weights=path)
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)
     session = build_language_session(config, args, data, model)
@@ -74,7 +77,12 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
 
 
 def load_data(
-    config: ExperimentConfig, args: TrainingArguments, tokenizer: TokenizerConfig, *, searches: bool | None = None
+    config: ExperimentConfig,
+    args: TrainingArguments,
+    tokenizer: TokenizerConfig,
+    *,
+    searches: bool | None = None,
+    weights: str | None = None,
 ) -> RunData:
     """Load the text of a run as streams or packed blocks of tokens.
 
@@ -85,13 +93,14 @@ def load_data(
         args: Training arguments with batch sizes and world size.
         tokenizer: Settings of the tokenizer; see `load_language_data`.
         searches: Whether gates are trained, or None to follow the configuration of the model.
+        weights: Folder or hub id of the initial or evaluated weights, or None for new weights.
     """
     model = config.model
     searches = family(model.name).searches(model) if searches is None else searches
     in_turns = searches and config.search.method is SearchMethod.two_phase
     load = partial(
         load_run_data,
-        config.dataset,
+        resolve_newlines(config.dataset, weights),
         tokenizer=tokenizer,
         train_rows=args.per_device_train_batch_size,
         slots=args.gradient_accumulation_steps,
@@ -102,6 +111,26 @@ def load_data(
     )
     data: RunData = run_main_process_first(args, load)
     return data
+
+
+def resolve_newlines(dataset: DatasetConfig, weights: str | None) -> DatasetConfig:
+    """Return settings of text in blocks that say whether newlines are kept, and other settings unchanged.
+
+    By default, the text is what the weights were trained on: a pretrained decoder has read newlines, and a model of
+    this package what its configuration records. New weights are trained on lines.
+
+    Args:
+        dataset: Settings of the data.
+        weights: Folder or hub id of the weights, or None for new weights.
+    """
+    if getattr(dataset, "keep_newlines", False) is not None:
+        return dataset
+    keeps = False
+    if weights is not None:
+        path = resolve_path("model.pretrained", weights)
+        trained = DataIdentity.from_config("model.pretrained", path, read_config("model.pretrained", path))
+        keeps = True if trained is None else bool(trained.keep_newlines)
+    return dataclasses.replace(dataset, keep_newlines=keeps)  # type: ignore[call-arg]
 
 
 def _plan_two_phases(search: SearchConfig, steps: int) -> TwoPhase:

@@ -70,7 +70,17 @@ def _format_data(data: RunData) -> str:
         f"{'training' if name == 'train' else name}{_format_range(summary, name)} {_format_size(entry)}"
         for name, entry in counts.items()
     ]
-    return "; ".join([summary["name"], *sizes])
+    name = ", ".join(filter(None, [summary["name"], _format_newlines(summary)]))
+    return "; ".join([name, *sizes])
+
+
+def _format_newlines(summary: Mapping[str, Any]) -> str | None:
+    """Format what text in blocks has instead of newlines, or between documents; None for other data."""
+    if "keep_newlines" not in summary:
+        return None
+    if summary["keep_newlines"]:
+        return "newlines kept" + (", an end token after every document" if summary["append_eos"] else "")
+    return "an end token instead of every newline" if summary["append_eos"] else "newlines removed"
 
 
 def _format_range(summary: Mapping[str, Any], name: str) -> str:

@@ -138,7 +138,6 @@ def test_a_trained_model_is_fitted_to_a_budget(text: tuple[str, ...], tmp_path: 
     ("loop_tiny", ["dataset=stream_python_docs"], "is read as streams, by par_xl; looped reads blocks"),
     ("par_network", ["dataset=causal_python_docs"],
      "is read as blocks, by early_exit, looped or routed; par_xl reads streams"),
-    ("loop_tiny", ["dataset.document_separator=file"], "dataset.document_separator=file"),
     ("loop_tiny", ["model.curriculum_share=0.2"], "only used with model.loop_curriculum"),
     ("loop_tiny", ["model.loop_curriculum=linear", "model.objective=gate_alone", "model.gate=true"], "compares loops"),
 ]))  # fmt: skip

@@ -20,7 +20,6 @@ from adadepth.config import (
 from adadepth.config.data import (
     AdditionConfig,
     AgreementConfig,
-    CausalConfig,
     ChatConfig,
     GeneratedConfig,
     HopsConfig,
@@ -31,7 +30,6 @@ from adadepth.config.data import (
     ParityConfig,
     PuzzleTableConfig,
     SentEvalConfig,
-    Separator,
     SequenceProblem,
     TextConfig,
     TraceConfig,
@@ -128,14 +126,6 @@ def check_stream(dataset: StreamConfig, config: ExperimentConfig) -> Iterator[st
     yield from _check_text(dataset)
     yield from _check_local_path(dataset, "test_path")
     yield from _check_extra_hub(dataset, "test_hub")
-
-
-@check_dataset.register
-def check_causal(dataset: CausalConfig, config: ExperimentConfig) -> Iterator[str]:
-    """Check the sources of text in blocks, and that `dataset.document_separator` fits a text read line by line."""
-    yield from check_stream(dataset, config)
-    if dataset.document_separator is Separator.file:
-        yield "dataset.document_separator=file: data in blocks support auto, heading, blank_line or line"
 
 
 @check_dataset.register

@@ -8,7 +8,7 @@ tokens before it in its document and its block. Start tokens are never predicted
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from adadepth.config.data import Separator
 from adadepth.data.batches import IGNORE, Columns, Examples, PaddingCollator, collect_numbers, pad_columns
 from adadepth.data.cache import digest, get_cache_root
 from adadepth.data.held_out import HELD_OUT
@@ -25,8 +26,10 @@ from adadepth.data.randomness import split_item
 from adadepth.data.run_data import RunData, describe_tokenizer, summarise_data
 from adadepth.data.stores.documents import LineDocuments, LineStore, write_beginnings
 from adadepth.data.stores.mmap_arrays import ensure_arrays
+from adadepth.data.stores.parallel_tokenisation import ensure_texts, prepare_workers
 from adadepth.data.streams.line_text import open_texts
-from adadepth.data.streams.load import load_text_tokenizer, open_line_store
+from adadepth.data.streams.load import digest_text, load_text_tokenizer, open_line_store
+from adadepth.data.streams.running_text import build_piece_encoding, mark_first_pieces, split_pieces
 from adadepth.data.text.text_source import TextSource
 from adadepth.data.text.tokenizer import parallel_encoding
 from adadepth.errors import DataError
@@ -113,7 +116,8 @@ class BlockCollator(PaddingCollator):
 def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunData:
     """Read and tokenise a text and arrange it in blocks, or load it from the cache.
 
-    Blocks and streams of the same text share one cache of tokens. Several processes may call this function at once.
+    Blocks and streams of the same text share one cache of tokens, unless newlines are kept. Several processes may call
+    this function at once.
 
     Raises:
         DataError: If the text or the tokenizer lacks something, or if the text has no tokens. The message is one line.
@@ -124,10 +128,11 @@ def load_text_blocks(dataset: CausalConfig, tokenizer: TokenizerConfig) -> RunDa
         blocks = {name: _build_blocks(root, name, text, words, dataset) for name, text in texts.items()}
     summary = summarise_data(
         dataset,
-        {name: _describe(split_blocks) for name, split_blocks in blocks.items()},
+        {name: _describe(split_blocks, dataset) for name, split_blocks in blocks.items()},
         facts={
             "sequence_length": dataset.sequence_length,
             "append_eos": dataset.append_eos,
+            "keep_newlines": bool(dataset.keep_newlines),
             "sources": {name: text.key() for name, text in texts.items()},
         },
         tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
@@ -167,26 +172,61 @@ def build_block_data(
 def _build_blocks(
     root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
 ) -> TextBlocks:
-    store = open_line_store(root, name, text, tokenizer, dataset)
-    separator, is_train = str(dataset.document_separator), name == "train"
-    key = digest(text.key(), text.are_documents, separator)
-    documents_folder = ensure_arrays(
-        root,
-        f"{name}-documents-{key}",
-        lambda folder: write_beginnings(folder, text.mark_beginnings(separator)),
-        text.sources,
-    )
+    store, documents = (_open_pieces if dataset.keep_newlines else _open_lines)(root, name, text, tokenizer, dataset)
+    is_train = name == "train"
     counts = store.counts(None if is_train else dataset.max_evaluation_tokens)
     if not counts["tokens"]:
         raise DataError(f"dataset.name={dataset.name}: the {name} text has no tokens")
     length = dataset.sequence_length if is_train else dataset.evaluation_length or dataset.sequence_length
-    offsets = LineDocuments.open(documents_folder).offsets(store, counts["tokens"])
+    offsets = documents.offsets(store, counts["tokens"])
     return TextBlocks(store, offsets, length, tokenizer.eos_token_id, counts)
 
 
-def _describe(blocks: TextBlocks) -> dict[str, Any]:
+def _open_lines(
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
+) -> tuple[LineStore, LineDocuments]:
+    """Return the tokens of lines without newlines, and the lines at which documents begin."""
+    store = open_line_store(root, name, text, tokenizer, dataset)
+    separator = str(dataset.document_separator)
+    key = digest(text.key(), text.are_documents, separator)
+    folder = ensure_arrays(
+        root,
+        f"{name}-documents-{key}",
+        lambda folder: write_beginnings(folder, (begins for _, begins in text.marked_lines(separator))),
+        text.sources,
+    )
+    return store, LineDocuments.open(folder)
+
+
+def _open_pieces(
+    root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: CausalConfig
+) -> tuple[LineStore, LineDocuments]:
+    """Return the tokens of pieces with newlines, and the pieces at which documents begin; see `split_pieces`.
+
+    With the separator `auto`, a document is a file, a row of a table, or a topic of the embedded text.
+    """
+    separator = "file" if dataset.document_separator is Separator.auto else str(dataset.document_separator)
+
+    def pieces() -> Iterator[str]:
+        return split_pieces(text.marked_lines(separator))
+
+    encoding, workers = build_piece_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
+    key = digest(digest_text(text, tokenizer, dataset), separator)
+    tokens = ensure_texts(root, f"{name}-pieces-{key}", pieces, encoding, workers, text.characters, text.sources)
+    folder = ensure_arrays(
+        root,
+        f"{name}-piece-documents-{digest(text.key(), separator)}",
+        lambda folder: write_beginnings(folder, mark_first_pieces(pieces())),
+        text.sources,
+    )
+    return LineStore.open(tokens), LineDocuments.open(folder)
+
+
+def _describe(blocks: TextBlocks, dataset: CausalConfig) -> dict[str, Any]:
     """Return the size of a whole text, and of the part of it that the run reads, for the data summary."""
     counts = blocks.store.counts()
+    if dataset.keep_newlines:
+        del counts["lines"]  # pieces
     return {
         **counts,
         "tokens_per_word": counts["tokens"] / max(counts["words"], 1),

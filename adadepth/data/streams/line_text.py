@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import chain, islice
@@ -44,14 +45,22 @@ def open_texts(dataset: StreamConfig) -> dict[str, TextSource]:
 
 
 def _open_local(sources: list[Any], column: str) -> TextSource:
-    def rows() -> Iterator[str]:
+    def entries() -> Iterator[tuple[str, bool]]:
         for file in sources:
-            is_table = file.path.name.endswith(TABLE_SUFFIXES)
-            yield from (read_file_rows(file.key, file.path, column) if is_table else read_lines(file.key, file.path))
+            if file.path.name.endswith(TABLE_SUFFIXES):
+                yield from ((row, True) for row in read_file_rows(file.key, file.path, column))
+            else:
+                yield from ((line, number == 0) for number, line in enumerate(read_lines(file.key, file.path)))
+
+    def rows() -> Iterator[str]:
+        return (row for row, _ in entries())
+
+    def firsts() -> Iterator[bool]:
+        return (first for _, first in entries())
 
     paths = [file.path for file in sources]
     are_tables = all(path.name.endswith(TABLE_SUFFIXES) for path in paths)
-    return TextSource(rows, _make_key(sources, column), are_tables, estimate_characters(paths), sources)
+    return TextSource(rows, _make_key(sources, column), are_tables, estimate_characters(paths), sources, firsts)
 
 
 def _open_hub(sources: list[Any], column: str) -> TextSource:
@@ -82,11 +91,11 @@ def _hold_out(whole: TextSource, dataset: StreamConfig) -> dict[str, TextSource]
             advice=f"give dataset.evaluation_{'path' if dataset.source == 'local' else 'hub'}=...",
         )
 
-    def part(name: str, cut: Callable[[], Iterator[str]]) -> TextSource:
+    def part(name: str, cut: Callable[[Iterator[Any]], Iterator[Any]]) -> TextSource:
         key = cache(lambda: digest(name, whole.key(), fraction))
-        return TextSource(cut, key, whole.are_documents, whole.characters, whole.sources)
+        return dataclasses.replace(whole, rows=lambda: cut(whole.rows()), key=key, firsts=lambda: cut(whole.firsts()))
 
     return {
-        "train": part("train", lambda: islice(whole.rows(), count_training_rows())),
-        "evaluation": part("evaluation", lambda: islice(whole.rows(), count_training_rows(), None)),
+        "train": part("train", lambda rows: islice(rows, count_training_rows())),
+        "evaluation": part("evaluation", lambda rows: islice(rows, count_training_rows(), None)),
     }

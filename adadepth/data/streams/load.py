@@ -75,7 +75,7 @@ def load_language_data(
             facts={"sequence_length": dataset.sequence_length, "append_eos": dataset.append_eos},
             tokenizer=describe_tokenizer(tokenizer, words, has_kind=True),
             identity={
-                "cache_key": _digest_text(texts["train"], words, dataset),
+                "cache_key": digest_text(texts["train"], words, dataset),
                 "sources": {name: text.key() for name, text in texts.items()},
             },
         ),
@@ -89,7 +89,8 @@ def count_token_ids(data: RunData) -> np.ndarray:
     return counts
 
 
-def _digest_text(text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+def digest_text(text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig) -> str:
+    """Return a hash of a text and of the settings with which it is tokenised."""
     reads = [tokenizer.backend_tokenizer.to_str(), tokenizer.split_special_tokens, tokenizer.eos_token_id]
     return digest(text.key(), reads, dataset.append_eos)
 
@@ -102,9 +103,9 @@ def load_text_tokenizer(text: TextSource, config: TokenizerConfig, root: Path) -
 def open_line_store(
     root: Path, name: str, text: TextSource, tokenizer: PreTrainedTokenizerFast, dataset: StreamConfig
 ) -> LineStore:
-    """Return the tokens of a text; tokenise it first if the cache lacks them."""
+    """Return the tokens of the lines of a text; tokenise it first if the cache lacks them."""
     encoding, workers = build_line_encoding(tokenizer, dataset.append_eos), prepare_workers(dataset)
-    key = f"{name}-lines-{_digest_text(text, tokenizer, dataset)}"
+    key = f"{name}-lines-{digest_text(text, tokenizer, dataset)}"
     return LineStore.open(ensure_texts(root, key, text.lines, encoding, workers, text.characters, text.sources))
 
 

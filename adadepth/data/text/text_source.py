@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, cast
 
 from adadepth.data.cache import CheckedSource
@@ -13,6 +13,10 @@ from adadepth.data.text.local_files import find_files_by_use, mark_lines
 
 if TYPE_CHECKING:
     from adadepth.config.data import TextConfig
+
+
+def _mark_all() -> Iterator[bool]:
+    return repeat(True)
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class TextSource:
         are_documents: Whether the rows are documents instead of lines.
         characters: Approximate number of characters, or None if it is unknown before the text is read.
         sources: Source files or data sets of the rows.
+        firsts: Function that yields for each row whether it is the first row of a file or a row of a table.
     """
 
     rows: Callable[..., Iterator[str]]
@@ -33,20 +38,22 @@ class TextSource:
     are_documents: bool = True
     characters: int | None = None
     sources: Sequence[CheckedSource] = ()
+    firsts: Callable[[], Iterator[bool]] = _mark_all
 
     def lines(self, rows: int | None = None) -> Iterator[str]:
         """Yield the lines of the text, or of its first ``rows`` rows, without line ends. Blank lines are included."""
         for row in islice(self.rows(), rows):
             yield from _split_lines(row)
 
-    def mark_beginnings(self, separator: str) -> Iterator[bool]:
-        """Yield for each line of the text whether it begins a document.
+    def marked_lines(self, separator: str) -> Iterator[tuple[str, bool]]:
+        """Yield each line of the text, and whether it begins a document.
 
-        With the separator `auto`, a row that is a document is not divided.
+        With the separator `auto`, a row that is a document is not divided. With `file`, neither is a file of lines.
         """
-        if separator == "auto" and self.are_documents:
-            return (number == 0 for row in self.rows() for number, _ in enumerate(_split_lines(row)))
-        return (begins for _, begins in mark_lines(self.lines(), separator))
+        if separator != "file" and not (separator == "auto" and self.are_documents):
+            return mark_lines(self.lines(), separator)
+        rows = zip(self.rows(), self.firsts(), strict=False)  # the marks of whole tables have no end
+        return ((line, first and number == 0) for row, first in rows for number, line in enumerate(_split_lines(row)))
 
 
 def _split_lines(row: str) -> Iterator[str]:
