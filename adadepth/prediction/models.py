@@ -83,6 +83,10 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
     """
     architecture = str(next(iter(config.architectures or [config.model_type])))
     heads = {name: head for answers in ANSWER_KINDS.values() for name, head in _load_heads(answers).items()}
+    if architecture in heads:
+        return heads[architecture]
+    if (published := find_model_class(config)) in heads.values():
+        return published
     # Some extend transformers' class of that name and read its checkpoints.
     extending = [head for head in heads.values() if architecture in (base.__name__ for base in head.__mro__)]
     of_any_type = [
@@ -92,14 +96,12 @@ def resolve_model_class(key: str, path: str, config: PreTrainedConfig) -> Any:
         if architecture.endswith(_get_head_suffix(head))
     ]
     is_foreign = config.model_type not in families()
-    published = [head for head in heads.values() if head is find_model_class(config)]
     readers = [spec for spec in families().values() if config.model_type in spec.networks]
     wrapping = [spec.head("language_model") for spec in readers if architecture.endswith("ForCausalLM")]
-    candidates = [heads.get(architecture), *published, *extending, *wrapping, *(of_any_type if is_foreign else [])]
-    model_class = next(filter(None, candidates), None)
-    if model_class is None:
+    candidates = [*extending, *wrapping, *(of_any_type if is_foreign else [])]
+    if not candidates:
         raise CheckpointError(f"{key}={path}: {format_unsupported(architecture)}")
-    return model_class
+    return candidates[0]
 
 
 def format_unsupported(architecture: str) -> str:
@@ -121,7 +123,9 @@ def refuse_tokenizer(tokenizer: Any, model: Any, answers: AnswerSpec) -> None:
         raise ConfigError("tokenizer: must be a fast tokenizer, which maps tokens to characters")
     if missing := [name for name in _list_needed_tokens(model, answers) if getattr(tokenizer, name) is None]:
         raise ConfigError(f"tokenizer: the model needs {', '.join(missing)}, which this tokenizer lacks")
-    pieces, vocabulary = len(tokenizer), _get_vocabulary_size(model)
+    pieces, vocabulary = len(tokenizer), getattr(model.config, "vocab_size", None)
+    if vocabulary is None:
+        vocabulary = model.get_input_embeddings().num_embeddings
     # Where a folder has no tokenizer, transformers makes one of special tokens alone.
     if not len(tokenizer.all_special_ids) < pieces <= vocabulary:
         raise ConfigError(f"tokenizer: it has {pieces} tokens, the model {vocabulary}; use the tokenizer of the model")
@@ -142,12 +146,6 @@ def _list_needed_tokens(model: Any, answers: AnswerSpec) -> Sequence[str]:
     if answers.special_tokens is not None:
         return answers.special_tokens
     return (*list_needed_tokens(get_first_tokens(model).get("cls_tokens", 1)), *answers.more_tokens)
-
-
-def _get_vocabulary_size(model: Any) -> int:
-    """Return the vocabulary size of a model, from its configuration or, failing that, from its embeddings."""
-    size = getattr(model.config, "vocab_size", None)
-    return int(model.get_input_embeddings().num_embeddings if size is None else size)
 
 
 def build_layout(

@@ -108,10 +108,7 @@ def list_overridden_keys(composed: DictConfig | None = None) -> list[str]:
     Args:
         composed: Composed configuration with the node of Hydra; without it, Hydra's record of this job is read.
     """
-    if composed is not None and "hydra" in composed:
-        overrides = _read_overrides(composed.hydra)
-    else:
-        overrides = _read_overrides() if HydraConfig.initialized() else []
+    overrides = _read_overrides(composed.hydra) if composed is not None and "hydra" in composed else list_overrides()
     return [_get_key(override.lstrip("~")) for override in overrides]
 
 

@@ -225,6 +225,11 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     Raises:
         CheckpointError: If there is no such run; the message names candidates.
     """
+    directory = Path(value)
+    if value != "latest" and os.path.isfile(directory / RECORD):
+        if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_parts(directory)):
+            raise CheckpointError(f"{value}: this run has no {needs}")
+        return directory
     parent = Path(config.output_dir) / config.name
     candidates = _list_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _list_runs_and_evaluations(parent)
     if value == "latest":
@@ -232,14 +237,9 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
         if (newest := next(trained, None)) is None:
             raise CheckpointError(f"latest: no run with {needs} found in {parent}")
         return find_owner(newest) or newest if needs == CHECKPOINTS else newest
-    directory = Path(value)
-    if not os.path.isfile(directory / RECORD):
-        names = [str(path) for path in candidates]
-        newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
-        raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
-    if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_parts(directory)):
-        raise CheckpointError(f"{value}: this run has no {needs}")
-    return directory
+    names = [str(path) for path in candidates]
+    newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
+    raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
 
 
 def has_parts(run: Path) -> bool:

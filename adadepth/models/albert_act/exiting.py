@@ -20,7 +20,6 @@ from adadepth.halting.exit_rules import ExitRule, Fixed, Quantile
 from adadepth.halting.rules import Act
 from adadepth.halting.trace import DepthTrace, Execution
 from adadepth.models.albert_act.configuration import FREEZING_RULES, AlbertActConfig
-from adadepth.models.albert_act.modeling import AlbertActModel, Start
 from adadepth.models.albert_act.ragged import build_positions
 from adadepth.models.albert_act.readouts import Read
 from adadepth.models.albert_act.recurrence import AlbertActTransformer, DensePositions
@@ -68,7 +67,10 @@ def predict_steps(
         slots = torch.arange(rows, device=start.valid.device) * length
     else:
         slots = (start.valid if selected is None else selected).flatten().nonzero().squeeze(1)
-    positions = _build_step_positions(albert, start, by_sequence, options)
+    # The mean halting probability of a sequence needs all of its tokens.
+    needs_all = albert.config.halting_scope == "sequence" and not by_sequence
+    kernel = None if needs_all else albert.ragged_kernel(start.valid)
+    positions = build_positions(albert.config, start.valid, start.mask, options, kernel)
     stepper = ActStepper(albert.encoder, positions, start.state, slots, model.read, by_sequence=by_sequence)
     steps = run_steps(stepper, rule, max_updates=model.max_updates, run_all=run_all, generator=generator)
     trace = DepthTrace(
@@ -100,16 +102,6 @@ def _resolve_rule(model: Any, rule: str | ExitRule | None) -> ExitRule:
         raise ConfigError(problem)
     default = Quantile(1.0 - config.act_epsilon) if config.fixed_depth is None else Fixed(config.fixed_depth)
     return resolve_exit_rule(model, default if rule is None else rule)
-
-
-def _build_step_positions(
-    albert: AlbertActModel, start: Start, by_sequence: bool, options: dict[str, Any]
-) -> DensePositions:
-    """Return the token positions of a batch, packed if the model uses ragged execution for it."""
-    # The mean halting probability of a sequence needs all of its tokens.
-    needs_all = albert.config.halting_scope == "sequence" and not by_sequence
-    kernel = None if needs_all else albert.ragged_kernel(start.valid)
-    return build_positions(albert.config, start.valid, start.mask, options, kernel)
 
 
 class ActStepper:

@@ -29,13 +29,9 @@ from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.exits import LoopResults
 from adadepth.models.looped.layers import LanguageModelHead
 from adadepth.models.looped.loop_state import Looping, find_prefix_blocks
-from adadepth.models.looped.objectives import (
-    loop_losses,
-    mixed_losses,
-    objective_terms,
-)
+from adadepth.models.looped.objectives import mixed_losses, objective_terms
 from adadepth.models.looped.task_model import LoopedOutput, LoopedTaskModel, LoopOptions
-from adadepth.models.shared.causal import causal_targets, select_kept_columns
+from adadepth.models.shared.causal import causal_targets, cross_entropies, select_kept_columns
 from adadepth.models.shared.encoders import find_last_tokens, find_real_tokens
 from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name, resolve_cache
 from adadepth.models.shared.losses import (
@@ -182,7 +178,9 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         readings = readings[-1:] if self.training and self.config.objective == "last" else readings
         readings = [states[counted] for states in readings]
         halting = None if results.halting_logits is None else results.halting_logits[counted]
-        losses = loop_losses(readings, targets, self.lm_head, self.config.vocab_size)
+        pieces = self.config.vocab_size
+        # Losses L_n of the M targets after every loop that was read, (M, n).
+        losses = torch.stack([cross_entropies(read, targets, self.lm_head, pieces) for read in readings], dim=1)
         output.step_losses = losses.detach()
         if rule.mixes and results.all_loops is not None:
             output.token_losses = mixed_losses(rule, readings, _unwrap(halting), targets, self.lm_head)

@@ -11,7 +11,7 @@ stand for, and B_n A_n is the truncated singular value decomposition of W'_n - W
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -104,7 +104,8 @@ def decompose_layers(core: nn.ModuleList, layers: Sequence[nn.Module]) -> None:
         layers: Layers that the loops stand for, those of each loop together.
     """
     for shared, same in zip(core, _group_by_loop(layers, len(layers) // len(core)), strict=True):
-        for name, product in _list_products(shared):
+        products = [(name, module) for name, module in shared.named_modules() if isinstance(module, LoopProduct)]
+        for name, product in products:
             rank = product.loop_a.shape[1]
             for number, layer in enumerate(same):
                 difference = layer.get_parameter(f"{name}.weight").float() - product.weight.float()
@@ -131,7 +132,3 @@ def check_kinds(kinds: Sequence[str] | None, core: int) -> None:
 def _group_by_loop(layers: Sequence[nn.Module], loops: int) -> list[list[nn.Module]]:
     core = len(layers) // loops
     return [list(layers[number::core]) for number in range(core)]
-
-
-def _list_products(layer: nn.Module) -> Iterator[tuple[str, LoopProduct]]:
-    yield from ((name, module) for name, module in layer.named_modules() if isinstance(module, LoopProduct))

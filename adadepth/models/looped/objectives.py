@@ -36,23 +36,11 @@ from adadepth.halting.distribution import geometric_prior, halting_distribution
 from adadepth.halting.exit_rules import ExitRule, select_predictions
 from adadepth.halting.step_losses import parse_step_loss
 from adadepth.models.looped.settings import Objective
-from adadepth.models.shared.causal import count_rows_at_once, cross_entropies
+from adadepth.models.shared.causal import count_rows_at_once
 from adadepth.models.shared.losses import LossTerm, expected_loss, weigh_steps
 
 # Ouro's targets of the second stage: the slope of the sigmoid, and the gain at its centre.
 _SHARPNESS, _NO_GAIN = 50.0, 0.005
-
-
-def loop_losses(readings: Sequence[Tensor], targets: Tensor, head: Callable[[Tensor], Tensor], pieces: int) -> Tensor:
-    """Compute the losses L_n of M language-model targets after each of several loops, float32 (M, n).
-
-    Args:
-        readings: Inputs r_n of the head after some loops, (M, D) each.
-        targets: Id of the token that follows each token, which must not be negative, (M,).
-        head: Function that returns logits for states.
-        pieces: Vocabulary size V.
-    """
-    return torch.stack([cross_entropies(read, targets, head, pieces) for read in readings], dim=1)
 
 
 @torch.no_grad()

@@ -81,18 +81,15 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
         output, _ = self.take_steps(inputs, labels, exit_rule, run_all_steps, generator, kwargs)
         if labels is not None and output.step_logits is not None:
             losses, counted = step_losses(self.config, output.step_logits, labels)
-            output.loss, output.loss_parts = combine_terms({"task": self._weight_exits(losses, counted)}, num_targets)
+            steps = range(1, losses.shape[-1] + 1)
+            means = expected_loss(losses, weigh_steps(parse_step_loss(self.config.exit_weights), losses, steps))
+            task = LossTerm((means * counted).sum(), counted.sum())  # over sequences that have a target
+            output.loss, output.loss_parts = combine_terms({"task": task}, num_targets)
         return output
 
     def read(self, state: Tensor, memory: Tensor | None, step: int) -> Reading:
         """Apply the classifier of a step to its hidden states."""
         return Reading(self.classifiers[step - 1](self.dropout(self.albert.pooled(state))))
-
-    def _weight_exits(self, losses: Tensor, counted: Tensor) -> LossTerm:
-        """Return the weighted mean over exits of the losses, (B, N), for sequences that have a target, (B,)."""
-        steps = range(1, losses.shape[-1] + 1)
-        means = expected_loss(losses, weigh_steps(parse_step_loss(self.config.exit_weights), losses, steps))
-        return LossTerm((means * counted).sum(), counted.sum())
 
     def count_targets(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the number of labelled sequences in a batch, or the sum of their class weights."""

@@ -33,10 +33,10 @@ from adadepth.models.par_xl.blocks import (
 )
 from adadepth.models.par_xl.configuration import OPERATIONS, ParXLConfig, find_most_probable_at_cost, price_par_xl
 from adadepth.models.par_xl.gates import gate_temperature, gate_weights, gumbel_noise, sample_path
-from adadepth.models.shared.causal import select_kept_columns
+from adadepth.models.shared.causal import causal_targets, select_kept_columns
 from adadepth.models.shared.generation import CACHE_ARGUMENT, CheckedGeneration, accept_former_name
 from adadepth.models.shared.layers import whole
-from adadepth.models.shared.losses import IGNORED_LABEL, LossOptions, LossTerm, combine_terms, refuse_unknown
+from adadepth.models.shared.losses import LossOptions, LossTerm, combine_terms, refuse_unknown
 from adadepth.runtime.devices import fill_values, select_float64_device, upload
 
 _MODES = ("soft", "argmax", "noisy")
@@ -164,8 +164,10 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
     ) -> ParXLOutput:
         """Compute the loss of targets or labels or, without targets, the log-probabilities of all words."""
         refuse_unknown(options, type(self).__name__)
-        labels = _shift_labels(labels) if (shifted := options.get("shift_labels")) is None else shifted
-        if targets is not None and labels is not None:
+        shifted = options.get("shift_labels")
+        if shifted is None and labels is not None:
+            shifted = causal_targets(labels)
+        if targets is not None and shifted is not None:
             raise DataError("labels and targets: pass one of them; targets are labels that are already shifted")
         states = stack.last_hidden_state
         assert states is not None
@@ -173,9 +175,9 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
         loss, parts, logits, losses = None, None, None, None
         if targets is not None:
             losses = self._compute_target_losses(states, targets)
-        elif labels is not None:
+        elif shifted is not None:
             log_probs = self.head.log_probs(states)
-            losses, logits = _compute_label_losses(log_probs, labels), log_probs[:, positions]
+            losses, logits = _compute_label_losses(log_probs, shifted), log_probs[:, positions]
         else:
             logits = self.head.log_probs(states[:, positions])
         if losses is not None:
@@ -202,11 +204,6 @@ class ParXLLanguageModel(Remembers, ParXLPreTrainedModel):
             states, words = states[counted], words[counted]
         losses: Tensor = self.head(states, words)
         return losses
-
-
-def _shift_labels(labels: Tensor | None) -> Tensor | None:
-    """Shift labels, (B, T), by one position, so that each position predicts the next token."""
-    return None if labels is None else nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORED_LABEL)
 
 
 def _compute_label_losses(log_probs: Tensor, labels: Tensor) -> Tensor:

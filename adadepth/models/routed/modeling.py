@@ -115,7 +115,8 @@ class RoutedModel(DepthKnob, NetworkModel):
         """Initialise a module with weights of its own; transformers passes no other modules of a custom model."""
         std = self.config.initializer_range
         std = getattr(self.config.base_config, "initializer_range", 0.02) if std is None else std
-        owner = next((part for part in self._list_new_parts() if module in part.modules()), None)
+        new_parts: list[Any] = [*self.routers, *self.predictors, *self.adapters]  # no network of transformers has them
+        owner = next((part for part in new_parts if module in part.modules()), None)
         if owner is not None:
             owner.init_layer(module, std)
         elif module is self:
@@ -124,10 +125,6 @@ class RoutedModel(DepthKnob, NetworkModel):
                 nn.init.zeros_(self.depth_load)
         else:
             super()._init_weights(module)
-
-    def _list_new_parts(self) -> list[Any]:
-        """Return the modules that a network of transformers does not have."""
-        return [*self.routers, *self.predictors, *self.adapters]
 
     # ---- What the rest of the package asks
 

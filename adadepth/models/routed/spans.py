@@ -154,13 +154,11 @@ class SpanRunner:
         """Return the cache of the next layer, which runs for a subset of the tokens or for all of them."""
         if self._cache is None:
             return None
-        is_stored = self._keys_and_values == "all" and self._layer_is_routed(layer)
+        is_routed = self.spans[self._owners[layer]].router is not None
+        is_stored = self._keys_and_values == "all" and is_routed
         target = self._cache.target
         target.picked, target.appends = subset, layer == source and not is_stored
         return LayerView(self._cache, source)
-
-    def _layer_is_routed(self, layer: int) -> bool:
-        return self.spans[self._owners[layer]].router is not None
 
     def _store_all(self, layer: int, module: int, states: Tensor) -> None:
         """Store the keys and values that a layer computes from the states of all tokens, (B, T, D)."""

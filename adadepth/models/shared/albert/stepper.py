@@ -100,7 +100,8 @@ class AlbertStepper:
         else:
             self.tokens = attention_mask.ne(0).sum(dim=1)
         config, state = encoder.config, encoder.embedding_hidden_mapping_in(embedded)
-        can_pack = _can_pack(config, self.device, training=encoder.training)
+        # Packing needs an attention that takes a dense mask, and a host that may wait for the device to count tokens.
+        can_pack = may_wait(self.device, training=encoder.training) and config._attn_implementation in ("eager", "sdpa")
         layout = PackedRows if can_pack and not requested_states(config, options) else PaddedRows
         self._running: PaddedRows | PackedRows = layout(config, state, attention_mask, options, encoder.training)
 
@@ -278,14 +279,6 @@ class PackedRows:
         valid = valid.to(device, non_blocking=True)
         shaped = self._state.new_empty(*valid.shape, 1)
         self._mask = build_attention_mask(self._config, shaped, valid, training=self._training)
-
-
-def _can_pack(config: AlbertShape, device: torch.device, *, training: bool) -> bool:
-    """Return whether sequences can be packed without padding.
-
-    The attention must take a dense mask, and the host must be allowed to synchronise with the device to count tokens.
-    """
-    return may_wait(device, training=training) and config._attn_implementation in ("eager", "sdpa")
 
 
 class SteppedAlbert(SharedBlockModel):
