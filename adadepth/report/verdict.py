@@ -33,6 +33,7 @@ from adadepth.report.compute_cost import (
     describe_wall_clock,
     format_rule_times,
     format_speed,
+    get_speedup_range,
     get_speedups,
     measure_unit_costs,
 )
@@ -240,7 +241,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
         parts.append(f"{format_whole_percent(needed)} of the compute{reference}{_format_predictions(files, needed)}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
-        parts.append(f"evaluation {format_speed(speedup)}")
+        parts.append(f"evaluation {format_speed(speedup, get_speedup_range(files, 'evaluation'))}")
     brief = ", ".join(parts) or "not measured"
     if (fitted := find_fitted_rule(files)) is not None:
         with_rule = f"{format_whole_percent(fitted.mean / fitted.max_depth)} of updates with {fitted.label}"

@@ -471,10 +471,33 @@ def test_measured_times_of_exit_rules_stand_beside_their_compute(run: Path, rule
 
 
 @pytest.mark.parametrize(("ratio", "said"), [
-    (1.5, "1.50 times as fast"), (0.8, "slower, 1.25 times the time"), (1.001, "equally fast"),
+    (1.5, "1.50 times as fast"), (0.8, "slower, 1.25 times the time"),
 ])  # fmt: skip
 def test_a_slow_down_does_not_read_as_a_speed_up(ratio: float, said: str) -> None:
     assert format_speed(ratio) == said
+
+
+@pytest.mark.parametrize(("ratio", "limits", "said"), [
+    (1.5, (1.25, 1.6), "1.50 times as fast (1.25 to 1.60)"),
+    (0.8, (0.5, 0.99), "slower, 1.25 times the time (1.01 to 2.00)"),
+    (1.3, (0.98, 1.6), "no measurable difference in time (0.98 to 1.60 times as fast)"),
+    (0.8, (0.5, 1.01), "no measurable difference in time (0.50 to 1.01 times as fast)"),
+])  # fmt: skip
+def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], said: str) -> None:
+    assert format_speed(ratio, limits) == said
+
+
+@pytest.mark.parametrize(("limits", "brief", "sentence"), [
+    ([1.1, 1.6], "measured 62 to 91 % of the time of full depth", "takes 80 % (62 to 91 %, batch size 8) of"),
+    ([0.8, 1.6], "measured 62 to 125 % of the time of full depth, no measurable difference",
+     "takes 80 % (62 to 125 %, no measurable difference, batch size 8) of"),
+])  # fmt: skip
+def test_measured_times_have_their_range(run: Path, limits: list[float], brief: str, sentence: str) -> None:
+    row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": {"8": 1.25}, "time_ratio_range": {"8": limits}}
+    files = read_run(run)
+    found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": [row]}}}}))["cost"]
+    assert found.brief.endswith(brief)
+    assert any(sentence in line for line in found.sentences)
 
 
 def test_a_record_without_errors_is_not_tested(run: Path) -> None:
