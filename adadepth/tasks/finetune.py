@@ -112,7 +112,8 @@ def _build_model(config: ExperimentConfig, data: RunData) -> Any:
 
 def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: RunData) -> dict[str, Any]:
     """Return the scores of a bag-of-words baseline on the evaluation sets, if the data are a local table."""
-    if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
+    is_local = getattr(config.dataset, "source", None) is Source.local
+    if args.process_index != 0 or not is_local or not config.bag_of_words:
         return {}
     if (scored := score_bag_of_words(data)) is None:
         return {}
