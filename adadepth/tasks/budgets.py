@@ -100,7 +100,8 @@ def fit_to_target(settings: BudgetConfig, session: Session) -> None:
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: fitted {setting}, which gives {spent:.3g} {settings.unit} "
-            f"on {comparison['measured_on']:,} other examples{remark}"
+            f"on {comparison['measured_on']:,} other examples{remark}",
+            wraps=True,
         )
 
 
@@ -135,7 +136,7 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     measure_level(fit.level)
     if trainer.is_world_process_zero():
         change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
-        say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")
+        say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}", wraps=True)
     return True
 
 

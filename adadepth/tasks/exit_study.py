@@ -129,7 +129,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
         for name, result in studies.items():
-            say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT)
+            say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT, wraps=True)
     if session.config.adopt_rule:
         _adopt_rule(next(iter(studies.values()))["advice"], session)
 

@@ -130,7 +130,7 @@ def _log_baselines(session: Session) -> None:
         both = {key: prefix + key for key in scores if key != SCORE and prefix + key in metrics}
         pairs = [f"{key} {scores[key]:.3f} to the model's {metrics[long]:.3f}" for key, long in both.items()]
         if pairs:
-            say(f"baseline on {name}, {scored['model']}: {', '.join(pairs)}")
+            say(f"baseline on {name}, {scored['model']}: {', '.join(pairs)}", wraps=True)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

@@ -98,7 +98,7 @@ def compare_with_matched_baseline(
         return
     comparison["seconds"] = time.monotonic() - begin
     write_json(session.run.directory / MATCHED_BASELINE, comparison)
-    say(_format_comparison(comparison))
+    say(_format_comparison(comparison), wraps=True)
 
 
 def _format_comparison(comparison: Mapping[str, Any]) -> str:
@@ -106,7 +106,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
-        f"the same network at a fixed depth, and with shuffled depths ({counts['examples']:,} of "
+        f"one fixed depth, and shuffled depths ({counts['examples']:,} of "
         f"{counts['of_examples']:,} examples of {name})"
         for name, counts in comparison.get("sets", {}).items()
     ]
