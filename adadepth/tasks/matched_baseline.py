@@ -106,8 +106,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
-        f"one fixed depth, and shuffled depths ({counts['examples']:,} of "
-        f"{counts['of_examples']:,} examples of {name})"
+        f"one fixed depth, and shuffled depths ({counts['examples']:,} of {counts['of_examples']:,} examples of {name})"
         for name, counts in comparison.get("sets", {}).items()
     ]
     parts += [
