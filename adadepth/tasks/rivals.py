@@ -44,6 +44,7 @@ from adadepth.tasks.report import write_and_draw
 from adadepth.tasks.rival_comparison import describe_network, record_networks, show_comparison
 from adadepth.training.arguments import training_arguments
 
+
 class AdaptiveRuns(NamedTuple):
     """Run with which matched baselines are compared, or the runs of a summary over seeds.
 
