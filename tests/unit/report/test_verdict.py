@@ -267,6 +267,14 @@ def test_seeds_are_compared_by_welch_and_holm(run: Path) -> None:
     rows = [*network(None, 100.0, adaptive), *network(2, 80.0, first), *network(3, 120.0, second)]
     files = dataclasses.replace(read_run(run), halting={}, missing={HALTING: "there is none"})
     summary = with_files(files, others={RIVALS: {"rows": rows}, SEEDS: {"seeds": [0, 1, 2], "n": 3, "metrics": {}}})
+    spread = {"mean": 0.4, "std": 0.1, "n": 3, "values": {}}
+    seeds = {"seeds": [0, 1, 2], "n": 3, "metrics": {"halting/all/std": spread}}
+    alone = verdict(with_files(files, others={SEEDS: seeds}))
+    assert alone["worth"].answer == "unknown"
+    assert "No baseline was trained for these seeds" in alone["worth"].sentences[0]
+    assert "rival_of" in alone["worth"].brief
+    seeds["metrics"] = {"halting/all/std": {**spread, "mean": 0.0}}
+    assert verdict(with_files(files, others={SEEDS: seeds})) == {}, "a fixed depth is a baseline itself"
     (found,) = verdict(summary).values()
     p_values = [
         stats.ttest_ind([*adaptive.values()], [*scores.values()], equal_var=False).pvalue for scores in (first, second)
