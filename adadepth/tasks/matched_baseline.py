@@ -222,12 +222,15 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
         assert rule is not None, "it has a threshold"
         return rule
 
-    def apply_level(level: float) -> Tensor:
-        signals = (records.step_logits, records.halting_logits, None, records.state_moves)
-        return apply_rule(build_rule(level), *signals)
+    exits: dict[float, Tensor] = {}
 
-    fit = fit_level(lambda level: float(apply_level(level).double().mean()), records.max_updates / 2)
-    return apply_level(fit.level), build_rule(fit.level).label
+    def measure_level(level: float) -> float:
+        signals = (records.step_logits, records.halting_logits, None, records.state_moves)
+        exits[level] = apply_rule(build_rule(level), *signals)
+        return float(exits[level].double().mean())
+
+    fit = fit_level(measure_level, records.max_updates / 2)
+    return exits[fit.level], build_rule(fit.level).label
 
 
 # ---- models whose tokens halt by masses
