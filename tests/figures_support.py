@@ -17,7 +17,7 @@ from adadepth.report.figure import Figure
 from adadepth.tasks import exit_study, results
 from adadepth.training import profiling
 
-_timed = profiling.time_interleaved
+_timed = profiling.time_rounds
 _convert = export._convert
 
 
@@ -38,9 +38,7 @@ def briefly_timed() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(memory, "clear_device_cache", lambda garbage_collection=False: None)
         patch.setattr(profiling, "_REPEATS", 1)
-        patch.setattr(
-            profiling, "time_interleaved", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device)
-        )
+        patch.setattr(profiling, "time_rounds", lambda calls, repeats, _, device: _timed(calls, repeats, 0, device))
         patch.setattr(results, "_TIMING_S", 0.0)
         patch.setattr(results, "_TIMING_SHARE", float("inf"))
         patch.setattr(exit_study, "REPETITIONS", 1)

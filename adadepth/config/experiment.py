@@ -504,6 +504,9 @@ class ExperimentConfig:
         neutral=True,
         debug=False,
     )
+    bag_of_words: bool = setting(
+        True, "train a bag of words on the rows of a local table, and compare the trained model with it", neutral=True
+    )
     rival_of: str | None = setting(
         None,
         "train matched baselines of fixed depth, next to the compute of a run: its directory, of several seeds that of "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -209,11 +210,17 @@ class Evaluation:
         self._losses, self._measures = LossAccumulator(), LossAccumulator()
         self._statistics = build_statistics(model, self._reporter.classes, self._reporter.difficulties, device)
         self._tokens = torch.zeros((), dtype=torch.int64, device=device)
-        self._words = vocabulary_depths(scorer, model.depth_unit, device) if wants_statistics else None
         self._options = make_exit_kwargs(model)
         self._reads_states = wants_statistics and wants_states and model.shows_states
         if self._reads_states:
             self._options["output_hidden_states"] = True
+
+    @cached_property
+    def _words(self) -> VocabularyDepths | None:
+        """Depth of words, if a report is wanted. It is built at first use, because it reads the whole vocabulary."""
+        if not self.wants_statistics:
+            return None
+        return vocabulary_depths(self.scorer, self.model.depth_unit, select_float64_device(self._device))
 
     def options(self, batch: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments that the model's forward pass needs besides the tensors of a batch."""

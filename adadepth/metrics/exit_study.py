@@ -10,6 +10,7 @@ Shape legend: M examples, N steps, C classes, L cells.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores, find_first_stable_step, find_least_loss_exits, find_near_last_exits
 from adadepth.metrics.step_summary import confidence_calibration, find_first_correct_steps
 from adadepth.metrics.unit_classes import build_sequence_classes
+from adadepth.runtime.timing import compare_rounds
 
 
 def list_standard_rules(signals: frozenset[str], num_classes: int, max_updates: int) -> list[str]:
@@ -355,26 +357,35 @@ def _group_difficulties(records: StepRecords) -> dict[str, Tensor]:
 
 
 def add_timings(
-    results: Mapping[str, Any], timings: Mapping[str, Mapping[int, float]], conditions: Mapping[str, Any]
+    results: Mapping[str, Any], timings: Mapping[str, Mapping[int, Sequence[float]]], conditions: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Add measured times to the rows of an exit-rule comparison: seconds per example, and speed-up over full depth.
 
     Args:
         results: Results of `study`.
-        timings: Seconds per example, by rule and batch size. The speed-up requires a timing of the rule
-            `fixed:<max_steps>` too.
+        timings: Seconds per example in every round, by rule and batch size. The rules take turns in a round. The
+            speed-up requires a timing of the rule `fixed:<max_steps>` too.
         conditions: Conditions of the measurement, such as device, precision, length, warm-up and repetitions.
 
     Returns:
-        The study with `timing`, and `seconds` and `time_ratio` by batch size for each timed row and the recommendation.
+        The study with `timing`, and by batch size `seconds`, `time_ratio` and `time_ratio_range` (the least and the
+        greatest ratio of a round) for each timed row and the recommendation. Seconds and ratio are medians over rounds.
     """
     full = timings.get(f"fixed:{results['max_steps']}", {})
 
     def add(row: Mapping[str, Any]) -> dict[str, Any]:
-        seconds = timings.get(row["rule"], {})
-        ratios = {str(batch): full[batch] / value for batch, value in seconds.items() if batch in full}
-        measured = {"seconds": {str(batch): value for batch, value in seconds.items()}, "time_ratio": ratios}
-        return {**row, **measured} if seconds else dict(row)
+        if row["rule"] not in timings:
+            return dict(row)
+        rounds = {str(batch): seconds for batch, seconds in timings[row["rule"]].items()}
+        ratios = {
+            batch: compare_rounds(full[int(batch)], seconds) for batch, seconds in rounds.items() if int(batch) in full
+        }
+        return {
+            **row,
+            "seconds": {batch: median(seconds) for batch, seconds in rounds.items()},
+            "time_ratio": {batch: ratio.median for batch, ratio in ratios.items()},
+            "time_ratio_range": {batch: [ratio.low, ratio.high] for batch, ratio in ratios.items()},
+        }
 
     timed = {**results, "timing": dict(conditions), "rows": [add(row) for row in results["rows"]]}
     if results.get("advice"):

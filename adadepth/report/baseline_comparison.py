@@ -195,6 +195,8 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     if has_one_depth(files):
         return _judge_one_depth(files, pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
+    if remark := _compare_in_words(pairs):
+        sentences.append(f"The model is {remark}; the answer does not depend on this.")
     if mixed := _list_mixed_results(pairs):
         sentences.insert(0, f"The run is {mixed}.")
     if not any(pair.is_about_depth for pair in pairs):
@@ -209,18 +211,26 @@ def _get_gains(pairs: Sequence[QualityPair]) -> dict[str, float]:
 
 def _format_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
     """Format the decisive comparison in a few words, after a baseline without depth that is not beaten."""
-    failed = sorted((pair for pair in pairs if _is_veto(pair)), key=lambda pair: pair.key == _BAG_OF_WORDS)
-    if not failed:
-        return _format_depth_brief(files, pairs, answer) or _explain_no_comparison(files).brief
+    failed = next(filter(_is_veto, pairs), None)
+    depth = _format_depth_brief(files, pairs, answer)
+    if failed is None:
+        return "; ".join(filter(None, [depth or _explain_no_comparison(files).brief, _compare_in_words(pairs)]))
     start = "not trained yet or at chance, the model does not beat one that ignores its input"
-    if failed[0].key == _BAG_OF_WORDS:
-        start = f"{'worse' if failed[0].result < 0 else 'not clearly better'} than a bag of words"
-    return f"{start}: {failed[0].brief}; {_format_depth_brief(files, pairs, answer) or 'one seed'}"
+    return f"{start}: {failed.brief}; {depth or 'one seed'}"
 
 
 def _is_veto(pair: QualityPair) -> bool:
-    """Return whether the model does not beat a baseline without depth, so that the verdict's answer is no."""
-    return not pair.is_about_depth and pair.result <= 0
+    """Return whether the model does not beat one that ignores its input, so that the verdict's answer is no."""
+    return not pair.is_about_depth and pair.key != _BAG_OF_WORDS and pair.result <= 0
+
+
+def _compare_in_words(pairs: Sequence[QualityPair]) -> str:
+    """Return the remark that a bag of words is not beaten, with the values; empty if it is, or if there is none."""
+    pair = next((pair for pair in pairs if pair.key == _BAG_OF_WORDS and pair.result <= 0), None)
+    if pair is None:
+        return ""
+    values = f"{pair.measure} {pair.adaptive:.3f} against {pair.baseline:.3f}"
+    return f"{'worse' if pair.result < 0 else 'not clearly better'} than a bag of words ({values})"
 
 
 def _format_depth_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: Answer) -> str:
@@ -427,8 +437,9 @@ def _get_gains_of_baselines(files: RunFiles, entry: Mapping[str, Any]) -> Mappin
 def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """Decide the verdict's answer from all comparisons of the run with baselines.
 
-    The answer is no if the model does not beat every baseline without depth, or is worse than a fixed depth of at most
-    its compute. Otherwise the comparisons about depth decide; without a significant difference, nothing is shown.
+    The answer is no if the model does not beat every baseline that ignores the input, or is worse than a fixed depth of
+    at most its compute. Otherwise the comparisons about depth decide; without a significant difference, nothing is
+    shown. A bag of words does not count.
     """
     about_depth = _select_deciding(pairs)
     if any(map(_is_veto, pairs)) or any(pair.result < 0 for pair in about_depth if _is_affordable(pair)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
@@ -46,11 +46,30 @@ def get_speedups(files: RunFiles) -> dict[str, float]:
     return {kind: metrics[name] for kind, name in SPEEDUPS.items() if name in metrics}
 
 
-def format_speed(ratio: float) -> str:
-    """Format a measured ratio of times so that a slow-down does not read as a speed-up."""
-    if f"{ratio:.2f}" == "1.00":
-        return "equally fast"
-    return f"{ratio:.2f} times as fast" if ratio > 1 else f"slower, {1 / ratio:.2f} times the time"
+def get_speedup_range(files: RunFiles, kind: str) -> Sequence[float]:
+    """Return the least and greatest measured speed-up over repetitions; empty if they were not recorded."""
+    limits: Sequence[float] = (files.run.get("executions") or {}).get(kind, {}).get("speedup_range", ())
+    return limits
+
+
+def format_speed(ratio: float, limits: Sequence[float] = ()) -> str:
+    """Format a measured ratio of times so that a slow-down does not read as a speed-up.
+
+    Args:
+        ratio: Time of the reference over the measured time.
+        limits: Least and greatest ratio over repeated measurements; empty if they were not recorded.
+    """
+    if contains_one(limits):
+        return f"no measurable difference in time ({limits[0]:.2f} to {limits[1]:.2f} times as fast)"
+    if ratio < 1:
+        span = f" ({1 / limits[1]:.2f} to {1 / limits[0]:.2f})" if limits else ""
+        return f"slower, {1 / ratio:.2f} times the time{span}"
+    return f"{ratio:.2f} times as fast" + (f" ({limits[0]:.2f} to {limits[1]:.2f})" if limits else "")
+
+
+def contains_one(limits: Sequence[float]) -> bool:
+    """Return whether a range of time ratios contains 1, so that no difference was measured; False if it is empty."""
+    return bool(limits) and limits[0] <= 1 <= limits[1]
 
 
 def describe_speeds(executions: Mapping[str, Any]) -> str:
@@ -58,11 +77,11 @@ def describe_speeds(executions: Mapping[str, Any]) -> str:
 
     Args:
         executions: The value of `executions` in run.json: `machine`, `width`, and for each timed task `speedup`,
-            `allowed` and `sequences`.
+            `speedup_range` (absent in older records), `allowed` and `sequences`.
     """
     parts = ", ".join(
-        f"{kind} {format_speed(speed['speedup'])} (batches of {speed['sequences']}; the saved compute allows "
-        f"{speed['allowed']:.2f})"
+        f"{kind} {format_speed(speed['speedup'], speed.get('speedup_range', ()))} (batches of {speed['sequences']}; "
+        f"the saved compute allows {speed['allowed']:.2f})"
         for kind in SPEEDUPS
         if (speed := executions.get(kind))
     )
@@ -111,20 +130,39 @@ def find_timed_rules(files: RunFiles) -> list[Mapping[str, Any]]:
 
 def describe_rule_times(row: Mapping[str, Any]) -> str:
     """Return a sentence on the measured time of an exit rule, beside its compute, as shares of full depth."""
-    times = ", ".join(f"{100 / ratio:.0f} % (batch size {batch})" for batch, ratio in row["time_ratio"].items())
+    times = ", ".join(_format_time_share(row, batch) for batch in row["time_ratio"])
     compute = f"{100 / row['macs_ratio']:.0f} % of its compute"
     return f"Measured: the exit rule {row['rule']} takes {times} of the time of full depth, with {compute}."
 
 
+def _format_time_share(row: Mapping[str, Any], batch: str) -> str:
+    """Format the time of an exit rule as a share of that of full depth, with its range over repetitions."""
+    limits = row.get("time_ratio_range", {}).get(batch)
+    share = f"{100 / row['time_ratio'][batch]:.0f} %"
+    if limits is None:
+        return f"{share} (batch size {batch})"
+    no_difference = "no measurable difference, " if contains_one(limits) else ""
+    return f"{share} ({100 / limits[1]:.0f} to {100 / limits[0]:.0f} %, {no_difference}batch size {batch})"
+
+
 def format_rule_times(files: RunFiles) -> str:
-    """Format the range of measured times of the exit rules, or return an empty text if none was timed."""
+    """Format the range of measured times of the exit rules, or return an empty text if none was timed.
+
+    The range is over rules, batch sizes and repetitions.
+    """
     rows = find_timed_rules(files)
-    shares = sorted(100 / ratio for row in rows for ratio in row["time_ratio"].values())
-    if not shares:
+    limits = [
+        row.get("time_ratio_range", {}).get(batch, [ratio, ratio])
+        for row in rows
+        for batch, ratio in row["time_ratio"].items()
+    ]
+    if not limits:
         return ""
     rules = f"exit rule {rows[0]['rule']}" if len(rows) == 1 else f"{len(rows)} timed exit rules"
-    span = f"{shares[0]:.0f}" + ("" if len(shares) == 1 else f" to {shares[-1]:.0f}")
-    return f"{rules}: measured {span} % of the time of full depth"
+    least, most = 100 / max(high for _, high in limits), 100 / min(low for low, _ in limits)
+    span = f"{least:.0f}" + ("" if least == most else f" to {most:.0f}")
+    no_difference = ", no measurable difference" if all(map(contains_one, limits)) else ""
+    return f"{rules}: measured {span} % of the time of full depth{no_difference}"
 
 
 def normalise_rule(text: str) -> list[str | float]:
@@ -217,7 +255,7 @@ def overview(files: RunFiles) -> Section | None:
     if "mean" not in everyone:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     ratio = get_speedups(files).get("evaluation")
-    speed = None if ratio is None else format_speed(ratio)
+    speed = None if ratio is None else format_speed(ratio, get_speedup_range(files, "evaluation"))
     return Section("", "overview", fill("compute:overview", halting=halting, everyone=everyone, speed=speed))
 
 

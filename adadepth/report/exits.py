@@ -10,7 +10,7 @@ from typing import Any
 
 from adadepth.metrics.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
 from adadepth.metrics.metric_names import definition
-from adadepth.report.compute_cost import format_speed
+from adadepth.report.compute_cost import contains_one, format_speed
 from adadepth.report.depth_by_class import list_unavailable
 from adadepth.report.difficulty import build_correlation_table
 from adadepth.report.figure import (
@@ -221,7 +221,13 @@ def _build_time_columns(timed: Sequence[str]) -> list[Column]:
     for batch in timed:
         columns.append(Column(f"seconds/{batch}", f"ms, batch {batch}", _format_milliseconds, absent=NOT_MEASURED))
         columns.append(Column(f"time_ratio/{batch}", "time ratio", make_number_format(2), absent=NOT_MEASURED))
+        columns.append(Column(f"time_ratio_range/{batch}", "range", _format_range, "text", where="view"))
+        columns += [Column(f"time_ratio_{end}/{batch}", where="file") for end in ("low", "high")]
     return columns
+
+
+def _format_range(limits: Sequence[float]) -> str:
+    return f"{limits[0]:.2f} to {limits[1]:.2f}{', no difference' if contains_one(limits) else ''}"
 
 
 def _format_milliseconds(seconds: float) -> str:
@@ -233,8 +239,11 @@ _CONTROLS = ("permuted", "mixture")
 
 def _build_study_row(name: str, row: Mapping[str, Any], timed: Sequence[str]) -> dict[str, Any]:
     axes = (*X_AXES, *(f"seconds/{batch}" for batch in timed))
-    times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in ("seconds", "time_ratio") for batch in timed}
-    flat = {key: value for key, value in row.items() if key not in ("time_ratio", "pareto")}
+    keys = ("seconds", "time_ratio", "time_ratio_range")
+    times = {f"{key}/{batch}": row.get(key, {}).get(batch) for key in keys for batch in timed}
+    for batch, (low, high) in row.get("time_ratio_range", {}).items():
+        times |= {f"time_ratio_low/{batch}": low, f"time_ratio_high/{batch}": high}
+    flat = {key: value for key, value in row.items() if key not in ("time_ratio", "time_ratio_range", "pareto")}
     flat |= {f"oracle_{key}": value for key, value in row.get("from_oracle", {}).items()}
     flat |= {f"{kind}_std": row.get(kind, {}).get("quality_std", {}).get("score") for kind in _CONTROLS}
     flat["difficulty_correlation"] = row.get("spearman", {}).get("value")
@@ -387,7 +396,10 @@ def _format_spending(advised: Mapping[str, Any], study: Mapping[str, Any]) -> st
     ratios = advised.get("time_ratio") or {}
     if not ratios:
         return spending
-    speeds = " and ".join(f"{format_speed(ratio)} (batch size {batch})" for batch, ratio in ratios.items())
+    ranges = advised.get("time_ratio_range", {})
+    speeds = " and ".join(
+        f"{format_speed(ratio, ranges.get(batch, ()))} at batch size {batch}" for batch, ratio in ratios.items()
+    )
     return f"{spending}, against full depth {speeds}"
 
 

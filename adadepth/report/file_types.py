@@ -54,6 +54,7 @@ class ExecutionSpeedFields(TypedDict):
     """Speed-up of ragged over dense execution: the measured one, and the limit set by the saved compute."""
 
     speedup: float
+    speedup_range: NotRequired[list[float]]
     allowed: float
     sequences: Count
 

@@ -53,7 +53,8 @@ def average_compute(networks: Networks) -> float | None:
 def build_rival_table(comparison: Mapping[str, Any]) -> Table:
     """Build the table of an adaptive network and its matched baselines: depth, compute and quality.
 
-    Values are means over seeds, with their standard deviation if there are several.
+    Values are means over seeds. A column of standard deviations names what it is over: units of an evaluation for the
+    depth, and seeds, if there are several, for a metric.
 
     Args:
         comparison: Contents of rivals.json.
@@ -64,14 +65,14 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
     columns = [
         Column("network", "network", text, "text"),
         Column("mean", "depth", make_number_format(4)),
-        Column("std", "sd", make_number_format(4)),
+        Column("std", "sd over units", make_number_format(4)),
         Column("macs", "MACs per unit", "{:.4g}".format),
         Column("compute", "compute ratio", make_number_format(4)),
         Column("seeds", "seeds"),
     ]
     for name in names:
         columns.append(Column(name, name.removeprefix("eval/"), make_number_format(4)))
-        columns.append(Column(f"{name}/std", "sd", make_number_format(4)))
+        columns.append(Column(f"{name}/std", "sd over seeds", make_number_format(4)))
     rows = [_describe_networks(networks, names, reference) for networks in groups]
     return Table("rivals", [column for column in columns if has_values(column, rows)], rows)
 

@@ -33,6 +33,7 @@ from adadepth.report.compute_cost import (
     describe_wall_clock,
     format_rule_times,
     format_speed,
+    get_speedup_range,
     get_speedups,
     measure_unit_costs,
 )
@@ -40,6 +41,7 @@ from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
     RIVALS,
+    SEEDS,
     RunFiles,
     get_early_stop_reason,
     get_evaluation_step,
@@ -240,7 +242,7 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
         parts.append(f"{format_whole_percent(needed)} of the compute{reference}{_format_predictions(files, needed)}")
     if (speedup := get_speedups(files).get("evaluation")) is not None:
-        parts.append(f"evaluation {format_speed(speedup)}")
+        parts.append(f"evaluation {format_speed(speedup, get_speedup_range(files, 'evaluation'))}")
     brief = ", ".join(parts) or "not measured"
     if (fitted := find_fitted_rule(files)) is not None:
         with_rule = f"{format_whole_percent(fitted.mean / fitted.max_depth)} of updates with {fitted.label}"
@@ -373,13 +375,23 @@ def _format_fitting_command(files: RunFiles, unit: str, target_value: float) -> 
     return shlex.join([*launch_words, "mode=evaluate", *inherited, *overrides])
 
 
+_NO_RIVALS_BRIEF = "no baseline was trained for these seeds; rival_of with the folder of this summary trains them"
+_NO_RIVALS = (
+    "No baseline was trained for these seeds, and the verdict of each seed is that of one network. The setting "
+    "rival_of with the folder of this summary trains matched baselines of fixed depth for every seed."
+)
+
+
 def verdict(files: RunFiles) -> Verdict:
     """Return all answers of a run's verdict, or an empty mapping if the run's files contain no depths.
 
-    A summary over seeds only has the comparison with its matched baselines.
+    A summary over seeds only has the comparison with its matched baselines, or the setting that trains them.
     """
-    if group_networks(files.of(RIVALS)) and is_summary_of_seeds(files):
-        return {"worth": compare_with_baselines(files)}
+    if is_summary_of_seeds(files):
+        if group_networks(files.of(RIVALS)):
+            return {"worth": compare_with_baselines(files)}
+        spread = files.of(SEEDS).get("metrics", {}).get("halting/all/std", {}).get("mean", 0.0)
+        return {"worth": Finding("unknown", [_NO_RIVALS], brief=_NO_RIVALS_BRIEF)} if spread > 0 else {}
     depth = _assess_depth(files)
     if depth is None:
         return {}

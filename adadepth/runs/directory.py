@@ -55,6 +55,8 @@ RECORD, CONFIG_FILE = "run.json", "config.yaml"
 FINISHED = "finished"
 MODEL = "model"  # folder of a run's best weights
 CHECKPOINTS, _EVALUATIONS = "checkpoints", "evaluations"  # folders of a run
+_SECOND = len("2026-11-22_14-15-16")  # of the name of a run
+RIVAL_SUFFIX = "_rival"  # of the folder in which the matched baselines of a configuration are trained
 _PACKAGES = ("adadepth", "torch", "transformers", "accelerate", "datasets", "tokenizers", "hydra-core", "omegaconf")
 SWEEP = "ADADEPTH_SWEEP"  # environment variable with the name of a run's sweep
 # Settings of which one must change to resume a finished run.
@@ -217,7 +219,8 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
 
     Args:
         value: Run directory, or ``latest`` for the newest run of this configuration that has ``needs``. A run that
-            consists of others has no checkpoints of its own, but can be resumed.
+            consists of others has no checkpoints of its own, but can be resumed. A newer unfinished run that trains
+            matched baselines of this configuration is resumed first.
         config: Configuration of the command.
         needs: File or folder that the run must contain. Only training runs have `CHECKPOINTS` and `MODEL`; evaluations
             also have records.
@@ -234,7 +237,10 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     candidates = _list_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _list_runs_and_evaluations(parent)
     if value == "latest":
         trained = (run for run in reversed(candidates) if needs not in (CHECKPOINTS, MODEL) or _has_trained(run))
-        if (newest := next(trained, None)) is None:
+        newest, rival = next(trained, None), _find_unfinished_rival(parent) if needs == CHECKPOINTS else None
+        if rival is not None and (newest is None or rival.name[:_SECOND] >= newest.name[:_SECOND]):
+            return rival
+        if newest is None:
             raise CheckpointError(f"latest: no run with {needs} found in {parent}")
         return find_owner(newest) or newest if needs == CHECKPOINTS else newest
     names = [str(path) for path in candidates]
@@ -260,6 +266,14 @@ def _list_runs(parent: Path, needs: str) -> list[Path]:
     return sorted(path.parent for path in parent.glob(f"*/{RECORD}") if (path.parent / needs).is_dir())
 
 
+def _find_unfinished_rival(parent: Path) -> Path | None:
+    """Return the newest unfinished run that trains matched baselines of the runs in a folder, or None."""
+    runs = _list_runs(parent.with_name(parent.name + RIVAL_SUFFIX), ".")
+    records = [(run, read_record(run)) for run in reversed(runs)]
+    unfinished = (run for run, record in records if record.get("status") != FINISHED)
+    return next((run for run in unfinished if has_parts(run)), None)
+
+
 def _has_trained(run: Path) -> bool:
     return read_record(run).get("mode", "train") == "train"
 
@@ -267,8 +281,8 @@ def _has_trained(run: Path) -> bool:
 def _list_runs_and_evaluations(parent: Path) -> list[Path]:
     """Return the runs in a folder and the evaluations inside them, oldest first."""
     records = [*parent.glob(f"*/{RECORD}"), *parent.glob(f"*/{_EVALUATIONS}/*/{RECORD}")]
-    second = len("2026-11-22_14-15-16")  # of a name; an evaluation that started in the second of its run is newer
-    return sorted((path.parent for path in records), key=lambda run: (run.name[:second], len(run.parts), run.name))
+    # An evaluation that started in the second of its run is newer.
+    return sorted((path.parent for path in records), key=lambda run: (run.name[:_SECOND], len(run.parts), run.name))
 
 
 def model_path(config: ExperimentConfig) -> str:

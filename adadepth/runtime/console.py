@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -26,6 +27,7 @@ Advance = Callable[[float], None]
 # C0 and C1, marks that change the direction of writing, and surrogates, which no terminal can be sent.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _LOG_INTERVAL_S = 30.0  # in a log
+_WIDTH = 100  # columns of a line of prose
 _WARNING = "warning: "
 RESULT = (logging.INFO + logging.WARNING) // 2  # level of the messages that a quiet run prints, too
 
@@ -39,19 +41,30 @@ def visible(text: str) -> str:
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
-def say(text: str, level: int = logging.INFO) -> None:
+def say(text: str, level: int = logging.INFO, *, wraps: bool = False) -> None:
     """Print lines for the user via the logger, with control characters escaped.
 
     Args:
         text: Lines.
         level: Level of the message: `INFO`, `RESULT` or `WARNING`. A quiet run prints the last two, and those lines of
             other messages that begin with `warning: `.
+        wraps: Whether lines of prose above 100 columns continue on an indented line. Tables stay whole, and so do words
+            such as paths. Commands, which are pasted into a shell, must not wrap.
     """
     if not _logger().isEnabledFor(level):
         text, level = "\n".join(line for line in text.splitlines() if line.startswith(_WARNING)), logging.WARNING
         if not text:
             return
+    if wraps:
+        text = "\n".join(map(_wrap, text.split("\n")))
     _logger().log(level, visible(text))
+
+
+def _wrap(line: str) -> str:
+    """Wrap a line of prose; a line with two spaces in a row is one of a table or of a drawing."""
+    if len(line) <= _WIDTH or "  " in line:
+        return line
+    return textwrap.fill(line, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
 @contextmanager

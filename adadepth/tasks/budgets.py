@@ -100,7 +100,8 @@ def fit_to_target(settings: BudgetConfig, session: Session) -> None:
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: fitted {setting}, which gives {spent:.3g} {settings.unit} "
-            f"on {comparison['measured_on']:,} other examples{remark}"
+            f"on {comparison['measured_on']:,} other examples{remark}",
+            wraps=True,
         )
 
 
@@ -126,16 +127,19 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     if abs(before - target) <= TOLERANCE / 2 * target:
         return False
 
-    def measure_level(level: float) -> float:
+    def shift_bias(level: float) -> None:
         with torch.no_grad():
             bias.copy_(learned - _SHIFT_SCALE * math.log(level / (1.0 - level)))
+
+    def measure_level(level: float) -> float:
+        shift_bias(level)
         return measure()
 
     fit = fit_level(measure_level, target)
-    measure_level(fit.level)
+    shift_bias(fit.level)
     if trainer.is_world_process_zero():
         change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
-        say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}")
+        say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}", wraps=True)
     return True
 
 

@@ -29,14 +29,14 @@ from adadepth.runs.directory import MODEL
 from adadepth.runtime.console import RESULT, progress, say
 from adadepth.runtime.files import convert_full_disk_errors, describe_files
 from adadepth.runtime.hardware import name_device
-from adadepth.runtime.timing import time_interleaved
+from adadepth.runtime.timing import time_rounds
 from adadepth.tasks.session import Session
 
 BATCHES = (1, 8, 32)
 TEXT_BATCHES = (1, 8)
 TIMED_EXAMPLES = 64  # the first ones of the evaluation set
 TIMED_BLOCKS = 16  # blocks of a text
-REPETITIONS = 3
+REPETITIONS = 6  # the range over six rounds is a 97 % interval of the median
 MOST_TIMED = 12  # of more rules, only those on a Pareto front are timed
 WARM_UP = 1
 
@@ -129,7 +129,7 @@ def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) 
     if session.trainer.is_world_process_zero():
         write_exit_study(session.run.directory, studies)
         for name, result in studies.items():
-            say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT)
+            say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT, wraps=True)
     if session.config.adopt_rule:
         _adopt_rule(next(iter(studies.values()))["advice"], session)
 
@@ -303,17 +303,17 @@ def measure(
     rules: Sequence[ExitRule],
     first: int = TIMED_EXAMPLES,
     sizes: Sequence[int] = BATCHES,
-) -> dict[str, dict[int, float]]:
-    """Time exit rules: return the median seconds per example by exit rule and batch size.
+) -> dict[str, dict[int, list[float]]]:
+    """Time exit rules: return the seconds per example in every round, by exit rule and batch size.
 
-    The median is over repetitions in which the rules take turns.
+    The rules take turns in a round.
 
     The first `first` examples of the set are batched by length, as in an evaluation. A model with continuous batching
     gets all of them at once, with as many slots as a batch has rows.
     """
     examples = [dataset[int(index)] for index in order_for_evaluation(dataset) if index < first]
     refills = trainer.accelerator.unwrap_model(trainer.model).refills
-    timings: dict[str, dict[int, float]] = {rule.label: {} for rule in rules}
+    timings: dict[str, dict[int, list[float]]] = {rule.label: {} for rule in rules}
     batches = {size: _build_batches(trainer, examples, len(examples) if refills else size) for size in sizes}
     # The time of a call grows with its examples and its batches.
     work = {size: len(examples) + len(batches[size]) for size in sizes}
@@ -323,8 +323,8 @@ def measure(
             options = {"places": size} if refills else {}
             calls = {rule.label: partial(_run, trainer, batches[size], rule, options) for rule in rules}
             after = partial(advance, work[size])
-            for label, seconds in time_interleaved(calls, REPETITIONS, WARM_UP, trainer.args.device, after).items():
-                timings[label][size] = seconds["median"] / len(examples)
+            for label, rounds in time_rounds(calls, REPETITIONS, WARM_UP, trainer.args.device, after).items():
+                timings[label][size] = [seconds / len(examples) for seconds in rounds]
     return timings
 
 

@@ -112,7 +112,8 @@ def _build_model(config: ExperimentConfig, data: RunData) -> Any:
 
 def _score_baselines(config: ExperimentConfig, args: TrainingArguments, data: RunData) -> dict[str, Any]:
     """Return the scores of a bag-of-words baseline on the evaluation sets, if the data are a local table."""
-    if args.process_index != 0 or getattr(config.dataset, "source", None) is not Source.local:
+    is_local = getattr(config.dataset, "source", None) is Source.local
+    if args.process_index != 0 or not is_local or not config.bag_of_words:
         return {}
     if (scored := score_bag_of_words(data)) is None:
         return {}
@@ -129,7 +130,7 @@ def _log_baselines(session: Session) -> None:
         both = {key: prefix + key for key in scores if key != SCORE and prefix + key in metrics}
         pairs = [f"{key} {scores[key]:.3f} to the model's {metrics[long]:.3f}" for key, long in both.items()]
         if pairs:
-            say(f"baseline on {name}, {scored['model']}: {', '.join(pairs)}")
+            say(f"baseline on {name}, {scored['model']}: {', '.join(pairs)}", wraps=True)
 
 
 def evaluate(config: ExperimentConfig) -> dict[str, float]:

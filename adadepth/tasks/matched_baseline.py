@@ -98,7 +98,7 @@ def compare_with_matched_baseline(
         return
     comparison["seconds"] = time.monotonic() - begin
     write_json(session.run.directory / MATCHED_BASELINE, comparison)
-    say(_format_comparison(comparison))
+    say(_format_comparison(comparison), wraps=True)
 
 
 def _format_comparison(comparison: Mapping[str, Any]) -> str:
@@ -106,8 +106,7 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
-        f"the same network at a fixed depth, and with shuffled depths ({counts['examples']:,} of "
-        f"{counts['of_examples']:,} examples of {name})"
+        f"one fixed depth, and shuffled depths ({counts['examples']:,} of {counts['of_examples']:,} examples of {name})"
         for name, counts in comparison.get("sets", {}).items()
     ]
     parts += [
@@ -223,12 +222,15 @@ def _exit_at_half(model: ExitRuleKnob, records: StepRecords) -> tuple[Tensor, st
         assert rule is not None, "it has a threshold"
         return rule
 
-    def apply_level(level: float) -> Tensor:
-        signals = (records.step_logits, records.halting_logits, None, records.state_moves)
-        return apply_rule(build_rule(level), *signals)
+    exits: dict[float, Tensor] = {}
 
-    fit = fit_level(lambda level: float(apply_level(level).double().mean()), records.max_updates / 2)
-    return apply_level(fit.level), build_rule(fit.level).label
+    def measure_level(level: float) -> float:
+        signals = (records.step_logits, records.halting_logits, None, records.state_moves)
+        exits[level] = apply_rule(build_rule(level), *signals)
+        return float(exits[level].double().mean())
+
+    fit = fit_level(measure_level, records.max_updates / 2)
+    return exits[fit.level], build_rule(fit.level).label
 
 
 # ---- models whose tokens halt by masses

@@ -66,11 +66,11 @@ def time_executions(
         tracking.last_metrics[metric] = speed.speedup
         tracking.tracker.log({metric: speed.speedup}, trainer.state.global_step)
     if config.trainer.time_executions and not speeds and trainer.is_world_process_zero():
-        say("trainer.time_executions=true: nothing was timed, because this model or this setup has only one execution")
+        say("trainer.time_executions=true: nothing was timed, because the model or its setup has one execution")
     if speeds:
         width = getattr(trainer.unwrapped_model.config, "hidden_size", None)
         run.update(executions={"machine": describe_machine(trainer.args.device), "width": width, **speeds})
-        say(describe_speeds(run.record["executions"]))
+        say(describe_speeds(run.record["executions"]), wraps=True)
 
 
 def finish_adapters(config: ExperimentConfig, run: Run, trainer: DepthTrainer) -> bool:

@@ -27,6 +27,7 @@ from adadepth.runs.directory import (
     CHECKPOINTS,
     FINISHED,
     MODEL,
+    RIVAL_SUFFIX,
     find_owner,
     flat,
     get_plain_settings,
@@ -42,8 +43,6 @@ from adadepth.tasks.multi_seed import Train, train_part
 from adadepth.tasks.report import write_and_draw
 from adadepth.tasks.rival_comparison import describe_network, record_networks, show_comparison
 from adadepth.training.arguments import training_arguments
-
-SUFFIX = "_rival"
 
 
 class AdaptiveRuns(NamedTuple):
@@ -94,7 +93,7 @@ def train_rivals(config: ExperimentConfig, train: Train) -> dict[str, float]:
     adaptive, args = find_adaptive_runs(config), training_arguments(config, "unused: each run creates its own")
     config = dataclasses.replace(
         config,
-        name=_rename_as_adaptive(config).name + SUFFIX,  # a resumed run has the suffix
+        name=_rename_as_adaptive(config).name + RIVAL_SUFFIX,  # a resumed run has the suffix
         rival_of=str(adaptive.directory),
         seed=adaptive.seeds[0],
         seeds=len(adaptive.seeds),
@@ -135,7 +134,7 @@ def _resume_part(config: ExperimentConfig, train: Train) -> dict[str, float]:
 
 def _rename_as_adaptive(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration with the name of the adaptive run, in whose folder commands look for the latest run."""
-    return dataclasses.replace(config, name=config.name.removesuffix(SUFFIX))
+    return dataclasses.replace(config, name=config.name.removesuffix(RIVAL_SUFFIX))
 
 
 # ---- the adaptive run

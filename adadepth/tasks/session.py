@@ -200,7 +200,7 @@ class Session:
                 self.tracking.last_metrics = read_last_scalars(directory)
                 self._build_trainer()
                 if is_main_process():
-                    say(describe_start(config, args, self.run, self.model, self.data))
+                    say(describe_start(config, args, self.run, self.model, self.data), wraps=True)
 
                 def track(report: results.RunReport) -> None:
                     results.track_figures(report, tracker, self.trainer.state.global_step)
@@ -236,7 +236,7 @@ class Session:
         _run_training(self, checkpoint)
         training_seconds = time.monotonic() - begun
         if is_main_process():
-            say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}")
+            say(f"training ended: {describe_end(self.config, trainer.args, stop, trainer.state)}", wraps=True)
         is_merged = results.finish_adapters(self.config, self.run, trainer)
         is_changed = adjust is not None and adjust(self) is not False
         is_adjusted = is_merged or is_changed

@@ -90,7 +90,7 @@ class ConsoleCallback(TrainerCallback):
         if not prefix and (seconds := self.seconds_left(state)) is not None:
             values.append(f"{minutes(seconds)} left")
         label = f"eval{self._describe_weights(state)}{self._remark}" if prefix else f"train {_format_step(state)}"
-        say(f"{label}: " + ", ".join(values))
+        say(f"{label}: " + ", ".join(values), wraps=True)
         if not prefix:
             self._warn_of_other_load()
 
@@ -107,6 +107,7 @@ class ConsoleCallback(TrainerCallback):
                 f"other processes slow this run down: its {threads} threads waited {share:.0%} of the time for a CPU; "
                 f"to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads={threads - 1}",
                 logging.WARNING,
+                wraps=True,
             )
             self._waited = None
 
@@ -137,7 +138,7 @@ class ConsoleCallback(TrainerCallback):
                 continue  # one distribution for all sets
             if number:
                 say(f"evaluation set {name}:")
-            say("\n".join(format_report(report, step)))
+            say("\n".join(format_report(report, step)), wraps=True)
 
 
 def _format_step(state: TrainerState) -> str:

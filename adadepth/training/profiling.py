@@ -19,7 +19,7 @@ from adadepth.data.batches import count_tokens
 from adadepth.runtime.console import say
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
-from adadepth.runtime.timing import synchronize, time_interleaved
+from adadepth.runtime.timing import compare_rounds, synchronize, time_rounds
 
 TRACE = "trace.json.gz"  # in the folder of a run, for ui.perfetto.dev
 _UNTRACED, _TRACED = 2, 3  # the first steps allocate memory and choose kernels; a trace of a few steps is large
@@ -62,7 +62,7 @@ class _ProfilerStepCallback(TrainerCallback):
         self._tracing.step()
 
 
-_REPEATS, _MOST_BATCHES = 5, 16
+_REPEATS, _MOST_BATCHES = 6, 16
 
 ForwardPass = tuple[dict[str, Tensor], Any]
 
@@ -105,12 +105,14 @@ class ExecutionSpeed(NamedTuple):
     """Speed-up of ragged over dense execution (halted tokens are skipped or not), as measured.
 
     Attributes:
-        speedup: Measured speed-up.
+        speedup: Measured speed-up, the median over rounds.
+        speedup_range: Least and greatest speed-up of a round.
         allowed: Speed-up that the multiply-accumulates predict, if time were proportional to them.
         sequences: Number of sequences of the largest batch.
     """
 
     speedup: float
+    speedup_range: list[float]
     allowed: float
     sequences: int
 
@@ -118,7 +120,7 @@ class ExecutionSpeed(NamedTuple):
 def compare_executions(
     trainer: Any, *, seconds: float, most_seconds: float, training: bool = False
 ) -> ExecutionSpeed | None:
-    """Measure the speed-up of ragged over dense execution, by the medians of alternating rounds.
+    """Measure the speed-up of ragged over dense execution, over alternating rounds.
 
     At least one batch is timed; the time determines how many more.
 
@@ -157,19 +159,21 @@ def compare_executions(
     try:
         model.train(training)
         load_batches(1)
-        once = time_interleaved({"once": partial(run, executions[0])}, 1, 1, trainer.args.device)["once"]["median"]
+        once = time_rounds({"once": partial(run, executions[0])}, 1, 1, trainer.args.device)["once"][0]
         per_batch = once * len(executions) * (_REPEATS + 1)
         if per_batch > most_seconds:
             return None
         load_batches(max(0, min(_MOST_BATCHES, int(seconds / per_batch)) - 1))
         calls = {execution: partial(run, execution) for execution in executions}
-        timed = time_interleaved(calls, _REPEATS, 1, trainer.args.device)
+        timed = time_rounds(calls, _REPEATS, 1, trainer.args.device)
     finally:
         model.config.execution = execution_before
         model.train(was_training)
     prices = [model.price(move_to_float64_device(trace, trainer.args.device)) for trace in traces["ragged"]]
+    speedup, *limits = compare_rounds(timed["dense"], timed["ragged"])
     return ExecutionSpeed(
-        speedup=timed["dense"]["median"] / timed["ragged"]["median"],
+        speedup=speedup,
+        speedup_range=limits,
         allowed=float(sum(price.dense for price in prices) / sum(price.executed for price in prices)),
         sequences=max(len(trace.updates) for trace in traces["ragged"]),
     )

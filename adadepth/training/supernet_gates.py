@@ -119,7 +119,8 @@ class StopUnchanged(Extension, TrainerCallback):
             say(
                 f"search ends at step {state.global_step}: {unchanged} of {len(before)} blocks are unchanged since "
                 f"the previous evaluation, from {before} to {self._architecture} "
-                f"(search.stop_unchanged={self._share:g})"
+                f"(search.stop_unchanged={self._share:g})",
+                wraps=True,
             )
 
     def save(self, checkpoint: Path, process: int) -> None:

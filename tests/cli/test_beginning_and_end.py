@@ -27,7 +27,9 @@ def test_version_is_that_of_adadepth(command: Command) -> None:
 @pytest.mark.slow
 def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     """An evaluation has the figures that it ended with."""
-    out = command(*DEBUG, *BEST_FIRST, "seed=3").out
+    printed = command(*DEBUG, *BEST_FIRST, "seed=3").out
+    assert [line for line in printed.splitlines() if len(line) > 100 and not line.startswith("  /")] == []
+    out = unwrap(printed)
     lines = out.splitlines()
     memory = r"[\d.,]+ of [\d.,]+ GiB free, a step needs at least \d+ MiB"
     expected = [
@@ -50,7 +52,12 @@ def test_a_run_says_what_it_needs_and_why_it_ended(command: Command) -> None:
     evaluated = command(
         "--config-name", "act_tiny", "debug=default", "mode=evaluate", "checkpoint=latest", "seed=3"
     ).checked()
-    assert figures_of("eval: ", evaluated.out) == figures_of("eval best checkpoint, step 1: ", out)
+    assert figures_of("eval: ", unwrap(evaluated.out)) == figures_of("eval best checkpoint, step 1: ", out)
+
+
+def unwrap(out: str) -> str:
+    """Lines of prose above 100 columns, which the console wraps, as one line each."""
+    return re.sub(r"(?<=\S)\n  (?=\S)", " ", out)
 
 
 def figures_of(label: str, out: str) -> str:
@@ -112,7 +119,7 @@ def test_a_run_that_waits_for_processors_says_so_once(
     now[0], waiting[0] = 120.0, 3.0 + waited
     for _ in range(2):
         console.on_log(args, state, control, logs={"loss": 1.0, "tokens_per_second": 2.0})
-    lines = [line for line in capsys.readouterr().out.splitlines() if "other processes" in line]
+    lines = [line for line in unwrap(capsys.readouterr().out).splitlines() if "other processes" in line]
     said = "other processes slow this run down: its 2 threads waited 45% of the time for a CPU; "
     assert lines == [f"{said}to go on with fewer, stop it (Ctrl-C) and resume it with runtime.threads=1"] * is_said
 

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -86,6 +87,22 @@ def test_the_file_holds_what_the_family_reads(root: str, groups: set[str], tmp_p
     assert written.keys() & OPTIONAL_GROUPS.keys() == groups
     assert vars(config).keys() - written.keys() == OPTIONAL_GROUPS.keys() - groups
     assert run_directory(configured(root, f"output_dir={tmp_path}", "resume=latest")) == directory
+
+
+def test_the_latest_run_is_that_of_matched_baselines_until_it_is_finished(tmp_path: Path) -> None:
+    given = ("act_tiny", f"output_dir={tmp_path}", "model=albert_act_mini")
+    interrupted(configured(*given))
+    directory = finished(configured(*given, "name=act_tiny_rival"), checkpoint=False)
+    record = {**read_record(directory), "trains_baselines": True}
+    write_jsonable(directory / "run.json", {**record, "status": "interrupted"})
+    assert resolve_run("latest", configured(*given), needs="checkpoints") == directory
+    # A newer run of the configuration itself comes first, and baselines that are finished are not resumed.
+    newer = tmp_path / "act_tiny/2999-01-01_00-00-00_aaaaaaaa-0000"
+    shutil.copytree(interrupted(configured(*given)), newer)
+    assert resolve_run("latest", configured(*given), needs="checkpoints") == newer
+    shutil.rmtree(newer)
+    write_jsonable(directory / "run.json", record)
+    assert resolve_run("latest", configured(*given), needs="checkpoints").parent == tmp_path / "act_tiny"
 
 
 def test_a_group_that_is_not_at_its_defaults_is_always_written(config: ExperimentConfig) -> None:

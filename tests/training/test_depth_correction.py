@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from adadepth.tasks import budgets
 from adadepth.tasks.budgets import correct_depth
 from tests.marks_support import quick_one_in
 from tests.training.depth_correction_support import HELD, mean_depth, session_of
@@ -29,6 +31,20 @@ def test_a_target_that_was_missed_is_held(bias: float, target: float, tmp_path: 
     held = unit.bias.clone()
     assert not correct_depth(settings, session_of(trainer)), "it holds its target now"
     assert torch.equal(unit.bias, held)
+
+
+def test_no_bias_is_measured_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every measurement is a pass over hundreds of examples, and a short run waits for all of them."""
+    trainer, shifts = tiny_trainer(tmp_path, *HELD), []
+
+    def measure(trainer: Any, model: Any, *given: Any) -> float:
+        shifts.append(float(model.halting_bias.detach().sum()))
+        return 2.0 if shifts[-1] > 0 else 4.0  # the target between them cannot be reached
+
+    monkeypatch.setattr(budgets, "_measure_depth", measure)
+    assert correct_depth(tiny_config(*HELD, "budget.target=3").budget, session_of(trainer))
+    assert len(set(shifts)) == len(shifts) > 10
+    assert float(trainer.model.halting_bias.detach().sum()) in shifts
 
 
 def test_a_run_of_seconds_is_left_alone(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ def test_it_runs_every_configuration_without_a_download(script: ModuleType) -> N
 def test_every_configuration_has_a_matched_baseline_that_can_be_left_out(name: str) -> None:
     assert configured(name).matched_baseline
     assert not configured(name, "baseline=none").matched_baseline
+    assert not configured(name, "baseline=none").bag_of_words
     assert not configured(name, "debug=default").matched_baseline
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from adadepth.config import LabelledConfig, Source, TaggingConfig, TokenizerConf
 from adadepth.config.data import SequenceProblem
 from adadepth.data import load_labelled_data
 from adadepth.evaluation.bag_of_words import score_bag_of_words
+from adadepth.tasks import finetune
 from tests.marks_support import quick_one_in
 
 FILLERS = ("tree", "river", "stone", "cloud", "house")
@@ -94,3 +96,12 @@ def test_the_commonest_tag_of_a_word(tmp_path: Path) -> None:
     scored = score_bag_of_words(data)
     assert scored is not None
     assert scored[1]["validation"]["token_accuracy"] == pytest.approx(sum(right) / len(right))
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_it_can_be_switched_off(wanted: bool, tmp_path: Path) -> None:
+    rows = [{"text": f"{FILLERS[n % 5]} {('good', 'bad')[n % 2]}", "label": ("a", "b")[n % 2]} for n in range(40)]
+    data = load(tmp_path, LabelledConfig, {"train": rows, "validation": rows[:20]})
+    config: Any = SimpleNamespace(dataset=SimpleNamespace(source=Source.local), bag_of_words=wanted)
+    args: Any = SimpleNamespace(process_index=0)
+    assert ("bag_of_words" in finetune._score_baselines(config, args, data)) == wanted

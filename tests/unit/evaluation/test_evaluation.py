@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from adadepth.evaluation import evaluation as evaluation_module
 from adadepth.evaluation.evaluation import Evaluation, LossAccumulator
 from tests.unit.evaluation.evaluation_support import Even, Fixed
 
@@ -26,6 +27,19 @@ def test_a_part_without_targets_is_absent():
     sums = LossAccumulator()
     sums.add(tensors(task=1.0, order=0.0), tensors(task=2, order=0))
     assert sums.means() == {"task_loss": 1.0}
+
+
+def test_an_evaluation_reads_the_vocabulary_at_its_first_batch(monkeypatch):
+    """The matched baseline starts many evaluations, and uses their scorers only."""
+    built = []
+    monkeypatch.setattr(evaluation_module, "vocabulary_depths", lambda *given: built.append(given))
+    model = Fixed("token")
+    evaluation = Evaluation(model, Even(), CPU, wants_statistics=True)
+    assert built == []
+    batch = {"depth": torch.tensor([1, 2])}
+    for _ in range(2):
+        evaluation.update(batch | {"inputs": batch["depth"]}, model(**batch))
+    assert len(built) == 1
 
 
 def evaluated(unit, *, wants_statistics=True):

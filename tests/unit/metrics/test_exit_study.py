@@ -224,11 +224,17 @@ def test_times_stand_beside_ratios_and_have_their_own_pareto_set(records: StepRe
     found = study(records, rules, **MEASURED)
     assert batches(found) == []
     # Here the adaptive rule is slower than full depth at batch 8: fewer layers are not less time.
-    timings = {"fixed:6": {1: 0.6, 8: 0.3}, "fixed:1": {1: 0.1, 8: 0.1}, "quantile:0.5": {1: 0.4, 8: 0.45}}
+    timings = {
+        "fixed:6": {1: [0.6, 0.9, 0.6], 8: [0.3]},
+        "fixed:1": {1: [0.1, 0.1, 0.1], 8: [0.1]},
+        "quantile:0.5": {1: [0.4, 0.5, 0.8], 8: [0.45]},
+    }
     timed = add_timings(found, timings, {"device": "CPU"})
     rows = {row["rule"]: row for row in timed["rows"]}
     assert batches(timed) == ["1", "8"]
     assert rows["quantile:0.5"]["time_ratio"] == pytest.approx({"1": 1.5, "8": 0.3 / 0.45})
+    assert rows["quantile:0.5"]["time_ratio_range"]["1"] == pytest.approx([0.75, 1.8])  # of rounds, not of medians
+    assert rows["quantile:0.5"]["seconds"] == {"1": 0.5, "8": 0.45}
     assert rows["quantile:0.5"]["layer_ratio"] > 1
     assert "seconds/8" not in rows["quantile:0.5"]["pareto"]
     assert "seconds/8" in rows["fixed:6"]["pareto"]
@@ -255,16 +261,21 @@ def test_the_recommended_rule_has_its_speed_up(records: StepRecords) -> None:
     fixed = {"rule": "fixed:6", "mean_updates": 6.0, "work": 1.0, "score": 0.9}
     advice = {"rule": advised, "fixed": fixed, "full": 0.9, "keep": 0.99, "chosen_on": 5, "told_on": 5}
     comparison = study(records, [parse_rule("fixed:6")], **MEASURED) | {"advice": advice}
-    timed = add_timings(comparison, {"fixed:6": {1: 0.6, 8: 0.3}, "quantile:0.55": {1: 0.4, 8: 0.4}}, {})
-    assert timed["advice"]["rule"]["time_ratio"] == pytest.approx({"1": 1.5, "8": 0.75})
-    told = "against full depth 1.50 times as fast (batch size 1) and slower, 1.33 times the time (batch size 8)"
+    timed = add_timings(comparison, {
+        "fixed:6": {1: [0.6, 0.6], 8: [0.3, 0.3]}, "quantile:0.55": {1: [0.4, 0.5], 8: [0.2, 0.4]}
+    }, {})  # fmt: skip
+    assert timed["advice"]["rule"]["time_ratio"] == pytest.approx({"1": 1.35, "8": 1.125})
+    told = (
+        "against full depth 1.35 times as fast (1.20 to 1.50) at batch size 1 and no measurable difference in time "
+        "(0.75 to 1.50 times as fast) at batch size 8"
+    )
     assert told in format_advice(timed)
     assert "time_ratio" not in advised  # the study that was given is as it was
 
 
 def test_without_full_depth_timed_there_is_no_time_ratio(records: StepRecords) -> None:
     found = study(records, [parse_rule("fixed:1")], **MEASURED)
-    row, *_ = add_timings(found, {"fixed:1": {8: 0.1}}, {})["rows"]
+    row, *_ = add_timings(found, {"fixed:1": {8: [0.1]}}, {})["rows"]
     assert row["time_ratio"] == {}
     assert row["seconds"] == {"8": 0.1}
 

@@ -10,7 +10,7 @@ from adadepth.models.par_xl.configuration import ParXLConfig
 from adadepth.models.par_xl.latency import draw_ids, model_latencies, operation_latencies
 from adadepth.models.par_xl.modeling import ParXLForCausalLM
 from adadepth.runtime import timing
-from adadepth.runtime.timing import time_interleaved
+from adadepth.runtime.timing import compare_rounds, time_interleaved, time_rounds
 
 CPU = torch.device("cpu")
 SIZES = {"vocab_size": 30, "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 20, "cutoffs": [5]}
@@ -36,6 +36,18 @@ def test_calls_take_turns_and_warm_ups_do_not_count(clock):
     assert order == 7 * ["quick", "slow"]
     assert seconds["quick"] == pytest.approx({"median": 3.0, "p10": 1.4, "p90": 4.6, "n": 5})
     assert seconds["slow"] == pytest.approx({"median": 9.0, "p10": 9.0, "p90": 9.0, "n": 5})
+
+
+def test_a_ratio_of_times_is_that_of_rounds(clock):
+    """A machine that is slowed down three times in one round slows down both calls."""
+    durations = {"whole": iter([9.0, 2.0, 6.0, 2.5]), "part": iter([1.0, 1.0, 3.0, 1.0])}
+
+    def call(name):
+        clock[0] += next(durations[name])
+
+    rounds = time_rounds({name: lambda name=name: call(name) for name in durations}, 3, 1, CPU)
+    assert rounds == {"whole": [2.0, 6.0, 2.5], "part": [1.0, 3.0, 1.0]}
+    assert compare_rounds(rounds["whole"], rounds["part"]) == (2.0, 2.0, 2.5)
 
 
 def test_one_repeat_is_every_percentile(clock):

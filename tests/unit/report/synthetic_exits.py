@@ -86,7 +86,10 @@ def make_study(records: StepRecords, timed: bool = True) -> dict[str, Any]:
     if not timed:
         return found
     timings = {
-        row["rule"]: {batch: 1e-4 * (row["mean_updates"] + 0.3) / batch**0.5 for batch in (1, 8, 32)}
+        row["rule"]: {
+            batch: [1e-4 * (row["mean_updates"] + 0.3) / batch**0.5 * load for load in (1.0, 1.4, 0.9)]
+            for batch in (1, 8, 32)
+        }
         for row in found["rows"]
         if row["kind"] == "rule"
     }

@@ -35,6 +35,23 @@ def test_a_log_gets_the_words(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr() == (f"{TEXT}\n", "")  # no bar for what is done at once
 
 
+def test_prose_wraps_and_tables_commands_and_paths_do_not(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "warning: " + "depth does not adapt, " * 12
+    table = "| ".join(["all  0.25"] * 20)
+    path = f"report: {'folder/' * 20}page.html"
+    say(f"{words}\n{table}\n{path}", wraps=True)
+    say(words)
+    *wrapped, row, start, rest, whole = capsys.readouterr().out.splitlines()
+    assert max(map(len, wrapped)) <= 100 < len(words)
+    assert [line[:2] for line in wrapped] == ["wa", "  ", "  "]
+    assert " ".join(line.strip() for line in wrapped) == words.strip()
+    assert (row, whole) == (table, words)
+    assert f"{start} {rest.strip()}" == path
+    with limit_output(is_limited=True):
+        say(f"eval step 3: loss 2\n{words}", wraps=True)
+    assert capsys.readouterr().out.splitlines() == wrapped
+
+
 def test_control_characters_are_written_out(capsys: pytest.CaptureFixture[str]) -> None:
     say("class \x1b[2J\x9b1m \u202egnp\r of \ud800:\t\u05d0\u200d\n")
     assert capsys.readouterr().out == "class \\x1b[2J\\x9b1m \\u202egnp\\r of \\ud800:\t\u05d0\u200d\n\n"
