@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from adadepth.config import ExperimentConfig
 from adadepth.config.export import ExportConfig, export_formats
 from adadepth.config.modes import get_mode_settings
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.data.text.tokenizer import load_tokenizer
+from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import load_model
 from adadepth.models.folder import read_config
 from adadepth.models.shared.published_files import (
@@ -20,15 +22,16 @@ from adadepth.models.shared.published_files import (
     find_folder,
     find_publishable_file,
 )
-from adadepth.prediction.models import resolve_model_class
+from adadepth.prediction.models import build_published_tokenizer, resolve_model_class
 from adadepth.runs.model_card import CARD, write_layout_card
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.files import convert_full_disk_errors
+from adadepth.tasks.handover import collect_inputs, describe_export, write_checks
 from adadepth.tasks.stored_models import check_weights, list_overridden_model_settings, resolve_model_path
 
 
 def export(config: ExperimentConfig) -> None:
-    """Write the checkpoint in the configured file format to a new folder, with its tokenizer and a model card.
+    """Write the checkpoint in the configured file format to a new folder, with tokenizer, model card and check.py.
 
     If it fails, the folder is as it was before.
 
@@ -61,9 +64,12 @@ def export(config: ExperimentConfig) -> None:
             export_formats()[settings.format].write()(model, folder, source, settings)
             for file in files:
                 shutil.copyfile(file, folder / file.name)
-            write_layout_card(
-                folder, source, model, settings.layout or settings.format, has_exits=not settings.drop_exits
-            )
+            tokenizer = _load_tokenizer(path, model, files)
+            inputs = [] if tokenizer is None else collect_inputs(config, model, tokenizer, path)
+            if inputs:
+                write_checks(folder, model, tokenizer, inputs, settings)
+            facts = describe_export(config, model, stored, inputs)
+            write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs))
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:
@@ -84,6 +90,18 @@ def _drop_exits(model: Any) -> None:
         model.drop_exits()
     except ConfigError as error:
         raise ConfigError(f"export.{error}") from error
+
+
+def _load_tokenizer(path: str, model: Any, files: Sequence[Path]) -> Any:
+    """Return the tokenizer of a checkpoint, or None if it has none that can be used, which a warning says."""
+    try:
+        if (published := build_published_tokenizer(path, model.config)) is not None:
+            return published
+        if files:
+            return load_tokenizer(path, ())
+    except (CheckpointError, DataError) as error:
+        say(f"check.json is left out: {error}", logging.WARNING)
+    return None
 
 
 @contextmanager
