@@ -57,15 +57,15 @@ class ExportFormat:
     needs: str = ""
 
 
-def _import_write_safetensors() -> Callable[[Any, Path, Path, ExportConfig], None]:
-    from adadepth.tasks.export import write_safetensors
-
-    return write_safetensors
+def _write_safetensors(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
+    """Write configuration, weights and generation configuration of a language model in a published layout."""
+    del source
+    model.save_pretrained(folder, layout=settings.layout)
 
 
 _TRANSFORMERS = Path(__file__).parents[1] / "tasks" / "handover_files" / "run_transformers.py"
 _FORMATS: Mapping[str, ExportFormat] = {
-    "safetensors": ExportFormat(_import_write_safetensors, layout="required", engine=_TRANSFORMERS)
+    "safetensors": ExportFormat(lambda: _write_safetensors, layout="required", engine=_TRANSFORMERS)
 }
 
 

@@ -78,12 +78,6 @@ def export(config: ExperimentConfig) -> None:
     say(f"{type(model).__name__} as {written}: {folder}", RESULT)
 
 
-def write_safetensors(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
-    """Write configuration, weights and generation configuration of a language model in a published layout."""
-    del source
-    model.save_pretrained(folder, layout=settings.layout)
-
-
 def _drop_exits(model: Any) -> None:
     """Remove the early exits of a model."""
     try:

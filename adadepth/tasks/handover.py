@@ -45,7 +45,7 @@ _TOLERANCES = {
     "q8_0": 0.1,
 }
 _LARGEST_TOLERANCE = 0.3  # of other number formats, such as int8
-_PROMPTS = (
+PROMPTS = (
     "The train to the coast was late again this morning.",
     "Water boils at a lower temperature on a high mountain.",
     "She opened the letter, read it twice, and began to laugh.",
@@ -55,7 +55,7 @@ _PROMPTS = (
     "If the file does not exist, an error is raised.",
     "He plays the piano badly, but with great pleasure.",
     "Two plus two is four, and three plus three is six.",
-    "Nobody knows how long the old library will stay open.",
+    "The old library will stay open until the end of the year.",
 )
 
 
@@ -160,7 +160,7 @@ def _encode_prompts(model: Any, tokenizer: Any, answers: AnswerSpec) -> list[lis
     """Return the token ids of fixed English texts, in the layout of the model's training data."""
     trained = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     layout = build_layout(model, tokenizer, answers, None, trained)
-    texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in _PROMPTS])
+    texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in PROMPTS])
     start = [find_start_token(model, tokenizer)] if answers.continues_texts else []
     return [[*start, *(int(token) for token in text.example["input_ids"])] for text in texts]
 

@@ -1,4 +1,4 @@
-"""Comparison of the model in this folder, as an engine runs it, with the answers of the program that exported it.
+"""CheckResult of the model in this folder, as an engine runs it, with the answers of the program that exported it.
 
     python check.py                                     # engine.py runs the files of this folder
     python check.py --url http://localhost:8000/v1      # a server with OpenAI's completions runs them
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 
-class Comparison(NamedTuple):
+class CheckResult(NamedTuple):
     """Result of one input: whether it agrees, a number that measures the difference, and a description in words."""
 
     agrees: bool
@@ -44,7 +44,7 @@ def compute_log_probability(logits: Sequence[Sequence[float]], token_ids: Sequen
     return total / (len(token_ids) - 1)
 
 
-def compare_language(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> Comparison:
+def compare_language(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
     """Compare the log probability of an input, and its greedy continuation as far as it is not a tie."""
     token_ids, expected = entry["token_ids"], entry["continuation"]
     probability = compute_log_probability(engine.compute_logits(model, token_ids), token_ids)
@@ -53,32 +53,32 @@ def compare_language(entry: Mapping[str, Any], tolerance: float, engine: Any, mo
     answer = list(engine.generate(model, token_ids, count)) if count else []
     is_same = answer[: expected["certain"]] == expected["token_ids"][: expected["certain"]]
     words = f"log probability {probability:.5f}, expected {entry['log_probability']:.5f}"
-    return Comparison(
+    return CheckResult(
         difference <= tolerance and is_same, difference, words if is_same else f"{words}; continuation {answer}"
     )
 
 
-def compare_classes(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> Comparison:
+def compare_logits(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
     """Compare the logits of the classes of a text."""
     logits = engine.compute_logits(model, entry["token_ids"])[0]
     pairs = zip(logits, entry["logits"], strict=True)
     difference = max(abs(value - expected) for value, expected in pairs)
-    return Comparison(difference <= tolerance, difference, f"logits {[round(value, 4) for value in logits]}")
+    return CheckResult(difference <= tolerance, difference, f"logits {[round(value, 4) for value in logits]}")
 
 
-def compare_labels(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> Comparison:
+def compare_labels(entry: Mapping[str, Any], tolerance: float, engine: Any, model: Any) -> CheckResult:
     """Compare the class of every token or cell, except for ties."""
     del tolerance  # check.json names the ties
     rows = engine.compute_logits(model, entry["token_ids"])
     classes = [max(range(len(row)), key=row.__getitem__) for row in rows]
     pairs = enumerate(zip(classes, entry["classes"], strict=True))
-    wrong = [position for position, (found, expected) in pairs if found != expected and position not in entry["ties"]]
+    wrong = [position for position, (label, expected) in pairs if label != expected and position not in entry["ties"]]
     count = len(wrong)
     where = f", at {wrong[:5]}" if wrong else ""
-    return Comparison(not wrong, count, f"{count} of {len(classes)} labels differ{where}")
+    return CheckResult(not wrong, count, f"{count} of {len(classes)} labels differ{where}")
 
 
-COMPARE = {"language": compare_language, "text": compare_classes, "tokens": compare_labels}
+COMPARE = {"language": compare_language, "text": compare_logits, "tokens": compare_labels}
 DIFFERENCES = {
     "language": "difference of log probabilities",
     "text": "difference of logits",
@@ -94,7 +94,7 @@ def ask_server(url: str, path: str, content: Mapping[str, Any] | None = None) ->
         return json.load(answer)
 
 
-def compare_completion(entry: Mapping[str, Any], url: str, name: str, sends_text: bool) -> Comparison:
+def compare_completion(entry: Mapping[str, Any], url: str, name: str, sends_text: bool) -> CheckResult:
     """Compare the text that a server generates after an input, as far as it is not a tie."""
     expected = entry["continuation"]
     content = {
@@ -106,7 +106,7 @@ def compare_completion(entry: Mapping[str, Any], url: str, name: str, sends_text
     text = ask_server(url, "completions", content)["choices"][0]["text"] if content["max_tokens"] else ""
     agrees = join_words(text).startswith(join_words(expected["certain_text"]))
     description = f"{expected['certain']} tokens compared"
-    return Comparison(agrees, 0.0, description if agrees else f"{text!r}, expected {expected['certain_text']!r}")
+    return CheckResult(agrees, 0.0, description if agrees else f"{text!r}, expected {expected['certain_text']!r}")
 
 
 def join_words(text: str) -> str:
@@ -114,7 +114,7 @@ def join_words(text: str) -> str:
     return " ".join(text.rstrip("\ufffd").split())
 
 
-def main() -> int:
+def run_checks() -> int:
     """Compare all inputs, print a line for each and a summary, and return the exit status."""
     parser = argparse.ArgumentParser(
         description="Compare how an engine runs these files with the answers in check.json."
@@ -157,4 +157,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_checks())
