@@ -47,6 +47,7 @@ def export(config: ExperimentConfig) -> None:
     path = resolve_model_path(config)
     stored = read_config("checkpoint", path)
     model_class = resolve_model_class("checkpoint", path, stored)
+    stored_rule = getattr(stored, "exit_rule", None)  # before the settings of the command
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
     if settings.drop_exits:
@@ -68,7 +69,7 @@ def export(config: ExperimentConfig) -> None:
             inputs = [] if tokenizer is None else collect_inputs(config, model, tokenizer, path)
             if inputs:
                 write_checks(folder, model, tokenizer, inputs, settings)
-            facts = describe_export(config, model, stored, inputs)
+            facts = describe_export(config, model, stored_rule, inputs)
             write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs))
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -114,20 +115,33 @@ def _get_answers(model: Any) -> AnswerSpec:
 def collect_inputs(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> list[list[int]]:
     """Return the token ids of at most ten inputs for a model; none if the model has no answers or nothing fits it.
 
-    They are examples that the evaluation of the run has recorded, or drawn examples of its data, or fixed texts. Inputs
-    of a language model are cut at 32 tokens.
+    They are examples that the evaluation of the run has recorded, then drawn examples of its data, then fixed texts.
+    Inputs of a language model are cut at 32 tokens.
     """
-    answers, files = _get_answers(model), _read_checkpoint_run(config)
+    answers = _get_answers(model)
     if answers.only_depths:
         return []
-    inputs = [] if files is None else _read_examples(files, tokenizer) or _draw_examples(config, model, path)
-    if not inputs and not answers.solves_puzzles:
-        inputs = _encode_prompts(model, tokenizer, answers)
+    longest = sys.maxsize
     if answers.continues_texts:
-        longest = _LONGEST_PROMPT if model.longest_sequence is None else model.longest_sequence - NEW_TOKENS
-        inputs = [ids[: min(longest, _LONGEST_PROMPT)] for ids in inputs]
-        inputs = [ids for ids in inputs if len(ids) > 1]  # the first token has no probability
-    return list(map(list, dict.fromkeys(map(tuple, inputs))))[:_INPUTS]
+        most = sys.maxsize if model.longest_sequence is None else model.longest_sequence
+        longest = min(_LONGEST_PROMPT, most - NEW_TOKENS)
+    inputs: dict[tuple[int, ...], None] = {}
+    for examples in _iterate_examples(config, model, tokenizer, path):
+        shortened = (tuple(ids[:longest]) for ids in examples)
+        inputs |= dict.fromkeys(ids for ids in shortened if len(ids) > answers.continues_texts)
+        if len(inputs) >= _INPUTS:
+            break
+    return [list(ids) for ids in inputs][:_INPUTS]
+
+
+def _iterate_examples(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> Iterator[list[list[int]]]:
+    """Yield the token ids of recorded examples, drawn examples and fixed texts, as far as they exist for a model."""
+    answers, files = _get_answers(model), _read_checkpoint_run(config)
+    if files is not None:
+        yield _read_examples(files, tokenizer)
+        yield _draw_examples(config, model, path)
+    if not answers.solves_puzzles:
+        yield _encode_prompts(model, tokenizer, answers)
 
 
 def _read_checkpoint_run(config: ExperimentConfig) -> RunFiles | None:
@@ -243,14 +257,14 @@ def _get_depth(outputs: Any) -> float:
 
 
 def describe_export(
-    config: ExperimentConfig, model: Any, stored: Any, inputs: Sequence[list[int]]
+    config: ExperimentConfig, model: Any, stored_rule: str | None, inputs: Sequence[list[int]]
 ) -> list[tuple[str, str]]:
     """Return rows of the model card on what the written files compute and what was measured; unknown ones are left out.
 
     Args:
         config: Configuration with the checkpoint, whose run has the measurements.
         model: The exported model.
-        stored: Configuration of the model in the checkpoint, before the settings of the command.
+        stored_rule: Exit rule of the model in the checkpoint, which the command may have changed.
         inputs: Token ids of inputs of the model.
     """
     settings: ExportConfig = get_mode_settings(config, "export")
@@ -261,7 +275,7 @@ def describe_export(
     files = _read_checkpoint_run(config)
     if files is not None and not settings.drop_exits:
         rows += _describe_calibration(files, getattr(model.config, "exit_rule", None))
-        rows += _describe_depths(files, files.run.get("exit_rule", getattr(stored, "exit_rule", None)))
+        rows += _describe_depths(files, files.run.get("exit_rule", stored_rule))
     return rows
 
 

@@ -13,6 +13,7 @@ import transformers
 from huggingface_hub import ModelCard
 
 from adadepth import AlbertActForPreTraining, Pipeline, PonderAlbertForSequenceClassification, tasks
+from adadepth.config.export import ExportConfig
 from adadepth.errors import ConfigError
 from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card, write_layout_card

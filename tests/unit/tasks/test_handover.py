@@ -250,6 +250,7 @@ def test_a_classifier_is_handed_over(
     card = (folder / "README.md").read_text()
     assert "The files have the format `ours`" in card
     assert "python check.py  " in card
+    assert "\n\n\n" not in card
     assert not any(part in card for part in ("--url", "vllm", "from_pretrained"))
     first = content["inputs"][0]
     if content["task"] == "text":
@@ -292,7 +293,7 @@ def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.Mo
     stored = small(core=2, num_loops=2, exit_rule="margin:0.25")
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
-    facts = dict(handover.describe_export(config, stored, stored.config, [[3, 1, 4]]))
+    facts = dict(handover.describe_export(config, stored, "margin:0.25", [[3, 1, 4]]))
     text = (
         "`margin:0.25` was fitted to 1.5 updates on 1,000 examples of causal_python_docs (held_out); 1,001 others have"
     )
@@ -303,7 +304,7 @@ def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.Mo
         "updates of a token in the evaluation of the run with the exit rule `margin:0.25`": "1: 25.0%, 2: 75.0%",
     }
     fixed = small(core=2, num_loops=2, exit_rule="fixed:1")
-    assert "calibration of the exit rule" not in dict(handover.describe_export(config, fixed, stored.config, []))
+    assert "calibration of the exit rule" not in dict(handover.describe_export(config, fixed, "margin:0.25", []))
 
 
 def test_a_rule_that_an_evaluation_recommended_names_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,7 +313,7 @@ def test_a_rule_that_an_evaluation_recommended_names_its_data(tmp_path: Path, mo
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     model = small(core=2, num_loops=2, exit_rule="margin:0.25")
-    facts = dict(handover.describe_export(config, model, model.config, []))
+    facts = dict(handover.describe_export(config, model, "margin:0.25", []))
     expected = "`margin:0.25` was chosen on 50 examples of causal_python_docs (beyond)"
     assert facts["calibration of the exit rule"] == expected
 
@@ -326,7 +327,31 @@ def test_inputs_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     model = small(**PLAIN, vocab_size=len(words))
-    assert handover.collect_inputs(config, model, words, "x") == [[5, 6, 7], [5, 6, 8], [5, 6, 9]]
+    inputs = handover.collect_inputs(config, model, words, "x")
+    assert inputs[:3] == [[5, 6, 7], [5, 6, 8], [5, 6, 9]]
+    assert len(inputs) == 10  # with fixed texts
+    (tmp_path / "sentences.jsonl").unlink()
+    assert handover.collect_inputs(config, model, words, "x")[:7] == inputs[3:]
+
+
+def test_measured_depths_are_those_of_the_rule_in_the_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields = {"num_loops": 2, "core": 2, "norms": "branch", "state_norm": "fed", "gate": True}
+    save_model(tmp_path, **fields, prelude=0, coda=0, exit_rule="margin:0.25")
+    histogram = {"n": 8, "histogram": [0, 2, 6]}
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path / "run")
+    write_run(tmp_path / "run", halting={"unit": "token", "classes": {"all": histogram}})
+    monkeypatch.setattr("adadepth.tasks.export.list_overridden_model_settings", lambda: ["exit_rule"])
+    arguments = (f"checkpoint={tmp_path}/model", "export.layout=ouro", f"export.folder={tmp_path}/w")
+    tasks.run(configured("loop_tiny", "mode=export", *arguments, "model.exit_rule=fixed:1"))
+    card = (tmp_path / "w" / "README.md").read_text()
+    assert (
+        "| updates of a token in the evaluation of the run with the exit rule `margin:0.25` | 1: 25.0%, 2: 75" in card
+    )
+    assert "The depth is decided by the exit rule `fixed:1`." in card
+    assert read_checks(tmp_path / "w")["exit_rule"] == "fixed:1"
 
 
 def test_demos_have_inputs_of_their_data() -> None:
