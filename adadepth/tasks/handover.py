@@ -22,7 +22,7 @@ from adadepth.config.modes import get_mode_settings
 from adadepth.data import load_labelled_data
 from adadepth.data.text.passages import encode_texts
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.prediction.models import build_layout, find_start_token, get_prediction_type, list_end_tokens
+from adadepth.prediction.models import build_layout, get_prediction_type, list_end_tokens
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, GRIDS, RunFiles, read_run, write_json
 from adadepth.runs.data_identity import DataIdentity
 from adadepth.runs.directory import run_of_checkpoint
@@ -118,20 +118,27 @@ def collect_inputs(config: ExperimentConfig, model: Any, tokenizer: Any, path: s
     They are examples that the evaluation of the run has recorded, then drawn examples of its data, then fixed texts.
     Inputs of a language model are cut at 32 tokens.
     """
-    answers = _get_answers(model)
-    if answers.only_depths:
+    if _get_answers(model).only_depths:
         return []
-    longest = sys.maxsize
-    if answers.continues_texts:
-        most = sys.maxsize if model.longest_sequence is None else model.longest_sequence
-        longest = min(_LONGEST_PROMPT, most - NEW_TOKENS)
     inputs: dict[tuple[int, ...], None] = {}
     for examples in _iterate_examples(config, model, tokenizer, path):
-        shortened = (tuple(ids[:longest]) for ids in examples)
-        inputs |= dict.fromkeys(ids for ids in shortened if len(ids) > answers.continues_texts)
+        if _get_answers(model).continues_texts:
+            examples = _shorten_texts(model, tokenizer, examples)
+        inputs |= dict.fromkeys(map(tuple, examples))
         if len(inputs) >= _INPUTS:
             break
     return [list(ids) for ids in inputs][:_INPUTS]
+
+
+def _shorten_texts(model: Any, tokenizer: Any, examples: Sequence[list[int]]) -> list[list[int]]:
+    """Return the first tokens of texts for a language model, as its tokenizer splits the text that they stand for.
+
+    A server that is given the text then reads the same tokens.
+    """
+    texts = [tokenizer.decode(ids[:_LONGEST_PROMPT], skip_special_tokens=True) for ids in examples]
+    longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence - NEW_TOKENS
+    encoded: list[list[int]] = tokenizer(texts)["input_ids"]
+    return [ids for ids in encoded if 1 < len(ids) <= longest]  # the first token has no probability
 
 
 def _iterate_examples(config: ExperimentConfig, model: Any, tokenizer: Any, path: str) -> Iterator[list[list[int]]]:
@@ -175,8 +182,7 @@ def _encode_prompts(model: Any, tokenizer: Any, answers: AnswerSpec) -> list[lis
     trained = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
     layout = build_layout(model, tokenizer, answers, None, trained)
     texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in PROMPTS])
-    start = [find_start_token(model, tokenizer)] if answers.continues_texts else []
-    return [[*start, *(int(token) for token in text.example["input_ids"])] for text in texts]
+    return [[int(token) for token in text.example["input_ids"]] for text in texts]
 
 
 # ---- answers

@@ -328,7 +328,7 @@ def test_inputs_are_those_of_the_evaluation(tmp_path: Path, monkeypatch: pytest.
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     model = small(**PLAIN, vocab_size=len(words))
     inputs = handover.collect_inputs(config, model, words, "x")
-    assert inputs[:3] == [[5, 6, 7], [5, 6, 8], [5, 6, 9]]
+    assert inputs[:3] == [words(words.decode([5, 6, 7 + number]))["input_ids"] for number in range(3)]
     assert len(inputs) == 10  # with fixed texts
     (tmp_path / "sentences.jsonl").unlink()
     assert handover.collect_inputs(config, model, words, "x")[:7] == inputs[3:]
