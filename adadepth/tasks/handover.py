@@ -137,7 +137,7 @@ def _shorten_texts(model: Any, tokenizer: Any, examples: Sequence[list[int]]) ->
     """
     texts = [tokenizer.decode(ids[:_LONGEST_PROMPT], skip_special_tokens=True) for ids in examples]
     longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence - NEW_TOKENS
-    encoded: list[list[int]] = tokenizer(texts)["input_ids"]
+    encoded: list[list[int]] = [tokenizer(text)["input_ids"] for text in texts]
     return [ids for ids in encoded if 1 < len(ids) <= longest]  # the first token has no probability
 
 
