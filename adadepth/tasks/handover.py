@@ -22,7 +22,7 @@ from adadepth.config.modes import get_mode_settings
 from adadepth.data import load_labelled_data
 from adadepth.data.text.passages import encode_texts
 from adadepth.halting.exit_rules import parse_rule
-from adadepth.prediction.models import build_layout, get_prediction_type, list_end_tokens
+from adadepth.prediction.models import build_layout, get_prediction_type, has_generated_symbols, list_end_tokens
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, GRIDS, RunFiles, read_run, write_json
 from adadepth.runs.data_identity import DataIdentity
 from adadepth.runs.directory import run_of_checkpoint
@@ -120,23 +120,23 @@ def collect_inputs(config: ExperimentConfig, model: Any, tokenizer: Any, path: s
     """
     if _get_answers(model).only_depths:
         return []
+    longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence
     inputs: dict[tuple[int, ...], None] = {}
     for examples in _iterate_examples(config, model, tokenizer, path):
         if _get_answers(model).continues_texts:
-            examples = _shorten_texts(model, tokenizer, examples)
-        inputs |= dict.fromkeys(map(tuple, examples))
+            examples = _shorten_texts(tokenizer, examples, longest - NEW_TOKENS)
+        inputs |= dict.fromkeys(tuple(ids) for ids in examples if len(ids) <= longest)  # a maze is no row of tokens
         if len(inputs) >= _INPUTS:
             break
     return [list(ids) for ids in inputs][:_INPUTS]
 
 
-def _shorten_texts(model: Any, tokenizer: Any, examples: Sequence[list[int]]) -> list[list[int]]:
+def _shorten_texts(tokenizer: Any, examples: Sequence[list[int]], longest: int) -> list[list[int]]:
     """Return the first tokens of texts for a language model, as its tokenizer splits the text that they stand for.
 
     A server that is given the text then reads the same tokens.
     """
     texts = [tokenizer.decode(ids[:_LONGEST_PROMPT], skip_special_tokens=True) for ids in examples]
-    longest = sys.maxsize if model.longest_sequence is None else model.longest_sequence - NEW_TOKENS
     encoded: list[list[int]] = [tokenizer(text)["input_ids"] for text in texts]
     return [ids for ids in encoded if 1 < len(ids) <= longest]  # the first token has no probability
 
@@ -147,8 +147,11 @@ def _iterate_examples(config: ExperimentConfig, model: Any, tokenizer: Any, path
     if files is not None:
         yield _read_examples(files, tokenizer)
         yield _draw_examples(config, model, path)
-    if not answers.solves_puzzles:
-        yield _encode_prompts(model, tokenizer, answers)
+    trained = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
+    if not answers.solves_puzzles and not has_generated_symbols(answers, trained):
+        layout = build_layout(model, tokenizer, answers, None, trained)
+        texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in PROMPTS])
+        yield [[int(token) for token in text.example["input_ids"]] for text in texts]
 
 
 def _read_checkpoint_run(config: ExperimentConfig) -> RunFiles | None:
@@ -175,14 +178,6 @@ def _draw_examples(config: ExperimentConfig, model: Any, path: str) -> list[list
     data = load_labelled_data(dataset, choose_checkpoint_tokenizer(config, path), config.seed, **options)
     examples = next(iter(data.evaluation.values()))
     return [[int(token) for token in examples[number]["input_ids"]] for number in range(min(_INPUTS, len(examples)))]
-
-
-def _encode_prompts(model: Any, tokenizer: Any, answers: AnswerSpec) -> list[list[int]]:
-    """Return the token ids of fixed English texts, in the layout of the model's training data."""
-    trained = DataIdentity.from_config("checkpoint", str(model.name_or_path), model.config)
-    layout = build_layout(model, tokenizer, answers, None, trained)
-    texts = encode_texts(tokenizer, layout, [(prompt,) for prompt in PROMPTS])
-    return [[int(token) for token in text.example["input_ids"]] for text in texts]
 
 
 # ---- answers

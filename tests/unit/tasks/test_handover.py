@@ -18,9 +18,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
 
-from adadepth import LoopedForSequenceClassification, LoopedForTokenClassification, Pipeline, tasks
+from adadepth import (
+    LoopedForSequenceClassification,
+    LoopedForTokenClassification,
+    Pipeline,
+    TrmConfig,
+    TrmForPuzzles,
+    tasks,
+)
 from adadepth.config import export
 from adadepth.config.export import ExportConfig, ExportFormat
+from adadepth.data.puzzles.dataset import build_puzzle_tokenizer
 from adadepth.models.looped.cache import bytes_per_token
 from adadepth.tasks import handover
 from tests.configs.support import configured
@@ -361,6 +369,29 @@ def test_demos_have_inputs_of_their_data() -> None:
     inputs = handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:hops")
     assert len(inputs) == 10
     assert {len(ids) for ids in inputs} == {len(inputs[0])}
+
+
+def test_a_maze_has_no_inputs() -> None:
+    """Its cells have rows and columns, which token ids alone do not tell."""
+    config = configured("act_maze", "mode=export", "checkpoint=demo:maze", "export.layout=x", "export.folder=y")
+    pipeline = Pipeline.from_pretrained("demo:maze")
+    assert handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze") == []
+
+
+def test_a_puzzle_has_a_grid(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torch.manual_seed(2)
+    model = TrmForPuzzles(
+        TrmConfig(cells=16, vocab_size=6, hidden_size=16, intermediate_size=32, num_attention_heads=2)
+    )
+    words = build_puzzle_tokenizer(".1234")
+    puzzle = [1, 2, 3, 4, 5] * 3 + [1]
+    handover.write_checks(tmp_path, model.eval(), words, [puzzle], ExportConfig(layout="x"))
+    (entry,) = read_checks(tmp_path)["inputs"]
+    with torch.no_grad():
+        answer = model(torch.tensor([puzzle])).logits[0].argmax(-1).tolist()
+    assert entry["classes"] == answer
+    assert " ".join(entry["grid"]).split() == words.convert_ids_to_tokens(answer)
+    assert len(entry["grid"]) == 4
 
 
 def test_the_scripts_need_nothing_of_this_package() -> None:
