@@ -69,6 +69,8 @@ def export(config: ExperimentConfig) -> None:
             inputs = [] if tokenizer is None else collect_inputs(config, model, tokenizer, path)
             if inputs:
                 write_checks(folder, model, tokenizer, inputs, settings)
+            else:
+                say("check.json is left out: it needs a tokenizer, and inputs that are rows of tokens", logging.WARNING)
             facts = describe_export(config, model, stored_rule, inputs)
             write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs))
     except ConfigError as error:
@@ -95,7 +97,7 @@ def _load_tokenizer(path: str, model: Any, files: Sequence[Path]) -> Any:
         if files:
             return load_tokenizer(path, ())
     except (CheckpointError, DataError) as error:
-        say(f"check.json is left out: {error}", logging.WARNING)
+        say(f"the tokenizer cannot be used: {error}", logging.WARNING)
     return None
 
 

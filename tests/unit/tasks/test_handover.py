@@ -122,6 +122,14 @@ def test_check_is_a_script(llama: Path) -> None:
     assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
 
 
+def test_a_model_without_a_tokenizer_has_no_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    small(**PLAIN).save_pretrained(tmp_path / "model")
+    folder = export_model(tmp_path, tmp_path / "written")
+    assert "check.json is left out: it needs a tokenizer" in caplog.text
+    assert not (folder / "check.py").exists()
+    assert "### Check" not in (folder / "README.md").read_text()
+
+
 def test_a_layout_that_transformers_does_not_know_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "a_layout"}')
     engine = load_script("adadepth/tasks/handover_files/run_transformers.py", monkeypatch)
