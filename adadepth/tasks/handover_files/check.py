@@ -158,8 +158,12 @@ def run_checks() -> int:
         return 2
     agreeing = sum(comparison.agrees for comparison in comparisons)
     largest = max(comparison.difference for comparison in comparisons)
-    measured = "" if arguments.url else f"; largest {DIFFERENCES[task]} {largest:.1g}"
-    print(f"{agreeing} of {len(entries)} inputs agree{measured}")
+    measured = f"largest {DIFFERENCES[task]} {largest:.1g}"
+    if arguments.url:
+        compared = sum(entry["continuation"]["certain"] for entry in entries)
+        measured = f"{compared} tokens compared"
+        agreeing = agreeing if compared else 0
+    print(f"{agreeing} of {len(entries)} inputs agree; {measured}")
     return 0 if agreeing == len(entries) else 1
 
 

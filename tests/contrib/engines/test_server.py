@@ -59,7 +59,8 @@ def test_a_looped_model_is_served(tmp_path: Path) -> None:
     with serve(folder) as url:
         result = subprocess.run([*check, "--url", url, "--text"], capture_output=True, text=True, timeout=300)
         refused = subprocess.run([*check, "--url", url], capture_output=True, text=True, timeout=300)
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, "10 of 10 inputs agree"), result.stdout
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree; ")
     assert refused.returncode == 2
     assert "--text" in refused.stderr
     result = subprocess.run(check, capture_output=True, text=True, timeout=300)
