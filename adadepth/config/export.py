@@ -35,11 +35,15 @@ class ExportFormat:
 
     Attributes:
         write: Importer of a function `(model, folder, source, settings)` that writes the model into the folder. The
-            folder `source` has the files of the tokenizer, and `settings` is an `ExportConfig`.
+            folder `source` has the files of the tokenizer, and `settings` is an `ExportConfig`. It does not change the
+            model, whose answers are written afterwards.
         layout: Whether `export.layout` is required, optional or refused.
         weights: Names of the number formats of weights for `export.weights`; the first one is the default.
         engine: Python file that is copied to the folder as `engine.py`: the functions with which `check.py` runs the
-            written files. It imports nothing of adadepth.
+            written files. It imports nothing of adadepth. `load(folder)` returns the model. `compute_logits(model,
+            token_ids)` returns a list of rows: (T, vocabulary or classes), or (1, classes) for a text.
+            `generate(model, token_ids, count)` returns the ids of a greedy continuation.
+        use: Markdown for the model card: the engine that reads the files, and the command that starts it.
         libraries: Names of the Python modules that the function needs.
         needs: Requirement to install with pip if a library is missing.
     """
@@ -48,17 +52,21 @@ class ExportFormat:
     layout: Literal["required", "optional", "refused"] = "refused"
     weights: tuple[str, ...] = ()
     engine: Path | None = None
+    use: str = ""
     libraries: tuple[str, ...] = ()
     needs: str = ""
 
 
-def _import_write_safetensors() -> Callable[[Any, Path, Path, ExportConfig], None]:
-    from adadepth.tasks.export import write_safetensors
+def _write_safetensors(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
+    """Write configuration, weights and generation configuration of a language model in a published layout."""
+    del source
+    model.save_pretrained(folder, layout=settings.layout)
 
-    return write_safetensors
 
-
-_FORMATS: Mapping[str, ExportFormat] = {"safetensors": ExportFormat(_import_write_safetensors, layout="required")}
+_TRANSFORMERS = Path(__file__).parents[1] / "tasks" / "handover_files" / "run_transformers.py"
+_FORMATS: Mapping[str, ExportFormat] = {
+    "safetensors": ExportFormat(lambda: _write_safetensors, layout="required", engine=_TRANSFORMERS)
+}
 
 
 @cache

@@ -63,7 +63,7 @@ MODES: dict[str, ModeSpec] = {
     "predict": ModeSpec(None, "predict texts or a table", "predicting with", checkpoints="one", inherits=True),
     "export": ModeSpec(
         None,
-        "write a checkpoint in a published layout",
+        "write a checkpoint for other programs, with a check of the engine that runs it",
         "exporting",
         settings=ExportConfig,
         checks=(check_export,),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeGuard, cast
@@ -14,6 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from adadepth.config import ExperimentConfig
 from adadepth.config.declaration import drop_neutral, select_notable_settings
 from adadepth.config.env_redaction import redact_env_values, redact_record, with_references
+from adadepth.config.export import ExportConfig, export_formats
 from adadepth.runtime.files import write_atomic
 from adadepth.runtime.plain_yaml import parse_yaml
 
@@ -98,29 +99,48 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     return path
 
 
-def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, has_exits: bool = True) -> Path:
-    """Write the model card of a model in a published layout, and return its path.
+def write_layout_card(
+    folder: Path,
+    source: Path,
+    model: Any,
+    settings: ExportConfig,
+    facts: Sequence[tuple[str, str]] = (),
+    *,
+    has_checks: bool = False,
+) -> Path:
+    """Write the model card of an exported model, and return its path.
 
     The card is that of the model's source, with another description and another section on its use. If the source has
     none, or its figures are those of exits that the model no longer has, the card has no measurements.
 
     Args:
-        folder: Folder with the model in the published layout.
+        folder: Folder of the exported files.
         source: Folder with the model in its former layout.
         model: The model.
-        layout: Name of the layout.
-        has_exits: Whether the model has all exits of its source.
+        settings: Settings of mode `export`.
+        facts: Names and values of what the files compute.
+        has_checks: Whether the folder has check.py.
     """
     former = source / CARD
     unmeasured = f"# {_escape_markup(folder.name)}\n\n## Use\n\n## Depth and compute\n\nNo measurements.\n"
     card = ModelCard(
         former.read_text(encoding="utf-8") if former.is_file() else unmeasured, ignore_metadata_errors=True
     )
+    entry = export_formats()[settings.format]
     use = _load_template("LAYOUT.md.j2").render(
-        layout=layout, model_class=type(model).__name__, rule=_describe_rule(model), updates=model.max_updates
+        format=settings.format,
+        layout=settings.layout,
+        use=entry.use,
+        model_class=type(model).__name__,
+        rule=_describe_rule(model),
+        updates=model.max_updates,
+        facts=facts,
+        has_checks=has_checks,
+        has_engine=entry.engine is not None,
+        serves=type(model).__name__.endswith("ForCausalLM"),
     )
     text = _replace_section(card.text, "Use", use)
-    if not has_exits:
+    if settings.drop_exits:
         cast(ModelCardData, card.data).eval_results = None
         for heading in ("Results", "Depth and compute"):
             if f"\n## {heading}\n" in text:

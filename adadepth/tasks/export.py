@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 from adadepth.config import ExperimentConfig
 from adadepth.config.export import ExportConfig, export_formats
 from adadepth.config.modes import get_mode_settings
-from adadepth.errors import CheckpointError, ConfigError
+from adadepth.data.text.tokenizer import load_tokenizer
+from adadepth.errors import CheckpointError, ConfigError, DataError
 from adadepth.models.build import load_model
 from adadepth.models.folder import read_config
 from adadepth.models.shared.published_files import (
@@ -20,15 +22,16 @@ from adadepth.models.shared.published_files import (
     find_folder,
     find_publishable_file,
 )
-from adadepth.prediction.models import resolve_model_class
+from adadepth.prediction.models import build_published_tokenizer, resolve_model_class
 from adadepth.runs.model_card import CARD, write_layout_card
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.files import convert_full_disk_errors
+from adadepth.tasks.handover import collect_inputs, describe_export, write_checks
 from adadepth.tasks.stored_models import check_weights, list_overridden_model_settings, resolve_model_path
 
 
 def export(config: ExperimentConfig) -> None:
-    """Write the checkpoint in the configured file format to a new folder, with its tokenizer and a model card.
+    """Write the checkpoint in the configured file format to a new folder, with tokenizer, model card and check.py.
 
     If it fails, the folder is as it was before.
 
@@ -44,6 +47,7 @@ def export(config: ExperimentConfig) -> None:
     path = resolve_model_path(config)
     stored = read_config("checkpoint", path)
     model_class = resolve_model_class("checkpoint", path, stored)
+    stored_rule = getattr(stored, "exit_rule", None)  # before the settings of the command
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
     if settings.drop_exits:
@@ -61,9 +65,14 @@ def export(config: ExperimentConfig) -> None:
             export_formats()[settings.format].write()(model, folder, source, settings)
             for file in files:
                 shutil.copyfile(file, folder / file.name)
-            write_layout_card(
-                folder, source, model, settings.layout or settings.format, has_exits=not settings.drop_exits
-            )
+            tokenizer = _load_tokenizer(path, model, files)
+            inputs = [] if tokenizer is None else collect_inputs(config, model, tokenizer, path)
+            if inputs:
+                write_checks(folder, model, tokenizer, inputs, settings)
+            else:
+                say("check.json is left out: it needs a tokenizer, and inputs that are rows of tokens", logging.WARNING)
+            facts = describe_export(config, model, stored_rule, inputs)
+            write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs))
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:
@@ -72,18 +81,24 @@ def export(config: ExperimentConfig) -> None:
     say(f"{type(model).__name__} as {written}: {folder}", RESULT)
 
 
-def write_safetensors(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
-    """Write configuration, weights and generation configuration of a language model in a published layout."""
-    del source
-    model.save_pretrained(folder, layout=settings.layout)
-
-
 def _drop_exits(model: Any) -> None:
     """Remove the early exits of a model."""
     try:
         model.drop_exits()
     except ConfigError as error:
         raise ConfigError(f"export.{error}") from error
+
+
+def _load_tokenizer(path: str, model: Any, files: Sequence[Path]) -> Any:
+    """Return the tokenizer of a checkpoint, or None if it has none that can be used, which a warning says."""
+    try:
+        if (published := build_published_tokenizer(path, model.config)) is not None:
+            return published
+        if files:
+            return load_tokenizer(path, ())
+    except (CheckpointError, DataError) as error:
+        say(f"the tokenizer cannot be used: {error}", logging.WARNING)
+    return None
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import transformers
 from huggingface_hub import ModelCard
 
 from adadepth import AlbertActForPreTraining, Pipeline, PonderAlbertForSequenceClassification, tasks
+from adadepth.config.export import ExportConfig
 from adadepth.errors import ConfigError
 from adadepth.runs.hub import open_repository, push
 from adadepth.runs.model_card import write_card, write_layout_card
@@ -124,7 +125,7 @@ def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(tmp_pat
     (tmp_path / "plain").mkdir()
     write_card(tmp_path, configured("exit_tiny"), record, model, "a")
     model.drop_exits()
-    path = write_layout_card(tmp_path / "plain", tmp_path, model, "llama", has_exits=False)
+    path = write_layout_card(tmp_path / "plain", tmp_path, model, ExportConfig(layout="llama", drop_exits=True))
     card = ModelCard.load(path)
     size = sum(weight.numel() for weight in model.parameters())
     assert card.data.eval_results is None

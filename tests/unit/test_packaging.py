@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from adadepth.config.export import export_formats
 from tests.scripts_support import load_script
 from tests.sources_support import PLUGINS, ROOT, SOURCES, list_imports, list_installed_packages
 
@@ -158,6 +159,13 @@ def test_a_wheel_has_the_demos() -> None:
     assert files <= set(project_files())
     assert {"include": "adadepth"} in PYPROJECT["tool"]["poetry"]["packages"]
     assert "exclude" not in PYPROJECT["tool"]["poetry"]
+
+
+def test_a_wheel_has_the_scripts_that_an_export_copies() -> None:
+    """They are read as files: nothing imports them."""
+    scripts = {ROOT / "adadepth" / "tasks" / "handover_files" / name for name in ("check.py", "run_transformers.py")}
+    assert scripts <= set(project_files())
+    assert export_formats()["safetensors"].engine in scripts
 
 
 def test_no_file_names_this_machine() -> None:

@@ -1,5 +1,8 @@
 """Continuous batching: text generation for many prompts at once, in which tokens exit after different numbers of loops.
 
+This is an experiment, which shows how much time exits of single tokens save in a batch. It is no server:
+docs/engines.md names engines that serve exported models.
+
 The core has the same weights in every loop, so the tokens of a batch can be at different loops. A batch has *slots*.
 Each slot has one text, and the newest token of each text has its own loop number. A pass runs the core once for all
 slots. When the token of a text has exited, the next pass computes the next token of the text. When a text has ended,
@@ -98,6 +101,8 @@ def decode_texts(
     seeds: Sequence[int] | None = None,
 ) -> DecodedTexts:
     """Generate continuations of many prompts with continuous batching; each token exits at its own loop.
+
+    This is an experiment and no server; see the module docstring.
 
     Args:
         model: Looped language model in evaluation mode.
@@ -294,7 +299,7 @@ class _TokenSampler:
 
 
 class _ContinuousBatcher:
-    """Scheduler of continuous batching: it generates many texts in a fixed number of batch rows (slots).
+    """Experimental scheduler of continuous batching: it generates many texts in a fixed number of batch rows (slots).
 
     The M tokens of a pass are a batch of M rows of one token each.
     """

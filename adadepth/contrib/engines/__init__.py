@@ -42,6 +42,8 @@ GGUF = ExportFormat(
     layout="optional",
     weights=("f32", "f16", "q8_0"),
     engine=_find_engine("run_gguf.py"),
+    use="llama.cpp and its bindings read `model.gguf`:\n\n"
+    "```bash\npython -m llama_cpp.server --model model.gguf   # pip install 'llama-cpp-python[server]'\n```",
     libraries=("gguf",),
     needs=_NEEDS,
 )
@@ -49,6 +51,7 @@ ONNX = ExportFormat(
     _import_write_onnx,
     weights=("f32", "int8"),
     engine=_find_engine("run_onnx.py"),
+    use="ONNX Runtime reads the files; `engine.py` shows how.",
     libraries=("onnx", "onnxscript", "onnxruntime"),
     needs=_NEEDS,
 )
@@ -56,6 +59,7 @@ EXECUTORCH = ExportFormat(
     _import_write_executorch,
     weights=("f32",),
     engine=_find_engine("run_executorch.py"),
+    use="The runtime of ExecuTorch reads the files; `engine.py` shows how.",
     libraries=("executorch",),
     needs="adadepth[executorch]",
 )
