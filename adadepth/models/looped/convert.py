@@ -1,4 +1,4 @@
-"""Conversion of the published looped models Ouro, Huginn, HRM-Text and retrofits, without running their code.
+"""Conversion of the published looped models Ouro, Huginn, HRM-Text, Nanbeige and retrofits, without running their code.
 
 Configurations and weight names are converted to those of this package. Huginn stores queries, keys and values in one
 matrix, gate and up in another, and the biases of queries and keys in one tensor. HRM-Text has matrices of its own for
@@ -83,7 +83,25 @@ _HRM_TEXT_NAMES = (
     (r"^(model\.)?z_L_init$", r"\1low_start"),
     (r"\.attn\.o_proj\.", ".self_attn.o_proj."),
 )
-_NAMES = {"ouro": _OURO_NAMES, "huginn_raven": _RAVEN_NAMES, "hrm_text": _HRM_TEXT_NAMES}
+_NANBEIGE_NAMES = (
+    (r"^(model\.)?layers\.", r"\1core."),
+    (r"\.input_layernorm\.", ".attention_norm."),
+    (r"\.post_attention_layernorm\.", ".mlp_norm."),
+)
+_NAMES = {
+    "ouro": _OURO_NAMES,
+    "huginn_raven": _RAVEN_NAMES,
+    "hrm_text": _HRM_TEXT_NAMES,
+    "nanbeige": _NANBEIGE_NAMES,
+}
+# Fields of Nanbeige's configuration that change the computation, and that the published models leave off.
+_NANBEIGE_OFF = {
+    "hidden_act": "silu", "attention_bias": False, "mlp_bias": False, "attention_dropout": 0, "rope_scaling": None,
+    "loop_loss_weights": [], "qk_layernorm": False, "emb_neighbor_num": None, "insert_ngram_layer_idx": [],
+    "ngram_insert_all_layers": False, "enable_double_loop_split": False, "loop_middle_layers": None,
+    "loop_share_kv": False, "enable_hyper_connection": False, "enable_mhc": False, "enable_h_res_identity": False,
+    "enable_depth_attention": False,
+}  # fmt: skip
 # Matrix of several equal parts -> module with a matrix for each part, and their names.
 _JOINED = {
     ".mlp.fc.weight": ("mlp", ("gate", "up")),
@@ -274,6 +292,28 @@ def _convert_hrm_text(stored: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _convert_nanbeige(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the configuration of a Nanbeige model, a Llama whose layers run `num_loops` times.
+
+    All layers form the core. The state is normed after every loop, or, with `skip_loop_final_norm`, after the last one
+    only. Absent fields have the defaults of the published configuration class.
+    """
+    for name, value in _NANBEIGE_OFF.items():
+        _check_value(stored, name, value)
+    rope = stored.get("rope_parameters") or {}
+    _refuse_other_positions(rope)
+    if other := set(stored.get("layer_types") or ()) - {"full_attention"}:
+        raise CheckpointError(f"layer_types has {other.pop()!r}: Nanbeige models have full attention only")
+    return {
+        "rms_norm_eps": 1e-6,
+        **{name: stored[name] for name in _SHARED_FIELDS if name in stored},
+        "core": stored["num_hidden_layers"],
+        "num_loops": stored.get("num_loops", 1),
+        "state_norm": "none" if stored.get("skip_loop_final_norm") else "fed",
+        "rope_theta": stored.get("rope_theta", rope.get("rope_theta", 10000.0)),
+    }
+
+
 def _refuse_other_positions(rope: Mapping[str, Any]) -> None:
     """Raise an error if rotary positions are scaled."""
     if rope.get("rope_type", "default") != "default":
@@ -412,7 +452,12 @@ def _read_special_tokens(folder: Path) -> dict[str, int]:
     return {name: ids[content] for name, content in contents.items() if content in ids}
 
 
-PUBLISHED_MODELS = {"ouro": _convert_ouro, "huginn_raven": _convert_huginn, "hrm_text": _convert_hrm_text}
+PUBLISHED_MODELS = {
+    "ouro": _convert_ouro,
+    "huginn_raven": _convert_huginn,
+    "hrm_text": _convert_hrm_text,
+    "nanbeige": _convert_nanbeige,
+}
 
 
 def _check_value(stored: Mapping[str, Any], name: str, published: Any) -> None:

@@ -64,6 +64,12 @@ def _import_hrm_text_layout() -> ToLayout:
     return to_hrm_text
 
 
+def _import_nanbeige_layout() -> ToLayout:
+    from adadepth.models.looped.layouts import to_nanbeige
+
+    return to_nanbeige
+
+
 def _import_decoder_layout() -> ToLayout:
     from adadepth.models.looped.layouts import to_decoder
 
@@ -97,11 +103,12 @@ FAMILY = Family(
     ),
     depth="num_loops",
     fixed_depth=fix_loops,
-    published=("ouro", "huginn_raven", "hrm_text"),
+    published=("ouro", "huginn_raven", "hrm_text", "nanbeige"),
     layouts={
         "ouro": _import_ouro_layout,
         "huginn": _import_huginn_layout,
         "hrm_text": _import_hrm_text_layout,
+        "nanbeige": _import_nanbeige_layout,
         **dict.fromkeys(DECODERS, _import_decoder_layout),
     },
     adopts=_import_adoption,

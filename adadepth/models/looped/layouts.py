@@ -1,4 +1,4 @@
-"""Writing of looped language models as Ouro, Huginn, HRM-Text, retrofits and plain decoders are published.
+"""Writing of looped language models as Ouro, Huginn, HRM-Text, Nanbeige, retrofits and plain decoders are published.
 
 This is the inverse of `convert`. The written configuration is converted back, and a setting that then has another value
 is refused, unless it only concerns training.
@@ -37,6 +37,11 @@ _OURO_CODE = {
 _HUGINN_CODE = {
     "AutoConfig": "tomg-group-umd/huginn-0125--raven_config_minimal.RavenConfig",
     "AutoModelForCausalLM": "tomg-group-umd/huginn-0125--raven_modeling_minimal.RavenForCausalLM",
+}
+_NANBEIGE_CODE = {
+    "AutoConfig": "Nanbeige/Nanbeige4.2-3B--configuration_nanbeige.NanbeigeConfig",
+    "AutoModel": "Nanbeige/Nanbeige4.2-3B--modeling_nanbeige.NanbeigeModel",
+    "AutoModelForCausalLM": "Nanbeige/Nanbeige4.2-3B--modeling_nanbeige.NanbeigeForCausalLM",
 }
 _TRAINING = frozenset({
     "objective", "geometric_share", "geometric_truncation", "entropy_weight", "gate_pairing", "train_loops",
@@ -81,6 +86,7 @@ _HRM_TEXT_NAMES = (
     (r"\.self_attn\.o_proj\.", ".attn.o_proj."),
 )
 _LLAMA_NAMES = ((r"\.attention_norm\.", ".input_layernorm."), (r"\.mlp_norm\.", ".post_attention_layernorm."))
+_NANBEIGE_NAMES = ((r"\.core\.", ".layers."), *_LLAMA_NAMES)
 
 
 def to_ouro(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:
@@ -185,6 +191,45 @@ def to_hrm_text(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layou
     }  # fmt: skip
     _refuse_other_settings(layout, config, LoopedConfig(**convert_config(stored)), {})
     return LayoutFiles(stored, _rename(dict(_join_matrices(_drop_tied(config, weights))), _HRM_TEXT_NAMES))
+
+
+def to_nanbeige(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:
+    """Convert a looped language model to the layout of Nanbeige, a Llama whose layers run several times.
+
+    Its programs run a stored number of loops. An exit rule `fixed:k` makes it k.
+
+    Raises:
+        ConfigError: If a setting differs from those of Nanbeige.
+    """
+    config = model.config
+    _refuse_network(config, layout)
+    kind, _, loop = str(config.exit_rule).partition(":")
+    stored = {
+        "model_type": "nanbeige",
+        "architectures": ["NanbeigeForCausalLM"],
+        "auto_map": _NANBEIGE_CODE,
+        **_copy_fields(
+            config, "vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "max_position_embeddings",
+            "rms_norm_eps", "tie_word_embeddings", "initializer_range", "rope_theta", *TOKEN_FIELDS,
+        ),
+        "num_hidden_layers": config.core,
+        "num_key_value_heads": config.key_value_heads,
+        "head_dim": config.width_of_head,
+        "hidden_act": "silu",
+        "num_loops": min(int(loop), config.num_loops) if kind == "fixed" else config.num_loops,
+        "skip_loop_final_norm": config.state_norm != "fed",
+        "loop_loss_weights": [],
+        "rope_scaling": None,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "attention_dropout": 0.0,
+        "use_cache": True,
+    }  # fmt: skip
+    read = LoopedConfig(**convert_config(stored))
+    if kind == "fixed":
+        read.num_loops, read.exit_rule = config.num_loops, config.exit_rule
+    _refuse_other_settings(layout, config, read, {"exit_rule": "None or fixed:N", "state_norm": "none or fed"})
+    return LayoutFiles(stored, _rename(_drop_tied(config, weights), _NANBEIGE_NAMES))
 
 
 def to_decoder(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:

@@ -138,7 +138,7 @@ def test_one_loop_of_a_retrofit_is_its_decoder(tmp_path: Path) -> None:
         ("huginn", HUGINN | {"num_key_value_heads": 2}, "num_key_value_heads=2: layout=huginn needs num_key_value_hea"),
         ("huginn", HUGINN | {"head_dim": 10}, "head_dim=10: layout=huginn needs head_dim=8"),
         ("huginn", HUGINN | {"start_std": 0.5}, "start_std=0.5: layout=huginn needs start_std=0.632"),
-        ("lama", PLAIN, "layout=lama: must be ouro, huginn, hrm_text, llama"),
+        ("lama", PLAIN, "layout=lama: must be ouro, huginn, hrm_text, nanbeige, llama"),
     ],
 )  # fmt: skip
 def test_a_layout_that_cannot_express_a_model_is_one_line(
@@ -210,7 +210,7 @@ def test_an_export_names_the_setting_that_prevents_it(ours: Path, tmp_path: Path
     with pytest.raises(ConfigError, match=r"model\.exit_rule=margin:0\.3: layout=ouro needs exit_rule=None, quantile"):
         tasks.run(configured(*command, "export.layout=ouro"))
     with pytest.raises(
-        ConfigError, match=r"export\.layout=lama: must be ouro, huginn, hrm_text, llama, .* mean 'llama'"
+        ConfigError, match=r"export\.layout=lama: must be ouro, huginn, hrm_text, nanbeige, llama, .* mean 'llama'"
     ):
         tasks.run(configured(*command, "export.layout=lama"))
     assert not (tmp_path / "written").exists()
