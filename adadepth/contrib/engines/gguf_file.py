@@ -72,9 +72,9 @@ _ARCHITECTURES = {
 def write_gguf(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
     """Write a language model and its tokenizer as one GGUF file.
 
-    Without `export.layout`, the layout is that of the model's layers: the type of a decoder of transformers, `llama` for
-    our own layers, or `nanbeige` if they run several times. If llama.cpp has no equal tokenizer, the file has none, and
-    a line says why.
+    Without `export.layout`, the layout is that of the model's layers: the type of a decoder of transformers, `llama`
+    for our own layers, or `nanbeige` if they run several times. If llama.cpp has no equal tokenizer, the file has none,
+    and a line says why.
 
     Args:
         model: A `DepthModel`.

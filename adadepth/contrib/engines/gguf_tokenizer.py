@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable, Mapping
 from itertools import groupby, starmap
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from unicodedata import decomposition, normalize
 
 import gguf
-from sentencepiece import SentencePieceNormalizer
+from sentencepiece import SentencePieceNormalizer, set_min_log_level
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
@@ -42,7 +41,8 @@ _NORMALIZERS = frozenset({"Replace", "NFC", "NFD", "NFKC", "NFKD", "StripAccents
 _WHITE_SPACE = (
     *range(0x09, 0x0E), 0x20, 0x85, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000,
 )  # fmt: skip
-_SURROGATES = range(0xD800, 0xE000)
+# Code points among which are all that have another form, in Unicode's planes 0 to 2 and 14.
+_CODES = (*range(0x1, 0xD800), *range(0xF900, 0x30000), *range(0xE0000, 0xE0200))
 _TOKEN_TYPES = gguf.TokenType
 
 
@@ -169,8 +169,8 @@ def _list_replacements(convert: Callable[[str], str], parts: list[tuple[str, Map
     replaced = [part["pattern"].get("String") for kind, part in parts if kind == "Replace"]
     if not _NORMALIZERS.issuperset(kinds) or kinds[: len(replaced)] != ["Replace"] * len(replaced) or None in replaced:
         raise _UnequalTokenizerError("llama.cpp has no equal of the tokenizer's normalizer")
-    spaces = dict.fromkeys(_WHITE_SPACE, " ")
-    characters = [chr(code) for code in range(1, sys.maxunicode + 1) if code not in _SURROGATES]
+    spaces = dict.fromkeys((*_WHITE_SPACE, ord(_SPACE)), " ")
+    characters = list(map(chr, _CODES))
     table = {character: convert(character).translate(spaces) for character in characters}
     composed = {form for character in characters for form in _list_decompositions(character)}
     table |= {
@@ -193,6 +193,7 @@ def _list_decompositions(character: str) -> list[str]:
 def _compile_replacements(table: Mapping[str, str]) -> bytes:
     """Return a table of replacements in the form of SentencePiece's `precompiled_charsmap`."""
     lines = ("\t".join(" ".join(f"{ord(letter):X}" for letter in text) for text in pair) for pair in table.items())
+    set_min_log_level(2)  # errors only
     with TemporaryDirectory() as folder:
         file = Path(folder) / "rules.tsv"
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")

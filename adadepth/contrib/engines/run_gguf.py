@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from llama_cpp import GGML_TYPE_F32, Llama
 
+_LONGEST_TEXT = 1024
+
 
 def load(folder: Path) -> Any:
-    """Load the model of a folder into llama.cpp, with its longest context and the logits of all positions.
+    """Load the model of a folder into llama.cpp, for texts of up to 1,024 tokens, with the logits of all positions.
 
     Keys and values of earlier tokens are kept in float32. llama.cpp's default is float16, which changes logits by some
     1e-4 of their size.
     """
     return Llama(
         str(folder / "model.gguf"),
-        n_ctx=0,
+        n_ctx=_LONGEST_TEXT,
         logits_all=True,
         n_threads=1,
         n_threads_batch=1,
