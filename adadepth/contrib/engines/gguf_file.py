@@ -160,9 +160,6 @@ def _list_needed(config: Mapping[str, Any], architecture: _Architecture) -> Iter
     layers = range(1, config["num_hidden_layers"] + 1)
     yield "hidden_act", architecture.activation
     if architecture.name == "gemma2":
-        # Gemma 2 27B, with 46 layers, divides by the square root of another number.
-        of_27b = config["hidden_size"] // config["num_attention_heads"]
-        yield "query_pre_attn_scalar", of_27b if len(layers) == 46 else config["head_dim"]
         yield "layer_types", ["sliding_attention" if layer % 2 else "full_attention" for layer in layers]
         yield "tie_word_embeddings", True
     elif config.get("layer_types") is not None:
@@ -212,12 +209,27 @@ def _convert_weights(
             # (h, 2, d/2, ...) -> (h, d/2, 2, ...)
             pairs = weight.reshape(heads[module], 2, config["head_dim"] // 2, *weight.shape[1:])
             yield name, pairs.transpose(1, 2).reshape(weight.shape)
+        elif architecture.name == "gemma2" and module == "q_proj":
+            yield name, weight * _compute_query_factor(config)
+        elif published.endswith("norm.weight"):
+            yield name, weight + architecture.norm_offset
         else:
-            yield name, weight + architecture.norm_offset if published.endswith("norm.weight") else weight
+            yield name, weight
     if architecture.needs_head and config["tie_word_embeddings"]:
         yield "output.weight", weights["model.embed_tokens.weight"]
     if config["rope_parameters"]["rope_type"] == "llama3":
         yield "rope_freqs.weight", _compute_rotary_divisors(config)
+
+
+def _compute_query_factor(config: Mapping[str, Any]) -> float:
+    """Return the factor of Gemma's queries in the configuration, relative to that of llama.cpp.
+
+    llama.cpp divides queries by the square root of the size of a head; in Gemma 2 27B, which it tells by its 46 layers,
+    by that of the hidden size per head.
+    """
+    per_head = config["hidden_size"] // config["num_attention_heads"]
+    divisor = per_head if config["num_hidden_layers"] == 46 else config["head_dim"]
+    return float((divisor / config["query_pre_attn_scalar"]) ** 0.5)
 
 
 def _compute_rotary_divisors(config: Mapping[str, Any]) -> Tensor:
