@@ -21,7 +21,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast
 
 from adadepth.data.text.special_tokens import read_template
-from adadepth.data.text.tokenizer import load_tokenizer
+from adadepth.data.text.tokenizer import TOKENIZER_FILE, load_tokenizer
 from adadepth.errors import DataError
 
 _SPACE = "▁"
@@ -62,15 +62,22 @@ def add_tokenizer(writer: gguf.GGUFWriter, source: Path, vocab_size: int) -> str
         Reason why the file has no tokenizer, or None if it has one.
     """
     try:
-        tokenizer = load_tokenizer(str(source), needed=())
+        tokenizer = _load(source)
         _check_special_tokens(tokenizer, vocab_size)
         keys = _convert(tokenizer, json.loads(tokenizer.backend_tokenizer.to_str()))
-    except (DataError, _UnequalTokenizerError) as error:
+    except _UnequalTokenizerError as error:
         writer.add_tokenizer_model("none")
         return str(error)
     _add_vocabulary(writer, tokenizer, keys, vocab_size)
     _add_special_tokens(writer, tokenizer)
     return None
+
+
+def _load(source: Path) -> PreTrainedTokenizerFast:
+    try:
+        return load_tokenizer(str(source), needed=())
+    except DataError as error:
+        raise _UnequalTokenizerError(f"the checkpoint has no {TOKENIZER_FILE} that can be read") from error
 
 
 def _convert(tokenizer: PreTrainedTokenizerFast, parts: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 import torch
 
+from adadepth import LoopedForCausalLM
 from adadepth.config.export import ExportConfig
+from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import ConfigError
 from adadepth.models.looped.retrofit import retrofit
+from tests.runs_support import folder_of_run
+from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
 from tests.unit.models.looped import looped_support
 from tests.unit.models.looped.retrofit_support import decoder, near
@@ -48,9 +52,7 @@ def test_a_looped_model_is_stored_once_with_its_number_of_loops(tmp_path: Path) 
     assert keys["general.architecture"] == "nanbeige"
     assert keys["nanbeige.attention.layer_norm_rms_epsilon"] == pytest.approx(model.config.rms_norm_eps)
     assert keys["tokenizer.ggml.model"] == "none"
-    assert sum(tensor.n_elements for tensor in tensors.values()) == sum(
-        weight.numel() for weight in model.parameters()
-    )
+    assert sum(tensor.n_elements for tensor in tensors.values()) == sum(weight.numel() for weight in model.parameters())
     attention = model.model.core[1].self_attn
     for name, ours, heads in (("q", attention.q_proj, 4), ("k", attention.k_proj, 2)):
         stored = torch.from_numpy(tensors[f"blk.1.attn_{name}.weight"].data.copy())
@@ -89,7 +91,7 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
 @pytest.mark.parametrize(
     ("model", "settings", "message"),
     [
-        (lambda: looped_support.small(**LOOPS), {"layout": "ouro"}, "layout=ouro: export.format=gguf needs one of llama"),
+        (lambda: looped_support.small(**LOOPS), {"layout": "ouro"}, "layout=ouro: export.format=gguf needs one of"),
         (lambda: looped_support.small(**LOOPS), {"layout": "lama"}, "(did you mean 'llama'?)"),
         (lambda: looped_support.small(**LOOPS, num_loops=300), {}, "num_loops=300: 600 layers in all"),
         (lambda: looped_support.small(**looped_support.HUGINN), {}, "layout=nanbeige needs"),
@@ -173,3 +175,31 @@ def test_scaled_positions_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
               "original_max_position_embeddings": 16}  # fmt: skip
     model = early_exit_support.small(exit_layers=[], rope_parameters=scaled)
     predicts_alike(engine, model, write(model, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["f32", "q8_0"])
+def test_a_trained_model_is_exported_and_answers_in_llama_cpp(weights: str, tmp_path: Path, capsys: Any) -> None:
+    llama_cpp = pytest.importorskip("llama_cpp")
+    root = ("--config-name", "loop_tiny", "debug=default", "model.prelude=0", "model.norms=pre", "model.hidden_size=32")
+    run = folder_of_run(tmp_path / "runs", *root, "model.num_loops=3")
+    folder = tmp_path / "exported"
+    export = (*root, "mode=export", f"checkpoint={run}", "export.format=gguf", f"export.folder={folder}")
+    assert execute(*export, "model.exit_rule=fixed:2", f"export.weights={weights}") == 0
+    assert "has no tokenizer" not in capsys.readouterr().out
+    model = LoopedForCausalLM.from_pretrained(run / "model").eval()
+    tokenizer = load_tokenizer(str(run / "model"), needed=())
+    engine = llama_cpp.Llama(str(folder / GGUF_FILE), n_threads=1, logits_all=True, verbose=False)
+    prompt = "The function returns a list"
+    tokens = engine.tokenize(prompt.encode(), add_bos=True, special=False)
+    assert tokens == tokenizer(prompt)["input_ids"]
+    ids = torch.tensor([tokens])
+    with torch.no_grad():
+        ours = model(ids, exit_rule="fixed:2").logits[0]
+    engine.eval(tokens)
+    near(torch.from_numpy(engine.scores[: len(tokens)]), ours, 1e-3 if weights == "f32" else 5e-2)
+    if weights == "f32":
+        answer = engine.create_completion(prompt, max_tokens=6, temperature=0.0)["choices"][0]["text"]
+        written = model.generate(ids, max_new_tokens=6, do_sample=False, exit_rule="fixed:2")[0]
+        assert answer.split() == tokenizer.decode(written[len(tokens) :], skip_special_tokens=True).split()
+    engine.close()
