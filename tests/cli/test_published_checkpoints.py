@@ -29,10 +29,12 @@ from tests.unit.data.tokenizers_support import TEXT, tokenizer
 from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
 from tests.unit.models.looped.published_support import (
     HUGINN,
+    NANBEIGE,
     OURO,
     build_hrm_text,
     folder_of,
     huginn_weights,
+    nanbeige_weights,
     ouro_weights,
 )
 from tests.unit.models.looped.retrofits_support import write_retrofit
@@ -62,6 +64,12 @@ def write_huginn(folder: Path) -> None:
 def write_hrm_text(folder: Path) -> None:
     """Write a folder as sapientinc/HRM-Text-1B."""
     build_hrm_text().save_pretrained(folder)
+    write_tokenizer(folder)
+
+
+def write_nanbeige(folder: Path) -> None:
+    """Write a folder as Nanbeige/Nanbeige4.2-3B."""
+    folder_of(folder, NANBEIGE | {"bos_token_id": None}, nanbeige_weights())
     write_tokenizer(folder)
 
 
@@ -127,6 +135,7 @@ KINDS = {
     "ouro": Kind(write_ouro, "loop_retrofit", SENTENCE, CAUSAL, 4),
     "huginn": Kind(write_huginn, "loop_retrofit", SENTENCE, CAUSAL, 4),
     "hrm_text": Kind(write_hrm_text, "loop_retrofit", SENTENCE, CAUSAL, 2),
+    "nanbeige": Kind(write_nanbeige, "loop_retrofit", SENTENCE, CAUSAL, 2),
     **{
         f"retrofit_{kind}": Kind(
             lambda folder, kind=kind: (write_retrofit(folder, kind), write_tokenizer(folder)),

@@ -74,7 +74,8 @@ HOMES = {
     ("model", "hrm"): "trm_tiny",
     **{("model", name): "ponder_tiny" for name in (
         "looped_mini", "looped_retrofit", "ouro_1_4b", "ouro_2_6b", "huginn_3_5b", "published_retrofit", "hrm_text_1b",
-        "early_exit_mini", "early_exit_masked", "early_exit_pretrained", "early_exit_retrofit", "published_layerskip",
+        "nanbeige_3b", "early_exit_mini", "early_exit_masked", "early_exit_pretrained", "early_exit_retrofit",
+        "published_layerskip",
     )},
     **{("dataset", f"causal_{name}"): "loop_tiny" for name in ("python_docs", "text", "wikitext2")},
     ("dataset", "conversations"): "loop_tiny", ("trainer", "loop_tiny"): "loop_tiny",

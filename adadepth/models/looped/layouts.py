@@ -196,14 +196,19 @@ def to_hrm_text(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layou
 def to_nanbeige(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:
     """Convert a looped language model to the layout of Nanbeige, a Llama whose layers run several times.
 
-    Its programs run a stored number of loops. An exit rule `fixed:k` makes it k.
+    Its programs run a stored number of loops. An exit rule `fixed:k` makes it k. This rule reads no halting unit, which
+    is then left out.
 
     Raises:
         ConfigError: If a setting differs from those of Nanbeige.
     """
     config = model.config
     _refuse_network(config, layout)
-    kind, _, loop = str(config.exit_rule).partition(":")
+    kind, _, number = str(config.exit_rule).partition(":")
+    loops = int(number) if kind == "fixed" else config.num_loops
+    rules = f"None or fixed:1 to fixed:{config.num_loops}"
+    if loops > config.num_loops:
+        raise refuse_setting(layout, "exit_rule", config.exit_rule, rules)
     stored = {
         "model_type": "nanbeige",
         "architectures": ["NanbeigeForCausalLM"],
@@ -216,7 +221,7 @@ def to_nanbeige(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layou
         "num_key_value_heads": config.key_value_heads,
         "head_dim": config.width_of_head,
         "hidden_act": "silu",
-        "num_loops": min(int(loop), config.num_loops) if kind == "fixed" else config.num_loops,
+        "num_loops": loops,
         "skip_loop_final_norm": config.state_norm != "fed",
         "loop_loss_weights": [],
         "rope_scaling": None,
@@ -228,8 +233,11 @@ def to_nanbeige(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layou
     read = LoopedConfig(**convert_config(stored))
     if kind == "fixed":
         read.num_loops, read.exit_rule = config.num_loops, config.exit_rule
-    _refuse_other_settings(layout, config, read, {"exit_rule": "None or fixed:N", "state_norm": "none or fed"})
-    return LayoutFiles(stored, _rename(_drop_tied(config, weights), _NANBEIGE_NAMES))
+        read.gate, read.halting_unit = config.gate, config.halting_unit
+    gates = "False, or exit_rule=fixed:N, which reads no gate"
+    _refuse_other_settings(layout, config, read, {"exit_rule": rules, "gate": gates, "state_norm": "none or fed"})
+    read_weights = {name: weight for name, weight in weights.items() if not name.startswith("model.gate.")}
+    return LayoutFiles(stored, _rename(_drop_tied(config, read_weights), _NANBEIGE_NAMES))
 
 
 def to_decoder(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFiles:

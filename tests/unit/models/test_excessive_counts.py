@@ -12,7 +12,7 @@ from transformers import LlamaConfig
 from adadepth import LoopedConfig, TrmConfig
 from adadepth.errors import CheckpointError, ConfigError
 from adadepth.models.folder import read_config
-from tests.unit.models.looped.published_support import HRM_TEXT, HUGINN, OURO
+from tests.unit.models.looped.published_support import HRM_TEXT, HUGINN, NANBEIGE, OURO
 
 MANY = 10**12
 HRM = {**HRM_TEXT, "model_type": "hrm_text"}
@@ -25,6 +25,7 @@ HRM = {**HRM_TEXT, "model_type": "hrm_text"}
         ({**OURO, "model_type": "ouro"}, "num_hidden_layers"),
         ({**HUGINN, "model_type": "huginn_raven"}, "mean_recurrence"),
         ({**HUGINN, "model_type": "huginn_raven"}, "n_layers_in_coda"),
+        (NANBEIGE, "num_loops"),
         (HRM, "H_cycles"),
         (HRM, "L_cycles"),
         ({"model_type": "looped", "core": 2}, "num_loops"),

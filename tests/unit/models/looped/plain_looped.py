@@ -90,6 +90,26 @@ def plain_ouro(found: Mapping[str, Any], weights: Weights, ids: Tensor) -> tuple
     return states, gates
 
 
+def plain_nanbeige(found: Mapping[str, Any], weights: Weights, ids: Tensor, loops: int) -> Tensor:
+    """Logits (T, V) of one row: a Llama whose layers run so many times, normed after every loop, or after the last."""
+    w = {name: weight.double() for name, weight in weights.items()}
+    eps, h = found["rms_norm_eps"], w["model.embed_tokens.weight"][ids]
+    for loop in range(1, loops + 1):
+        for number in range(found["num_hidden_layers"]):
+            p = f"model.layers.{number}."
+            u = rms(h, w[p + "input_layernorm.weight"], eps)
+            h = h + attention(
+                u, u, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
+                heads=found["num_attention_heads"], shared=found["num_key_value_heads"], theta=found["rope_theta"],
+                pairs=False,
+            )  # fmt: skip
+            u = rms(h, w[p + "post_attention_layernorm.weight"], eps)
+            h = h + swiglu(u, *(w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down")))
+        if loop == loops or not found["skip_loop_final_norm"]:
+            h = rms(h, w["model.norm.weight"], eps)
+    return h @ w["lm_head.weight"].T
+
+
 def plain_huginn(found: Mapping[str, Any], weights: Weights, ids: Tensor, state: Tensor, steps: int) -> Tensor:
     """Logits (T, V) of one row after so many steps from an initial state (T, D)."""
     w = {name: weight.double() for name, weight in weights.items()}

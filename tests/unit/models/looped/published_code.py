@@ -1,8 +1,9 @@
-"""The published code of Ouro, Huginn and retrofits, run beside this project's where a folder of it is at hand.
+"""The published code of Ouro, Huginn, retrofits and Nanbeige, run beside this project's where a folder has it.
 
 `ADADEPTH_PUBLISHED_CODE` names a folder with `modeling_ouro.py` (ByteDance/Ouro-1.4B), `raven_modeling_minimal.py` and
-`raven_config_minimal.py` (seal-rg/recurrent-pretraining), and `raven_modeling_minimal_llama.py` and
-`raven_modeling_minimal_olmo.py` (mcleish7/retrofitting-recurrence). They were written for older transformers: what
+`raven_config_minimal.py` (seal-rg/recurrent-pretraining), `raven_modeling_minimal_llama.py` and
+`raven_modeling_minimal_olmo.py` (mcleish7/retrofitting-recurrence), and `modeling_nanbeige.py` and
+`configuration_nanbeige.py` (Nanbeige/Nanbeige4.2-3B). They were written for older transformers: what
 these files import and find no more is put beside them here, and their arithmetic is left alone. Files that are not
 there skip their tests.
 """
@@ -81,6 +82,16 @@ def retrofit(kind: str, fields: dict[str, Any]) -> Any:
         return _drawn(module.RavenForCausalLM(config))
 
 
+def nanbeige(**fields: Any) -> Any:
+    """A small Nanbeige with random weights."""
+    with _importable():
+        module = importlib.import_module("published.modeling_nanbeige")
+        config = module.NanbeigeConfig(**fields)
+        config.rope_scaling, config._attn_implementation = None, "eager"
+        module.NanbeigeForCausalLM._tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}
+        return _drawn(module.NanbeigeForCausalLM(config))
+
+
 def _drawn(model: Any) -> Any:
     """Every weight drawn: initial norms of 1, biases of 0 and small matrices would let much pass for equal."""
     generator = torch.Generator().manual_seed(7)
@@ -105,10 +116,19 @@ def _importable() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(masking_utils, "create_causal_mask", _mask(masking_utils.create_causal_mask))
         patch.setitem(modeling_rope_utils.ROPE_INIT_FUNCTIONS, "default", _frequencies)
+        patch.setitem(sys.modules, "transformers.modeling_attn_mask_utils", _masks())
         patch.setattr(transformers, "PretrainedConfig", PreTrainedConfig, raising=False)
         for auto in (transformers.AutoConfig, transformers.AutoModel, transformers.AutoModelForCausalLM):
             patch.setattr(auto, "register", lambda *_, **__: None)  # ours are registered for these model types
         yield
+
+
+def _masks() -> ModuleType:
+    """Stand-in for a module that the library has no more, whose class only attention by SDPA uses."""
+    module = ModuleType("transformers.modeling_attn_mask_utils")
+    converter = type("AttentionMaskConverter", (), {"_ignore_causal_mask_sdpa": staticmethod(lambda **_: False)})
+    module.AttentionMaskConverter = converter  # type: ignore[attr-defined]
+    return module
 
 
 def _mask(create: Any) -> Any:

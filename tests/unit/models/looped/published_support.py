@@ -1,4 +1,4 @@
-"""Small models as Ouro, Huginn and HRM-Text are published, with random weights."""
+"""Small models as Ouro, Huginn, HRM-Text and Nanbeige are published, with random weights."""
 
 from __future__ import annotations
 
@@ -29,6 +29,15 @@ HRM_TEXT = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8,
     "initializer_range": 0.2, "max_position_embeddings": 128, "L_cycles": 3,
 }  # fmt: skip
+NANBEIGE = {  # fields of Nanbeige4.2-3B, in another size
+    "model_type": "nanbeige", "architectures": ["NanbeigeForCausalLM"],
+    "auto_map": {"AutoModelForCausalLM": "modeling_nanbeige.NanbeigeForCausalLM"},
+    "vocab_size": PIECES, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 3, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 8, "kv_channels": 8, "hidden_act": "silu", "max_position_embeddings": 64,
+    "rope_theta": 70_000_000, "rope_scaling": None, "attention_bias": False, "attention_dropout": 0.0,
+    "rms_norm_eps": 1e-5, "num_loops": 2, "loop_loss_weights": [], "skip_loop_final_norm": False, "pretraining_tp": 1,
+    "tie_word_embeddings": False, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 
 
 def drawn(shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
@@ -55,6 +64,23 @@ def ouro_weights() -> dict[str, Tensor]:
             for name in (
                 "input_layernorm", "input_layernorm_2", "post_attention_layernorm", "post_attention_layernorm_2"
             )
+        }  # fmt: skip
+    return drawn(shapes)
+
+
+def nanbeige_weights() -> dict[str, Tensor]:
+    width, inner, query, key = 24, 40, 48, 16
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (PIECES, width), "model.norm.weight": (width,), "lm_head.weight": (PIECES, width),
+    }  # fmt: skip
+    for number in range(3):
+        layer = f"model.layers.{number}"
+        shapes |= {
+            f"{layer}.self_attn.q_proj.weight": (query, width), f"{layer}.self_attn.k_proj.weight": (key, width),
+            f"{layer}.self_attn.v_proj.weight": (key, width), f"{layer}.self_attn.o_proj.weight": (width, query),
+            f"{layer}.mlp.gate_proj.weight": (inner, width), f"{layer}.mlp.up_proj.weight": (inner, width),
+            f"{layer}.mlp.down_proj.weight": (width, inner), f"{layer}.input_layernorm.weight": (width,),
+            f"{layer}.post_attention_layernorm.weight": (width,),
         }  # fmt: skip
     return drawn(shapes)
 

@@ -371,13 +371,13 @@ def test_tied_pieces_are_one_matrix(tmp_path: Path) -> None:
     ("option", "parameters"),
     quick_one_in(4, [
         ("ouro_1_4b", 1_434_652_673), ("ouro_2_6b", 2_667_974_657), ("huginn_3_5b", 3_564_976_800),
-        ("hrm_text_1b", 1_182_793_728),
+        ("hrm_text_1b", 1_182_793_728), ("nanbeige_3b", 4_169_800_704),
     ]),
 )  # fmt: skip
 def test_published_sizes(option: str, parameters: int) -> None:
     """Ouro: 2 V D + L (4 D^2 + 3 D F + 4 D) + D + D + 1; Huginn: V D + 2 D^2 + 8 (4 D^2 + 3 D F + 6 D) + D.
 
-    HRM-Text: 2 V D + 2 L (5 D^2 + 3 D F).
+    HRM-Text: 2 V D + 2 L (5 D^2 + 3 D F). Nanbeige: 2 V D + L (2 D d (h + k) + 3 D F + 2 D) + D.
     """
     settings = configured("ponder_tiny", f"model={option}").model
     fields = {
