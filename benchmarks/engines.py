@@ -30,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,9 @@ ENGINES = {
         for weights in ("f32", "f16", "q8_0")
     },
 }
-MODULES = {"llama.cpp": "llama_cpp"}  # imported before memory is counted; of the others, torch and adadepth
+# Modules that are imported before memory is counted.
+MODULES = {"llama.cpp": ["llama_cpp"]}
+TORCH_MODULES = ["adadepth.models.looped.modeling", "transformers.models.llama.modeling_llama"]
 
 
 class Worker:
@@ -168,10 +171,8 @@ class Worker:
 
 def work(engine: str, folder: Path) -> None:
     """Answer the requests of a `Worker`."""
-    if (name := MODULES.get(engine.partition(":")[0])) is not None:
-        __import__(name)
-    else:
-        import adadepth  # noqa: F401
+    for name in MODULES.get(engine.partition(":")[0], TORCH_MODULES):
+        import_module(name)
     imports = read_peak()
     generate = ENGINES[engine].load(folder)
     for line in sys.stdin:

@@ -98,8 +98,16 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
     return path
 
 
-def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, has_exits: bool = True) -> Path:
-    """Write the model card of a model in a published layout, and return its path.
+def write_layout_card(
+    folder: Path,
+    source: Path,
+    model: Any,
+    layout: str | None,
+    *,
+    file_format: str = "safetensors",
+    has_exits: bool = True,
+) -> Path:
+    """Write the model card of a model in a published layout or a file format of another engine, and return its path.
 
     The card is that of the model's source, with another description and another section on its use. If the source has
     none, or its figures are those of exits that the model no longer has, the card has no measurements.
@@ -108,7 +116,8 @@ def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, ha
         folder: Folder with the model in the published layout.
         source: Folder with the model in its former layout.
         model: The model.
-        layout: Name of the layout.
+        layout: Name of the layout, or None for that of the file format.
+        file_format: Name of the file format.
         has_exits: Whether the model has all exits of its source.
     """
     former = source / CARD
@@ -117,7 +126,11 @@ def write_layout_card(folder: Path, source: Path, model: Any, layout: str, *, ha
         former.read_text(encoding="utf-8") if former.is_file() else unmeasured, ignore_metadata_errors=True
     )
     use = _load_template("LAYOUT.md.j2").render(
-        layout=layout, model_class=type(model).__name__, rule=_describe_rule(model), updates=model.max_updates
+        layout=layout,
+        file_format=file_format,
+        model_class=type(model).__name__,
+        rule=_describe_rule(model),
+        updates=model.max_updates,
     )
     text = _replace_section(card.text, "Use", use)
     if not has_exits:

@@ -62,7 +62,12 @@ def export(config: ExperimentConfig) -> None:
             for file in files:
                 shutil.copyfile(file, folder / file.name)
             write_layout_card(
-                folder, source, model, settings.layout or settings.format, has_exits=not settings.drop_exits
+                folder,
+                source,
+                model,
+                settings.layout,
+                file_format=settings.format,
+                has_exits=not settings.drop_exits,
             )
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error

@@ -99,13 +99,19 @@ def write_gguf(model: Any, folder: Path, source: Path, settings: ExportConfig) -
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
     _add_settings(writer, config)
     problem = add_tokenizer(writer, source, config["vocab_size"])
-    for name, weight in _convert_weights(published.weights, config, architecture):
-        values = weight.float().contiguous().cpu().numpy()
-        number_type = _choose_type(values, matrix_type)
-        writer.add_tensor(name, gguf.quantize(values, number_type), raw_dtype=number_type)
+    tensors = [
+        (name, weight, _choose_type(weight, matrix_type))
+        for name, weight in _convert_weights(published.weights, config, architecture)
+    ]
+    for name, weight, number_type in tensors:
+        block, size = gguf.GGML_QUANT_SIZES[number_type]
+        nbytes = weight.numel() // block * size
+        writer.add_tensor_info(name, weight.shape, np.dtype(np.float32), nbytes, raw_dtype=number_type)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
+    writer.write_ti_data_to_file()
+    for _, weight, number_type in tensors:
+        writer.write_tensor_data(gguf.quantize(weight.float().contiguous().cpu().numpy(), number_type))
     writer.close()
     if problem is not None:
         say(f"{GGUF_FILE} has no tokenizer, so llama.cpp reads and writes token ids only: {problem}")
@@ -239,9 +245,9 @@ def _compute_rotary_divisors(config: Mapping[str, Any]) -> Tensor:
     return config["rope_parameters"]["rope_theta"] ** -exponents / scaled
 
 
-def _choose_type(values: np.ndarray, matrix_type: gguf.GGMLQuantizationType) -> gguf.GGMLQuantizationType:
+def _choose_type(weight: Tensor, matrix_type: gguf.GGMLQuantizationType) -> gguf.GGMLQuantizationType:
     """Return the number format of a tensor: vectors in float32, and float16 for rows that are no whole q8_0 blocks."""
-    if values.ndim < 2:
+    if weight.dim() < 2:
         return gguf.GGMLQuantizationType.F32
     block, _ = gguf.GGML_QUANT_SIZES[matrix_type]
-    return matrix_type if values.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
+    return matrix_type if weight.shape[-1] % block == 0 else gguf.GGMLQuantizationType.F16
