@@ -64,8 +64,8 @@ def split_bytes(digits: str) -> Any:
     return pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(expression), "isolated"), whole])
 
 
-def sentencepiece_bpe() -> PreTrainedTokenizerFast:
-    """A tokenizer as Llama 2 has it, from a trained SentencePiece model."""
+def sentencepiece_bpe(kind: str) -> PreTrainedTokenizerFast:
+    """A tokenizer as Llama 2 or Gemma has it, from a trained SentencePiece model."""
     from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
     proto = io.BytesIO()
@@ -86,7 +86,11 @@ def sentencepiece_bpe() -> PreTrainedTokenizerFast:
         if vocabulary.keys() >= set(pair)
     ]
     core = Tokenizer(models.BPE(vocabulary, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    core.normalizer = normalizers.Replace(" ", "▁")
+    if kind == "gemma":
+        core.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    else:
+        core.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), core.normalizer])
     core.add_special_tokens(["<unk>", "<s>", "</s>"])
     core.post_processor = processors.TemplateProcessing(single="<s> $A", pair="<s> $A $B", special_tokens=[("<s>", 1)])
     return PreTrainedTokenizerFast(tokenizer_object=core, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
@@ -111,7 +115,8 @@ EQUAL: dict[str, Callable[[], PreTrainedTokenizerFast]] = {
     "qwen2": lambda: bytes_bpe(split_bytes(r"\p{N}")),
     "olmo2": lambda: bytes_bpe(split_bytes(r"\p{N}{1,3}")),
     "llama3": lambda: bytes_bpe(split_bytes(r"\p{N}{1,3}"), ignore_merges=True),
-    "llama2": sentencepiece_bpe,
+    "llama2": lambda: sentencepiece_bpe("llama2"),
+    "gemma": lambda: sentencepiece_bpe("gemma"),
 }
 
 
