@@ -239,7 +239,7 @@ def _compute_query_factor(config: Mapping[str, Any]) -> float:
 
 
 def _compute_rotary_divisors(config: Mapping[str, Any]) -> Tensor:
-    """Return the numbers by which scaled rotary frequencies are smaller than theta^(-2i/d), float32 (d/2,)."""
+    """Return theta^(-2i/d) over the scaled rotary frequencies, float32 (d/2,)."""
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](LlamaConfig(**config), torch.device("cpu"))
     exponents = torch.arange(0, config["head_dim"], 2) / config["head_dim"]
     return config["rope_parameters"]["rope_theta"] ** -exponents / scaled

@@ -249,7 +249,7 @@ def _add_vocabulary(
 
 
 def _find_type(number: int, tokens: Mapping[int, str], added: Mapping[int, Any], unknown: int | None) -> int:
-    """Return the kind of a token in llama.cpp, by which it is found in texts and shown or not."""
+    """Return the kind of a token in llama.cpp, which finds and shows tokens by their kinds."""
     if number not in tokens:
         return _TOKEN_TYPES.UNUSED
     if number == unknown:
