@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from adadepth.config.export import ExportConfig
 from adadepth.data.text.tokenizer import load_tokenizer
 from adadepth.errors import ConfigError
 from adadepth.models.looped.retrofit import retrofit
+from tests.marks_support import quick_one_in
 from tests.runs_support import folder_of_run
 from tests.toy_support import execute
 from tests.unit.models.early_exit import early_exit_support
@@ -140,21 +142,19 @@ def predicts_alike(engine: Any, model: Any, folder: Path) -> None:
     loaded.close()
 
 
-@pytest.mark.parametrize("loops", [1, 2, 3, 4])
+@pytest.mark.parametrize("loops", quick_one_in(3, [3, 1, 2, 4]))
 def test_loops_in_llama_cpp(loops: int, engine: Any, tmp_path: Path) -> None:
     model = looped_support.small(**LOOPS, num_loops=4, exit_rule=f"fixed:{loops}")
     predicts_alike(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize("norm", ["none", "fed"])
-@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(("norm", "is_tied"), quick_one_in(4, product(["none", "fed"], [True, False])))
 def test_norms_and_heads_of_loops_in_llama_cpp(norm: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     model = looped_support.small(**{**LOOPS, "state_norm": norm}, num_loops=3, tie_word_embeddings=is_tied)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize("base", early_exit_support.DECODERS)
-@pytest.mark.parametrize("is_tied", [False, True])
+@pytest.mark.parametrize(("base", "is_tied"), quick_one_in(5, product(early_exit_support.DECODERS, [False, True])))
 def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: Path) -> None:
     fields: dict[str, Any] = {"num_key_value_heads": 2, "tie_word_embeddings": is_tied or base == "gemma2"}
     model = early_exit_support.small(base=base, exit_layers=[3], exit_rule="fixed:1", **fields)
@@ -163,7 +163,7 @@ def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: 
     predicts_alike(engine, model, write(model, tmp_path))
 
 
-@pytest.mark.parametrize("base", ["llama", "qwen3", "gemma2"])
+@pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
 def test_one_loop_of_a_decoder_in_llama_cpp(base: str, engine: Any, tmp_path: Path) -> None:
     sizes: dict[str, Any] = {"sliding_window": 4} if base == "gemma2" else {}
     model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
