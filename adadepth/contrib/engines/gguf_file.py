@@ -30,6 +30,7 @@ _FILE_TYPES = {
     "f16": (gguf.GGMLQuantizationType.F16, gguf.LlamaFileType.MOSTLY_F16),
     "q8_0": (gguf.GGMLQuantizationType.Q8_0, gguf.LlamaFileType.MOSTLY_Q8_0),
 }
+_NO_CAP = 1e6  # c tanh(x / c) is x in float32 for logits far below
 _MOST_LAYERS = 512  # LLAMA_MAX_LAYERS of llama.cpp
 
 
@@ -92,7 +93,7 @@ def write_gguf(model: Any, folder: Path, source: Path, settings: ExportConfig) -
     architecture = _ARCHITECTURES[layout]
     published = convert_to_layout(model, layout)
     config = _read_fields(published.config)
-    _refuse_differences(config, published.weights, architecture)
+    _refuse_differences(config, architecture)
     matrix_type, file_type = _FILE_TYPES[settings.weights or "f32"]
     writer = gguf.GGUFWriter(folder / GGUF_FILE, architecture.name)
     writer.add_file_type(file_type)
@@ -137,7 +138,7 @@ def _read_fields(stored: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _refuse_differences(config: Mapping[str, Any], weights: Mapping[str, Tensor], architecture: _Architecture) -> None:
+def _refuse_differences(config: Mapping[str, Any], architecture: _Architecture) -> None:
     """Raise an error if llama.cpp would compute something else than the model.
 
     Raises:
@@ -151,14 +152,9 @@ def _refuse_differences(config: Mapping[str, Any], weights: Mapping[str, Tensor]
         raise ConfigError(
             f"rope_parameters.rope_type={kind}: export.format=gguf needs rope_parameters.rope_type=default"
         )
-    runs = config["num_hidden_layers"] * config.get("num_loops", 1)
-    if runs > _MOST_LAYERS:
-        raise ConfigError(
-            f"num_loops={config['num_loops']}: {runs} layers in all; llama.cpp runs {_MOST_LAYERS} or fewer"
-        )
-    biases = [name for name in weights if name.endswith(("o_proj.bias", "gate_proj.bias"))]
-    if biases and not architecture.has_biases:
-        raise ConfigError(f"{biases[0]}: export.format=gguf has no such bias in the layout {config['model_type']}")
+    loops = config.get("num_loops", 1)
+    if (layers := loops * config["num_hidden_layers"]) > _MOST_LAYERS:
+        raise ConfigError(f"num_loops={loops}: {layers} layers in all; llama.cpp runs {_MOST_LAYERS} or fewer")
 
 
 def _list_needed(config: Mapping[str, Any], architecture: _Architecture) -> Iterator[tuple[str, Any]]:
@@ -172,6 +168,9 @@ def _list_needed(config: Mapping[str, Any], architecture: _Architecture) -> Iter
         yield "layer_types", ["full_attention" for _ in layers]
     elif (config.get("sliding_window") or config["max_position_embeddings"]) < config["max_position_embeddings"]:
         yield "sliding_window", None
+    for name in ("attention_bias", "mlp_bias"):
+        if config.get(name) and not architecture.has_biases:
+            yield name, False
     if architecture.name == "smollm3":
         yield "no_rope_layers", [int(layer % 4 != 0) for layer in layers]
     if architecture.name == "olmo2":
@@ -196,8 +195,8 @@ def _add_settings(writer: gguf.GGUFWriter, config: Mapping[str, Any]) -> None:
         writer.add_uint32("nanbeige.num_loops", config["num_loops"])
         writer.add_bool("nanbeige.skip_loop_final_norm", config["skip_loop_final_norm"])
     if writer.arch == "gemma2":
-        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"])
-        writer.add_final_logit_softcapping(config["final_logit_softcapping"])
+        writer.add_attn_logit_softcapping(config["attn_logit_softcapping"] or _NO_CAP)
+        writer.add_final_logit_softcapping(config["final_logit_softcapping"] or _NO_CAP)
         writer.add_sliding_window(config["sliding_window"])
 
 

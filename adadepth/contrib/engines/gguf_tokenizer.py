@@ -163,7 +163,8 @@ def _convert_unigram(tokenizer: PreTrainedTokenizerFast, parts: Mapping[str, Any
         )
     keys = {"model": "t5", "pre": "default", "scores": pieces, "add_space_prefix": True}
     normalizer = tokenizer.backend_tokenizer.normalizer
-    table = _list_replacements(normalizer.normalize_str, _list_parts(parts["normalizer"], "normalizers"))
+    convert = str if normalizer is None else normalizer.normalize_str
+    table = _list_replacements(convert, _list_parts(parts["normalizer"], "normalizers"))
     return {**keys, "remove_extra_whitespaces": True, "precompiled_charsmap": _compile_replacements(table)}
 
 
@@ -209,7 +210,7 @@ def _compile_replacements(table: Mapping[str, str]) -> bytes:
 
 
 def _read_bytes_field(message: bytes, number: int) -> bytes:
-    """Return the bytes of a field of a protobuf message before whose fields are only others of bytes."""
+    """Return the content of a field of bytes in a protobuf message whose earlier fields are bytes, too."""
     position = 0
     while True:
         tag, position = message[position], position + 1

@@ -100,6 +100,7 @@ def test_matrices_have_the_number_format_and_vectors_are_float32(weights: str, w
         (lambda: early_exit_support.small(exit_rule="margin:0.5"), {}, "layout=llama needs exit_rule=None or fixed:N"),
         (lambda: change(base="gemma2", layer_types=["full_attention"] * 4), {}, "layer_types=['full_attention'"),
         (lambda: change(base="mistral", sliding_window=5), {}, "sliding_window=5: export.format=gguf needs"),
+        (lambda: change(base="qwen3", attention_bias=True), {}, "attention_bias=True: export.format=gguf needs"),
         (lambda: change(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), {},
          "rope_parameters.rope_type=linear: export.format=gguf needs rope_parameters.rope_type=default"),
     ],
@@ -165,8 +166,14 @@ def test_decoders_in_llama_cpp(base: str, is_tied: bool, engine: Any, tmp_path: 
 
 @pytest.mark.parametrize("base", quick_one_in(3, ["gemma2", "llama", "qwen3"]))
 def test_one_loop_of_a_decoder_in_llama_cpp(base: str, engine: Any, tmp_path: Path) -> None:
-    sizes: dict[str, Any] = {"sliding_window": 4} if base == "gemma2" else {}
+    sizes: dict[str, Any] = {"sliding_window": 4, "attn_logit_softcapping": None} if base == "gemma2" else {}
     model = retrofit(decoder(base, **sizes), prelude=2, core=2, coda=2, num_loops=1)
+    predicts_alike(engine, model, write(model, tmp_path))
+
+
+@pytest.mark.slow
+def test_biases_of_llama_in_llama_cpp(engine: Any, tmp_path: Path) -> None:
+    model = retrofit(decoder("llama", attention_bias=True, mlp_bias=True), prelude=2, core=2, coda=2, num_loops=1)
     predicts_alike(engine, model, write(model, tmp_path))
 
 
