@@ -19,6 +19,7 @@ for every number of loops, with keys and values in float32; how often the likeli
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import math
@@ -29,7 +30,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -90,7 +93,8 @@ def write_gguf_file(model: Any, folder: Path, weights: str) -> None:
 
     source = folder / "no tokenizer"
     source.mkdir(parents=True)
-    write_gguf(model, folder, source, ExportConfig(format="gguf", weights=weights))
+    with redirect_stdout(io.StringIO()):  # a line says that there is no tokenizer
+        write_gguf(model, folder, source, ExportConfig(format="gguf", weights=weights))
 
 
 def load_torch_model(folder: Path, class_name: str) -> Generate:
@@ -133,9 +137,7 @@ ENGINES = {
     ),
     "transformers": Engine(write_unrolled, lambda folder: load_torch_model(folder, "LlamaForCausalLM")),
     **{
-        f"llama.cpp:{weights}": Engine(
-            lambda model, folder, weights=weights: write_gguf_file(model, folder, weights), load_llama_cpp
-        )
+        f"llama.cpp:{weights}": Engine(partial(write_gguf_file, weights=weights), load_llama_cpp)
         for weights in ("f32", "f16", "q8_0")
     },
 }
