@@ -194,6 +194,7 @@ def test_a_trained_model_is_exported_and_answers_in_llama_cpp(weights: str, tmp_
     export = (*root, "mode=export", f"checkpoint={run}", "export.format=gguf", f"export.folder={folder}")
     assert execute(*export, "model.exit_rule=fixed:2", f"export.weights={weights}") == 0
     assert "has no tokenizer" not in capsys.readouterr().out
+    assert "rule `fixed:2`" in (folder / "README.md").read_text()
     model = LoopedForCausalLM.from_pretrained(run / "model").eval()
     tokenizer = load_tokenizer(str(run / "model"), needed=())
     engine = llama_cpp.Llama(str(folder / GGUF_FILE), n_threads=1, logits_all=True, verbose=False)
