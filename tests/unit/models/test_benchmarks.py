@@ -241,3 +241,20 @@ def test_trm_measures_a_row_and_notices_other_answers(script: Any) -> None:
     assert benchmark.compare([right], right) == 2.0
     with pytest.raises(AssertionError, match="the same answers"):
         benchmark.compare([wrong], right)
+
+
+# ---- engines.py
+
+
+@pytest.mark.slow
+def test_engines_are_measured_in_turns_and_write_the_same_tokens(script: Any, run: Any, tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    pytest.importorskip("llama_cpp")
+    engines = ["adadepth", "transformers", "llama.cpp:f32"]
+    options = ("--widths", 32, "--loops", 2, "--repeats", 1, "--json", tmp_path / "engines.json")
+    printed = run(script("engines"), *options, "--engines", *engines)
+    assert [line.split()[5] for line in printed[1:]] == engines
+    rows = json.loads((tmp_path / "engines.json").read_text())
+    assert [row["same"] for row in rows] == [script("engines").WRITTEN] * 3
+    assert rows[2]["of_adadepth"][1] == pytest.approx(rows[2]["writes"] / rows[0]["writes"])
+    assert rows[2]["process"] < rows[0]["process"]

@@ -36,6 +36,18 @@ def test_full_depth_is_the_decoder_of_transformers(kind: str, is_tied: bool, tmp
         assert torch.equal(again(IDS, exit_rule=rule).logits, model(IDS, exit_rule=rule).logits)
 
 
+@pytest.mark.parametrize("kind", quick_one_in(4, ("llama", "smollm3", "gemma2", "qwen3")))
+@torch.no_grad()
+def test_a_fixed_exit_is_the_decoder_that_ends_there(kind: str, tmp_path: Path) -> None:
+    model = small(base=kind, exit_layers=[1, 3])
+    for rule, layers in (("fixed:1", 1), ("fixed:2", 3), ("fixed:3", 4)):
+        model.config.exit_rule = rule
+        model.save_pretrained(tmp_path / rule, layout=kind)
+        stock = AutoModelForCausalLM.from_pretrained(tmp_path / rule).eval()
+        assert stock.config.num_hidden_layers == layers
+        near(stock(IDS).logits, model(IDS).logits)
+
+
 def test_scaled_positions_are_written_for_older_readers_too(tmp_path: Path) -> None:
     model = small()
     model.config.base_config.rope_parameters = dict(SCALED)
@@ -54,7 +66,7 @@ def test_scaled_positions_are_written_for_older_readers_too(tmp_path: Path) -> N
     [
         ("llama", {"exit_heads": "own"}, "exit_heads=own: layout=llama needs exit_heads=shared"),
         ("llama", {"exit_gate": True}, "exit_gate=True: layout=llama needs exit_gate=False"),
-        ("llama", {"exit_rule": "margin:0.5"}, "exit_rule=margin:0.5: layout=llama needs exit_rule=None"),
+        ("llama", {"exit_rule": "margin:0.5"}, "exit_rule=margin:0.5: layout=llama needs exit_rule=None or fixed:N"),
         ("llama", {"base": "qwen3"}, "layout=llama: its layers are those of qwen3; set layout=qwen3"),
         ("ouro", {}, "layout=ouro: must be llama, qwen2"),
     ],

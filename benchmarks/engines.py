@@ -1,0 +1,348 @@
+"""Engines for exported looped language models: speed and memory against adadepth and transformers, and predictions.
+
+    OMP_NUM_THREADS=1 python benchmarks/engines.py [--widths 64 256 1024] [--loops 1 2 4] [--engines NAME...]
+    OMP_NUM_THREADS=1 python benchmarks/engines.py --checkpoint FOLDER [--loops 1 2 3 4] [--blocks 40]
+
+One thread and one text. Every engine has a process of its own with one model, and their repetitions alternate.
+  adadepth       `generate` of the looped model, float32
+  transformers   `generate` of the Llama that has the layers of all loops one after the other: the same, float32
+  llama.cpp:W    the exported file with weights W, and llama.cpp's defaults otherwise
+`reads` and `writes` are tokens per second of a prompt and of the likeliest next tokens, medians over repetitions.
+`of_adadepth` and `of_transformers` are these as multiples. `memory` is the peak of the process above that after its
+imports, in MiB, and `process` the peak itself. `same` counts the first written tokens that are those of adadepth.
+
+With --checkpoint: perplexity of the trained model and of its file in llama.cpp on the text of Python's documentation,
+for every number of loops, with keys and values in float32; how often the likeliest token is the same, and how many of
+20 continuations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import itertools
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+Generate = Callable[[list[int], int], list[int]]
+CORE, VOCABULARY, BLOCK = 2, 4096, 96
+READ, PROMPT, WRITTEN = 256, 8, 48  # tokens
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A program that runs a looped model.
+
+    Attributes:
+        write: Function that writes a model into a folder.
+        load: Function that loads a folder and returns a function for the likeliest next tokens of a text.
+    """
+
+    write: Callable[[Any, Path], None]
+    load: Callable[[Path], Generate]
+
+
+def make_model(width: int, loops: int) -> Any:
+    """Build a looped model with random weights."""
+    import torch
+
+    from adadepth import LoopedConfig, LoopedForCausalLM
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": width, "intermediate_size": 4 * width, "num_attention_heads": max(4, width // 64)}
+    config = LoopedConfig(**sizes, vocab_size=VOCABULARY, core=CORE, num_loops=loops, initializer_range=0.05)
+    return LoopedForCausalLM(config).eval()
+
+
+def write_unrolled(model: Any, folder: Path) -> None:
+    """Write the Llama with the layers of all loops one after the other, which computes what the looped model does."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from adadepth.models.shared.layouts import convert_to_layout
+
+    fields, weights = convert_to_layout(model, "nanbeige")
+    layers = {name: weight for name, weight in weights.items() if ".layers." in name}
+    unrolled = {name: weight for name, weight in weights.items() if name not in layers}
+    for loop, (name, weight) in itertools.product(range(fields["num_loops"]), layers.items()):
+        parts = name.split(".")
+        parts[2] = str(int(parts[2]) + loop * CORE)
+        unrolled[".".join(parts)] = weight
+    config = LlamaConfig(**{**fields, "num_hidden_layers": CORE * fields["num_loops"], "model_type": "llama"})
+    llama = LlamaForCausalLM(config)
+    llama.load_state_dict(unrolled)
+    llama.save_pretrained(folder)
+
+
+def write_gguf_file(model: Any, folder: Path, weights: str) -> None:
+    """Write the GGUF file of a model, without a tokenizer."""
+    from adadepth.config.export import ExportConfig
+    from adadepth.contrib.engines.gguf_file import write_gguf
+
+    source = folder / "no tokenizer"
+    source.mkdir(parents=True)
+    with redirect_stdout(io.StringIO()):  # a line says that there is no tokenizer
+        write_gguf(model, folder, source, ExportConfig(format="gguf", weights=weights))
+
+
+def load_torch_model(folder: Path, class_name: str) -> Generate:
+    """Load a model of adadepth or transformers."""
+    import torch
+    import transformers
+
+    import adadepth
+
+    model = getattr(adadepth, class_name, None) or getattr(transformers, class_name)
+    loaded = model.from_pretrained(folder).eval()
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+
+    @torch.inference_mode()
+    def generate(tokens: list[int], count: int) -> list[int]:
+        texts = torch.tensor([tokens])
+        ids = loaded.generate(texts, attention_mask=torch.ones_like(texts), max_new_tokens=count, **options)
+        return list(ids[0, len(tokens) :].tolist())
+
+    return generate
+
+
+def load_llama_cpp(folder: Path) -> Generate:
+    """Load a GGUF file with llama.cpp's defaults."""
+    from llama_cpp import Llama
+
+    model = Llama(str(folder / "model.gguf"), n_ctx=2 * READ, n_threads=1, n_threads_batch=1, verbose=False)
+
+    def generate(tokens: list[int], count: int) -> list[int]:
+        model.reset()
+        return list(itertools.islice(model.generate(tokens, temp=0.0), count))
+
+    return generate
+
+
+ENGINES = {
+    "adadepth": Engine(
+        lambda model, folder: model.save_pretrained(folder),
+        lambda folder: load_torch_model(folder, "LoopedForCausalLM"),
+    ),
+    "transformers": Engine(write_unrolled, lambda folder: load_torch_model(folder, "LlamaForCausalLM")),
+    **{
+        f"llama.cpp:{weights}": Engine(partial(write_gguf_file, weights=weights), load_llama_cpp)
+        for weights in ("f32", "f16", "q8_0")
+    },
+}
+# Modules that are imported before memory is counted.
+MODULES = {"llama.cpp": ["llama_cpp"]}
+TORCH_MODULES = ["adadepth.models.looped.modeling", "transformers.models.llama.modeling_llama"]
+
+
+class Worker:
+    """A process with a model in one engine, which continues texts on demand."""
+
+    def __init__(self, engine: str, folder: Path) -> None:
+        command = [sys.executable, __file__, "--worker", engine, str(folder)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.ask([0], 1)
+
+    def ask(self, tokens: list[int], count: int) -> dict[str, Any]:
+        """Return the next tokens of a text, the seconds that they took, and the memory of the process."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps([tokens, count]), file=self._process.stdin, flush=True)
+        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
+        return answer
+
+    def close(self) -> None:
+        """End the process."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+def work(engine: str, folder: Path) -> None:
+    """Answer the requests of a `Worker`."""
+    for name in MODULES.get(engine.partition(":")[0], TORCH_MODULES):
+        import_module(name)
+    imports = read_peak()
+    generate = ENGINES[engine].load(folder)
+    for line in sys.stdin:
+        tokens, count = json.loads(line)
+        start = time.perf_counter()
+        written = generate(tokens, count)
+        seconds = time.perf_counter() - start
+        peak = read_peak()
+        print(
+            json.dumps({"tokens": written, "seconds": seconds, "memory": peak - imports, "process": peak}), flush=True
+        )
+
+
+def read_peak() -> float:
+    """Return the largest resident memory of this process so far, in MiB.
+
+    `getrusage` would count the memory of the parent before the program of the process was loaded.
+    """
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
+
+
+def measure(width: int, loops: int, engines: list[str], repeats: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for every engine."""
+    model = make_model(width, loops)
+    prompt = [(7 * number) % VOCABULARY for number in range(READ)]
+    with tempfile.TemporaryDirectory() as temporary:
+        workers, sizes = {}, {}
+        for engine in engines:
+            folder = Path(temporary) / engine
+            folder.mkdir()
+            ENGINES[engine].write(model, folder)
+            sizes[engine] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) / 2**20
+            workers[engine] = Worker(engine, folder)
+        reads: dict[str, list[float]] = {engine: [] for engine in engines}
+        writes: dict[str, list[float]] = {engine: [] for engine in engines}
+        answers = {}
+        for number in range(repeats + 1):
+            for engine, worker in workers.items():
+                read = worker.ask(prompt, 1)
+                answers[engine] = worker.ask(prompt[:PROMPT], WRITTEN)
+                if number:  # the first one warms up
+                    reads[engine].append(READ / read["seconds"])
+                    writes[engine].append(WRITTEN / answers[engine]["seconds"])
+        for worker in workers.values():
+            worker.close()
+    speeds = {engine: (statistics.median(reads[engine]), statistics.median(writes[engine])) for engine in engines}
+    for engine in engines:
+        answer = answers[engine]
+        same = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(answer["tokens"], answers[engines[0]]["tokens"], strict=True)
+        )
+        yield {
+            "width": width,
+            "loops": loops,
+            "engine": engine,
+            "reads": speeds[engine][0],
+            "writes": speeds[engine][1],
+            **{
+                f"of_{other}": [speeds[engine][part] / speeds[other][part] for part in (0, 1)]
+                for other in ("adadepth", "transformers")
+                if other in engines
+            },
+            "reads_range": [min(reads[engine]), max(reads[engine])],
+            "writes_range": [min(writes[engine]), max(writes[engine])],
+            "memory": answer["memory"],
+            "process": answer["process"],
+            "file": sizes[engine],
+            "same": len(list(same)),
+            "load": os.getloadavg()[0],
+        }
+
+
+# ---- Predictions of a trained model
+
+
+def compare_predictions(checkpoint: Path, loops: int, blocks: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for every number format of the weights."""
+    import torch
+
+    from adadepth import LoopedForCausalLM
+    from adadepth.contrib.engines import run_gguf
+    from adadepth.data.text.corpora import read_embedded_documents
+    from adadepth.data.text.tokenizer import load_tokenizer
+
+    model = LoopedForCausalLM.from_pretrained(checkpoint).eval()
+    model.config.exit_rule = f"fixed:{loops}"
+    tokenizer = load_tokenizer(str(checkpoint), needed=())
+    ids = tokenizer("\n".join(read_embedded_documents()), add_special_tokens=False)["input_ids"][-blocks * BLOCK :]
+    texts = torch.tensor(ids).view(blocks, BLOCK)
+    with torch.inference_mode():
+        logits = model(texts).logits
+        ours = [
+            model.generate(text[None, :32], max_new_tokens=32, do_sample=False, eos_token_id=None)[0, 32:].tolist()
+            for text in texts[:20]
+        ]
+    own = compute_perplexity(logits, texts)
+    for weights in ("f32", "f16", "q8_0"):
+        with tempfile.TemporaryDirectory() as temporary:
+            write_gguf_file(model, Path(temporary), weights)
+            loaded = run_gguf.load(Path(temporary))
+            found = torch.tensor([run_gguf.compute_logits(loaded, text) for text in texts.tolist()])
+            theirs = [run_gguf.generate(loaded, text[:32], 32) for text in texts[:20].tolist()]
+            loaded.close()
+        perplexity = compute_perplexity(found, texts)
+        yield {
+            "loops": loops,
+            "weights": weights,
+            "perplexity": perplexity,
+            "adadepth": own,
+            "relative_difference": perplexity / own - 1,
+            "largest_logit_difference": float((found - logits).abs().max()),
+            "same_likeliest": float((found.argmax(-1) == logits.argmax(-1)).float().mean()),
+            "same_continuations": sum(map(list.__eq__, ours, theirs)),
+        }
+
+
+def compute_perplexity(logits: Any, texts: Any) -> float:
+    """Return exp of the mean loss of the next tokens in blocks of text."""
+    from torch.nn.functional import cross_entropy
+
+    return math.exp(cross_entropy(logits[:, :-1].flatten(0, 1).double(), texts[:, 1:].flatten()))
+
+
+def list_rows(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield every row of the table."""
+    if options.checkpoint is not None:
+        for loops in options.loops:
+            yield from compare_predictions(options.checkpoint, loops, options.blocks)
+        return
+    for width, loops in itertools.product(options.widths, options.loops):
+        yield from measure(width, loops, options.engines, options.repeats)
+
+
+def main() -> None:
+    """Print the table, and write the JSON on request."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 256, 1024])
+    parser.add_argument("--loops", type=int, nargs="+", default=[1, 2, 4])
+    parser.add_argument("--engines", nargs="+", choices=ENGINES, default=[*ENGINES])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--checkpoint", type=Path, default=None)
+    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--worker", nargs=2, default=None, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker is not None:
+        work(options.worker[0], Path(options.worker[1]))
+        return
+    import torch
+
+    from adadepth.runtime.hardware import describe_machine
+
+    print(f"{describe_machine(torch.device('cpu'))}, {options.repeats} repeats")
+    rows = []
+    for row in list_rows(options):
+        rows.append(row)
+        print("  ".join(f"{key} {format_value(value)}" for key, value in row.items()), flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+def format_value(value: Any) -> str:
+    """Return a value of a row as it is printed."""
+    if isinstance(value, list):
+        return "/".join(f"{entry:.3g}" for entry in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    main()
