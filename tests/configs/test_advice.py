@@ -259,6 +259,7 @@ def _flat(command: tuple[str, list[str]]) -> list[str]:
 
 # Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
 EXEMPT = {
+    "export.format=gguf needs rope_parameters.rope_type=default": "the checkpoint's own value",
     "exit_rules=[{}] fits them": "tests/training/test_fitted_exit_rule.py follows it",
     "training a tokenizer on the training text, once for all runs": "a setting that shortens it, not a remedy",
     "not supported with model.mix=scalar": "tests/configs/test_mistakes.py",
