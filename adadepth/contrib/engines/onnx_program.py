@@ -49,7 +49,7 @@ def write_onnx(model: Any, folder: Path, source: Path, settings: ExportConfig) -
             program, example = build_program(model), make_example(model)
             proto = convert(program, example, [*example], ["logits", "depth"][: 1 + program.has_depth])
         _name_sizes(proto)
-        _save(proto, folder / FILE, settings.weights or "f32")
+        save_program(proto, folder / FILE, settings.weights or "f32")
 
 
 def convert(program: nn.Module, example: Any, inputs: Sequence[str], outputs: Sequence[str]) -> Any:
@@ -96,7 +96,7 @@ def _name_sizes(proto: Any) -> None:
                 size.dim_param = names.setdefault(size.dim_param, ("batch", "length")[axis])
 
 
-def _save(proto: Any, path: Path, weights: str) -> None:
+def save_program(proto: Any, path: Path, weights: str) -> None:
     """Write an ONNX model, with weights of more than a gigabyte in a file beside it, in int8 if requested."""
     size = sum(len(weight.raw_data) for weight in proto.graph.initializer)
     beside = {"save_as_external_data": size > _GIGABYTE, "location": f"{path.name}.data"}

@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
+from adadepth.contrib.engines.text_steps import FixedSteps, select_steps
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, Sample
-from adadepth.contrib.engines.text_steps import FixedSteps, select_steps
-from adadepth.models.adalayers.modeling import AdaLayersModel
+from adadepth.models.albert_act.heads import AlbertActForMultipleChoice
 from adadepth.models.albert_act.modeling import AlbertActPreTrainedModel
+from adadepth.models.early_exit.word_model import WordModel
 from adadepth.models.looped.task_model import LoopedTaskModel
 from adadepth.models.par_xl.blocks import ParXLPreTrainedModel
 from adadepth.models.ponder.rnn import PonderRnnForClassification
 from adadepth.models.routed.modeling import RoutedModel
-from adadepth.models.early_exit.word_model import WordModel
 from adadepth.models.shared.encoders import select_accepted_inputs
 from adadepth.models.trm.modeling import TrmForPuzzles
 
@@ -57,35 +57,39 @@ def prepare_model(model: Any, format_name: str) -> None:
     Raises:
         ConfigError: If no program can express the model, or its exit rule.
     """
-    if problem := find_problem(model):
+    if problem := _find_problem(model):
         setting, reason = problem
         raise ConfigError(f"{setting}: export.format={format_name} {reason}")
     model.eval().float().requires_grad_(False)
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
-    if isinstance(model, AdaLayersModel):
-        model.active_states()  # the layers with weight, which a program does not look for
+    with torch.no_grad():
+        output = model(**make_example(model))  # Adalayers finds the layers with weight, which a program cannot
+    if getattr(output, "logits", None) is None:
+        kind = f"model_type={model.config.model_type}"
+        raise ConfigError(f"{kind}: export.format={format_name} needs logits, which {type(model).__name__} has not")
 
 
-def find_problem(model: Any) -> tuple[str, str] | None:
+def _find_problem(model: Any) -> tuple[str, str] | None:
     """Return a setting with its value, and why no program can express it, or None if there is no such setting."""
     config, rule = model.config, get_exit_rule(model)
-    chosen = "exit_rule=" if rule is None else f"exit_rule={rule.label}"
+    kind = f"model_type={config.model_type}"
     if isinstance(model, RoutedModel):
-        return f"model_type={config.model_type}", "has no program in which routers choose tokens"
+        return kind, "has no program in which routers choose tokens"
     if isinstance(model, ParXLPreTrainedModel):
-        return f"model_type={config.model_type}", "has no program of its relative attention"
+        return kind, "has no program of its relative attention"
     if isinstance(model, PonderRnnForClassification):
-        return f"model_type={config.model_type}", "needs token ids as inputs, not vectors"
-    if not hasattr(model, "get_input_embeddings") or "For" not in type(model).__name__:
-        return f"model_type={config.model_type}", f"needs a model with a head, not {type(model).__name__}"
-    if isinstance(rule, Sample):
-        return chosen, "has no program that draws random numbers"
-    exits_by_token = isinstance(model, LoopedTaskModel | WordModel)
-    if exits_by_token and rule is not None and not isinstance(rule, Fixed):
-        return chosen, "needs a fixed exit, fixed:N"
+        return kind, "needs token ids as inputs, not vectors"
+    if isinstance(model, AlbertActForMultipleChoice):
+        return kind, "needs one text, not several choices"
     if isinstance(model, LoopedTaskModel) and config.start not in ("input", "zeros"):
         return f"start={config.start}", "needs a first state that is not drawn: input or zeros"
+    if rule is None or isinstance(rule, Fixed):
+        return None
+    if isinstance(rule, Sample):
+        return f"exit_rule={rule.label}", "has no program that draws random numbers"
+    if isinstance(model, LoopedTaskModel | WordModel):
+        return f"exit_rule={rule.label}", "needs a fixed exit, fixed:N"
     return None
 
 

@@ -127,6 +127,7 @@ class EarlyExitForSequenceClassification(_Classifier):
         return None
 
     def get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return a function from the number of an exit, states, (A, T, D), and texts, (A,), to logits, (A, C)."""
         return partial(self._read_texts, real)
 
     def _read_texts(self, real: Tensor, step: int, states: Tensor, texts: Tensor) -> Tensor:
@@ -136,6 +137,7 @@ class EarlyExitForSequenceClassification(_Classifier):
         return self.read(step, _pick_last_tokens(states, real[texts]))
 
     def get_picker(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return a function from states, (A, T, D), and texts, (A,), to the states that a gate reads, (A, D)."""
         return partial(self._pick_tokens, real)
 
     def _pick_tokens(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
@@ -182,6 +184,7 @@ class EarlyExitForTokenClassification(_Classifier):
         return real.flatten().nonzero().squeeze(1)
 
     def get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return the function of an exit's predictions for tokens."""
         return self.read
 
     def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:
