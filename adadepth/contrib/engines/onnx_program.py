@@ -63,7 +63,8 @@ def convert(program: nn.Module, example: Any, inputs: Sequence[str], outputs: Se
         traced, dynamo=True, verbose=False, input_names=[*inputs], output_names=[*outputs], external_data=False
     )
     assert converted is not None
-    proto = inline_local_functions(converted.model_proto)
+    proto = converted.model_proto
+    proto = inline_local_functions(proto) if proto.functions else proto  # which takes at most two gigabytes
     del proto.graph.value_info[:]
     return proto
 
@@ -73,15 +74,15 @@ def convert_steps(steps: Steps, rule: ExitRule, example: Mapping[str, Tensor]) -
     first = FirstStep(steps, rule, [*example])
     with torch.no_grad():
         num_states = len(steps.advance(1, *steps.begin(example)).states)
-        begun = first(*example.values())
+        first_values = first(*example.values())
     names = [*Carried._fields[:-1], *(f"state_{number}" for number in range(num_states))]
-    constants = [f"constant_{number}" for number in range(len(begun) - len(names))]
+    constants = [f"constant_{number}" for number in range(len(first_values) - len(names))]
     before, after = [*names, *constants], [f"next_{name}" for name in names]
     graph, later = StepGraph(convert(first, example, [*example], before)), None
     values = [f"step_1/{name}" for name in before]
     for step in range(2, steps.model.max_updates + 1):
         if later is None or not steps.are_alike:
-            later = convert(NextStep(steps, rule, step, num_states), begun, before, after)
+            later = convert(NextStep(steps, rule, step, num_states), first_values, before, after)
         values = [*graph.add_branch(step, later, values), *values[len(names) :]]
     carried = dict(zip(names, values, strict=False))
     return graph.finish({name: carried[name] for name in ("logits", "depth")})
@@ -111,7 +112,7 @@ def save_program(proto: Any, path: Path, weights: str) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide warnings of the converters on their own code and on libraries that they do not find."""
+    """Suppress warnings of the converters on their own code and on libraries that they do not find."""
     converters = [logging.getLogger(name) for name in ("torch.onnx", "torch.utils._pytree", "root", "onnxscript")]
     levels = [logger.level for logger in converters]
     for logger in converters:

@@ -103,7 +103,7 @@ def build_program(model: Any) -> ModelProgram | FixedSteps:
     rule, names, steps = get_exit_rule(model), [*make_example(model)], select_steps(model)
     if steps is not None and isinstance(rule, Fixed):
         return FixedSteps(steps, rule.k, names)
-    has_rule = rule is not None and not isinstance(rule, Fixed)
+    has_rule = rule is not None and not rule.mixes and not isinstance(rule, Fixed)
     halts = isinstance(model, AlbertActPreTrainedModel) and model.one_depth is None
     return ModelProgram(model, names, has_depth=has_rule or halts)
 
@@ -127,7 +127,7 @@ def make_example(model: Any) -> dict[str, Tensor]:
 
 
 def trace_program(program: nn.Module, example: Mapping[str, Tensor] | tuple[Tensor, ...]) -> ExportedProgram:
-    """Export a module whose batch and length are those of any batch, given example inputs."""
+    """Return the exported program of a module, whose batch and length are those of any batch, given example inputs."""
     if isinstance(example, Mapping):
         inputs, axes = tuple(example.values()), (0, 1) if "attention_mask" in example else (0,)
         dynamic = tuple(dict.fromkeys(axes[: x.dim()], Dim.DYNAMIC) for x in inputs)

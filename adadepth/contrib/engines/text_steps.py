@@ -83,8 +83,8 @@ class AlbertSteps:
         state, *memory = states
         state = self.model.albert.encoder.albert_layer(state, constants[0])[0]
         reading = self.model.read(state, memory[0] if memory else None, step)
-        kept = () if reading.memory is None else (reading.memory,)
-        return StepOutput((state, *kept), reading.logits, reading.halting_logits)
+        updated = () if reading.memory is None else (reading.memory,)
+        return StepOutput((state, *updated), reading.logits, reading.halting_logits)
 
 
 class LayerSteps:
@@ -115,8 +115,8 @@ class LayerSteps:
         running.states = state
         state = self.model.run_to_exit(running, step)
         texts = torch.arange(state.shape[0])
-        gate, kept = self.model.estimate(self.model.get_picker(real)(state, texts), tuple(memory), step)
-        return StepOutput((state, *kept), self.model.get_reader(real)(step, state, texts), gate)
+        gate, updated = self.model.estimate(self.model.get_picker(real)(state, texts), tuple(memory), step)
+        return StepOutput((state, *updated), self.model.get_reader(real)(step, state, texts), gate)
 
 
 class _Slot(NamedTuple):
@@ -153,7 +153,7 @@ class Carried(NamedTuple):
         running: Whether each row runs, boolean, (B,).
         depth: Number of steps that each row has run, int64, (B,).
         logits: Prediction of each row at its last step, (B, C) or (B, L, C).
-        memory: What the exit rule remembers of each row, (B, k).
+        memory: Numbers that the exit rule remembers of each row, (B, k).
         states: States of the rows, (B, ...) each.
     """
 

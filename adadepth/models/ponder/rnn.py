@@ -163,12 +163,12 @@ class RnnStepper:
 
     def __init__(self, model: PonderRnnForClassification, inputs: Tensor, places: int | None) -> None:
         self._model, self._inputs = model, inputs
-        self.rows, self.device = inputs.shape[0], inputs.device
+        self.rows, self.device = len(inputs), inputs.device
         self._driven, self._state = self._start(inputs[:places])
 
     def _start(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         driven = self._model.input(inputs)
-        return driven, driven.new_zeros(inputs.shape[0], self._model.config.hidden_size)
+        return driven, driven.new_zeros(len(inputs), self._model.config.hidden_size)
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Run one step of the cell, and return the logits and the halting logits."""
