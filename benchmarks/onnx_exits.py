@@ -2,11 +2,11 @@
 
     python benchmarks/onnx_exits.py
 
-The first table has the CPU time of texts of 64 tokens by the step at which they exit: a PonderALBERT with random
-weights (12 steps, width 256), as an exported program with branches and in this package, with one thread each. The second
-table has the model `demo:hops` of the package on its evaluation sets, with weights in f32 and int8. A shift of the
-halting bias is fitted on the first half of each set, so that the mean depth in int8 is that of f32; accuracy and depth
-are those on the second half.
+The first table has the model `demo:hops` of the package on its evaluation sets, with weights in f32 and int8. A shift
+of the halting bias is fitted on the first half of each set, so that the mean depth in int8 is that of f32; accuracy and
+depth are those on the second half. The second table has the CPU time of texts of 64 tokens by the step at which they
+exit: a PonderALBERT with random weights (12 steps, width 256), as an exported program with branches and in this
+package, with one thread each.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def measure_time(call: Callable[..., Any], *arguments: Any) -> float:
 
 
 def compare_weights(folder: Path) -> None:
-    """Print accuracy and depth of `demo:hops` in f32, in int8, and in int8 with a halting bias that was fitted again."""
+    """Print accuracy and depth of `demo:hops` in f32, in int8, and in int8 with a bias that was fitted again."""
     model = AlbertActForTokenClassification.from_pretrained(_DEMO / "model")
     prepare_model(model, "onnx")
     example = make_example(model)
