@@ -16,6 +16,7 @@ from torch.export import Dim, ExportedProgram
 from adadepth.contrib.engines.text_steps import FixedSteps, select_steps
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, Sample
+from adadepth.models.adalayers.modeling import AdaLayersModel
 from adadepth.models.albert_act.heads import AlbertActForMultipleChoice
 from adadepth.models.albert_act.modeling import AlbertActPreTrainedModel
 from adadepth.models.early_exit.word_model import WordModel
@@ -80,6 +81,9 @@ def _find_problem(model: Any) -> tuple[str, str] | None:
         return kind, "has no program of its relative attention"
     if isinstance(model, PonderRnnForClassification):
         return kind, "needs token ids as inputs, not vectors"
+    if isinstance(model, AdaLayersModel) and max(model.active_states()) < config.depth:
+        # The base is stopped by an exception, after which torch.export loses track of its modules.
+        return kind, f"needs weight on the last of {config.depth} layers, not on {max(model.active_states())} at most"
     if isinstance(model, AlbertActForMultipleChoice):
         return kind, "needs one text, not several choices"
     if isinstance(model, LoopedTaskModel) and config.start not in ("input", "zeros"):

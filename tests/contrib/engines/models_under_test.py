@@ -47,14 +47,14 @@ def build_trm(rule: str) -> Any:
 
 
 def build_adalayers(head: str) -> Any:
-    """A tiny BERT whose first two states alone have weight."""
+    """A tiny BERT whose last two states alone have weight."""
     torch.manual_seed(0)
     sizes = {name: size for name, size in MOVING.items() if name != "embedding_size"} | _FEW
     settings = {"project_dim": 16, "attention_heads_num": 2, "dim_feedforward": 16, "topk_distribution": 2}
     base = transformers.BertConfig(**sizes)
     model = getattr(adadepth, head)(adadepth.AdaLayersConfig(base_config=base, base_saved=True, **settings)).eval()
     with torch.no_grad():
-        model.distribution.copy_(torch.linspace(1.0, 0.0, len(model.distribution)))  # engines order ties otherwise
+        model.distribution.copy_(torch.linspace(0.0, 1.0, len(model.distribution)))  # engines order ties otherwise
     return model
 
 

@@ -13,6 +13,7 @@ from adadepth.contrib.engines.text_steps import Carried, FirstStep, FixedSteps, 
 from adadepth.errors import ConfigError
 from tests.contrib.engines.models_under_test import (
     BRANCHING,
+    build_adalayers,
     build_early_exit,
     build_looped,
     build_par_xl,
@@ -106,6 +107,14 @@ def test_a_runner_imports_nothing_of_the_package(name):
         for alias in node.names
     }
     assert not any(name.startswith("adadepth") for name in imported)
+
+
+def test_a_base_that_would_be_stopped_is_refused():
+    model = build_adalayers("AdaLayersForTokenClassification")
+    with torch.no_grad():
+        model.distribution.copy_(-model.distribution)
+    with pytest.raises(ConfigError, match=r"^model_type=\w+: export.format=onnx needs weight on the last of 3 layers"):
+        prepare_model(model, "onnx")
 
 
 def test_the_example_has_the_inputs_that_the_model_takes():
