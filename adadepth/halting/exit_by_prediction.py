@@ -133,7 +133,7 @@ class Patience(ExitRule):
             prediction = logits.flatten(1)
             agrees = (prediction - previous).abs() < self.tolerance
         else:
-            prediction = logits.argmax(dim=-1).float().view(len(logits), -1)
+            prediction = logits.argmax(dim=-1).float().view(logits.shape[0], -1)
             agrees = prediction == previous
         agreements = torch.where(agrees.all(dim=1), agreements + 1.0, 0.0)
         return agreements >= self.patience, torch.cat([agreements.unsqueeze(1), prediction], dim=1)

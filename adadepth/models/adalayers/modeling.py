@@ -284,6 +284,8 @@ class AdaLayersModel(DepthKnob, HoldsBudget, ReadsCachedStates, MixesLayers, OnB
         Reading the weights synchronises with the device, which in inference happens once. In training without cutoff
         and top-k, no weight can be 0, and none is read.
         """
+        if torch.compiler.is_exporting() and self._active is not None:
+            return self._active[1]  # a program has no weights to read; those of the last call before are its constants
         learning = torch.is_grad_enabled() and self.distribution.requires_grad
         cuts = self._cutoff > 0.0 or self.config.topk_distribution is not None
         if learning:

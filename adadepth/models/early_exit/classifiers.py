@@ -70,7 +70,7 @@ class _Classifier(EarlyExitModel):
         run_all = runs_all(run_all_steps, labels, training=self.training, shows=shows)
         real = find_real_tokens(attention_mask, running.states.shape[:2], running.states.device)
         slots = self._find_slots(real)
-        stepper = ExitStepper(self, running, slots, self._get_reader(real), shows, self._get_picker(real))
+        stepper = ExitStepper(self, running, slots, self.get_reader(real), shows, self.get_picker(real))
         steps = run_steps(stepper, rule, max_updates=self.max_updates, run_all=run_all, generator=generator)
         output = self._build_output(steps, rule, slots, real)
         if requested is not None and stepper.states is not None:
@@ -96,11 +96,11 @@ class _Classifier(EarlyExitModel):
         """Return the `slots` of `ExitStepper` from which tokens are no padding, (B, T)."""
         raise NotImplementedError
 
-    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+    def get_reader(self, real: Tensor) -> Callable[..., Tensor]:
         """Return the `read` of `ExitStepper`."""
         raise NotImplementedError
 
-    def _get_picker(self, real: Tensor) -> Callable[..., Tensor] | None:
+    def get_picker(self, real: Tensor) -> Callable[..., Tensor] | None:
         """Return the `pick` of `ExitStepper`."""
         return None
 
@@ -126,7 +126,8 @@ class EarlyExitForSequenceClassification(_Classifier):
     def _find_slots(self, real: Tensor) -> None:
         return None
 
-    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+    def get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return a function from the number of an exit, states, (A, T, D), and texts, (A,), to logits, (A, C)."""
         return partial(self._read_texts, real)
 
     def _read_texts(self, real: Tensor, step: int, states: Tensor, texts: Tensor) -> Tensor:
@@ -135,7 +136,8 @@ class EarlyExitForSequenceClassification(_Classifier):
             return self.read(step, states, attention_mask=real[texts].long())
         return self.read(step, _pick_last_tokens(states, real[texts]))
 
-    def _get_picker(self, real: Tensor) -> Callable[..., Tensor]:
+    def get_picker(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return a function from states, (A, T, D), and texts, (A,), to the states that a gate reads, (A, D)."""
         return partial(self._pick_tokens, real)
 
     def _pick_tokens(self, real: Tensor, states: Tensor, texts: Tensor) -> Tensor:
@@ -181,7 +183,8 @@ class EarlyExitForTokenClassification(_Classifier):
     def _find_slots(self, real: Tensor) -> Tensor:
         return real.flatten().nonzero().squeeze(1)
 
-    def _get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+    def get_reader(self, real: Tensor) -> Callable[..., Tensor]:
+        """Return the function of an exit's predictions for tokens."""
         return self.read
 
     def _build_output(self, steps: Steps, rule: ExitRule, slots: Tensor | None, real: Tensor) -> EarlyExitOutput:

@@ -277,7 +277,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         if input_ids.dim() != 2 or input_ids.shape[1] != self.config.cells:
             raise DataError(f"input_ids of shape {tuple(input_ids.shape)}: must be (batch, {self.config.cells})")
         if puzzle_kinds is None:
-            puzzle_kinds = input_ids.new_zeros(len(input_ids))
+            puzzle_kinds = input_ids.new_zeros(input_ids.shape[0])
         if carry is not None:
             assert labels is not None, "a training step needs targets"
             return self._train_slots(refill_slots(carry, self, input_ids, labels, puzzle_kinds), draws, num_targets)
@@ -357,7 +357,7 @@ class TrmForPuzzles(ExitRuleKnob, PreTrainedModel):
         """Return the embedded puzzles x, (B, S, D): the kind of puzzle, empty registers and the cells."""
         config = self.config
         registers = self.prefix(puzzle_kinds).unsqueeze(1)
-        padding = registers.new_zeros(len(input_ids), config.prefix_length - 1, config.hidden_size)
+        padding = registers.new_zeros(input_ids.shape[0], config.prefix_length - 1, config.hidden_size)
         embedded = torch.cat([registers, padding, self.embed_tokens(input_ids)], dim=1)
         if config.positions == "learned":
             embedded = (embedded + self.embed_positions.weight) * math.sqrt(0.5)
@@ -459,9 +459,9 @@ class TrmStepper:
 
     def __init__(self, model: TrmForPuzzles, input_ids: Tensor, puzzle_kinds: Tensor, places: int | None) -> None:
         self._model, self._cells, self._kinds = model, input_ids, puzzle_kinds
-        self.rows, self.device = len(input_ids), input_ids.device
+        self.rows, self.device = input_ids.shape[0], input_ids.device
         self._embedded = model.embed(input_ids[:places], puzzle_kinds[:places])
-        self._answer, self._reasoning = model.start(len(self._embedded))
+        self._answer, self._reasoning = model.start(self._embedded.shape[0])
 
     def advance(self) -> tuple[Tensor, Tensor | None]:
         """Run one supervision step, and return the logits of the answer and of the Q head."""

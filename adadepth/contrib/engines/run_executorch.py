@@ -1,0 +1,46 @@
+"""Run an exported ExecuTorch program. The packages executorch and torch suffice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from executorch.runtime import Runtime
+
+
+def load(folder: Path) -> Any:
+    """Load the program of a folder, `model.pte`."""
+    return Runtime.get().load_program(Path(folder) / "model.pte").load_method("forward")
+
+
+def run(model: Any, token_ids: list[int]) -> list[torch.Tensor]:
+    """Run the program for one text, and return its outputs: logits, and depths if the depth varies.
+
+    Logits are float32, (1, classes), or (1, positions, classes) of models that predict for every position. Depths are
+    int64, (1,) or (1, positions). Of a puzzle, `token_ids` are its cells.
+    """
+    ids = torch.tensor([token_ids])
+    # The inputs of a program are ids, then the mask of a text, then its segments; a puzzle has its cells alone.
+    inputs = [ids, torch.ones_like(ids), torch.zeros_like(ids)][: model.metadata.num_inputs()]
+    outputs: list[torch.Tensor] = list(model.execute(inputs))
+    return outputs
+
+
+def compute_logits(model: Any, token_ids: list[int]) -> list[list[float]]:
+    """Return the logits of one text: positions x classes, or 1 x classes of a classifier of texts."""
+    logits = run(model, token_ids)[0]
+    rows: list[list[float]] = logits.flatten(0, -2).tolist()
+    return rows
+
+
+def generate(model: Any, token_ids: list[int], count: int) -> list[int]:
+    """Return the `count` most probable next tokens of a language model, one after the other.
+
+    The program has no cache: it computes the whole text for every token.
+    """
+    tokens = list(token_ids)
+    for _ in range(count):
+        last = compute_logits(model, tokens)[-1]
+        tokens.append(max(range(len(last)), key=last.__getitem__))
+    return tokens[len(token_ids) :]
