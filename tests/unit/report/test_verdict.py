@@ -333,7 +333,6 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
 @pytest.mark.parametrize(
     ("fixed", "dealt", "words"),
     [(4.2, 4.001, "better than fixed depth 2, not clearly better than its own depths shuffled"),
-     (4.001, 4.2, "better than its own depths shuffled, not clearly better than fixed depth 2"),
      (3.5, 4.2, "better than its own depths shuffled, worse than fixed depth 2")],
 )  # fmt: skip
 def test_mixed_results_name_what_the_run_is_better_than(run: Path, fixed: float, dealt: float, words: str) -> None:
@@ -362,6 +361,33 @@ def test_the_headline_is_of_the_set_that_earns_the_answer(
     found = verdict(with_files(read_run(run), others={EXITS: {"sets": sets}}))["worth"]
     assert found.answer == answer
     assert found.brief.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "error", "depth", "answer", "start"),
+    [
+        # Better by less than the least relevant difference of .01, but significantly.
+        (3.996, 0.0015, 2.0, "no", "fixed depth 2 is at least as good with less compute; held_out/mlm_loss 4.000"),
+        (3.996, 0.0015, 3.25, "no", "fixed depths 3 and 4, mixed is at least as good with the same compute; "),
+        # Equal: the interval of the gain ends at .001 + .003.
+        (4.001, 0.0015, 2.0, "no", "fixed depth 2 is as good to within 0.01 with less compute; "),
+        (4.001, 0.0015, 3.25, "partly", "better than its own depths shuffled, not clearly better than fixed depths"),
+        # Not shown to be equal: the interval reaches .02.
+        (3.999, 0.01, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
+        # Significantly worse, by less than what is relevant.
+        (4.006, 0.001, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
+    ],
+)
+def test_a_fixed_depth_that_is_as_good_with_less_compute_suffices(
+    run: Path, fixed: float, error: float, depth: float, answer: str, start: str
+) -> None:
+    entry = matched_set(4.0, fixed, 4.2, depth=depth)
+    entry["gains"]["fixed"]["mlm_loss"]["error"] = error
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert found.answer == answer
+    assert found.brief.startswith(start)
+    assert found.sentences[0].lower().startswith(start.partition(";")[0] if answer == "no" else "the run is better")
+    assert ("better than 1 of 2 baselines" in found.brief) == (answer == "no")
 
 
 def test_an_untested_fixed_depth_is_not_beaten(run: Path) -> None:
