@@ -485,8 +485,8 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """Decide the verdict's answer from all comparisons of the run with baselines.
 
     The answer is no if the model does not beat every baseline that ignores the input, or is worse than a fixed depth of
-    at most its compute, or if such a depth is shown to be as good (see `_is_sufficient`). Otherwise the comparisons about depth decide; without a significant difference, nothing is
-    shown. A bag of words does not count.
+    at most its compute, or if such a depth is shown to be as good (see `_is_sufficient`). Otherwise the comparisons
+    about depth decide; without a significant difference, nothing is shown. A bag of words does not count.
     """
     about_depth = _select_deciding(pairs)
     if any(map(_is_veto, pairs)) or any(pair.result < 0 for pair in about_depth if _is_affordable(pair)):

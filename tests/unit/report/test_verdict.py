@@ -19,7 +19,8 @@ from scipy import stats
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
-from adadepth.report.compute_cost import format_speed
+from adadepth.report.compute_cost import build_compute_section, format_speed, overview
+from adadepth.report.depth_by_class import describe_cost
 from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
@@ -65,13 +66,13 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 @pytest.mark.parametrize(
     ("predictions", "prediction_macs", "brief"),
     [
-        (2.0, 50.0, "30 % of the compute, without predictions at exits (87 % with them)"),  # (30 + 100) / 150
-        (1.0, 50.0, "30 % of the compute, without predictions at exits (53 % with them)"),  # (30 + 50) / 150
+        (2.0, 50.0, "87 % of the compute (30 % without predictions at exits)"),  # (30 + 100) / 150
+        (1.0, 50.0, "53 % of the compute (30 % without predictions at exits)"),  # (30 + 50) / 150
         (1.0, 0.0, "30 % of the compute"),
         (None, 50.0, "30 % of the compute"),  # of an earlier version
     ],
 )
-def test_the_share_of_compute_names_predictions_that_it_leaves_out(
+def test_the_share_of_compute_is_that_of_the_tables_of_exits(
     predictions: float | None, prediction_macs: float, brief: str, run: Path
 ) -> None:
     """Ten tokens with a mean of two updates, 30 and 100 multiply-accumulates each at their exits and at full depth."""
@@ -81,9 +82,18 @@ def test_the_share_of_compute_names_predictions_that_it_leaves_out(
         "classes": {"all": files.halting["classes"]["all"] | {"mean": 2.0}},
         "predictions_per_unit": predictions,
     }
-    halting["cost"] = {"adaptive_macs": 300.0, "adaptive_over_full": 0.3}
-    told = verdict(with_files(files, halting=halting))["cost"].brief
-    assert re.sub(r", evaluation.*|; .*", "", told) == f"33 % of updates, {brief}"
+    halting["cost"] = {"adaptive_macs": 300.0, "full_macs": 1000.0, "adaptive_over_full": 0.3}
+    cost = verdict(with_files(files, halting=halting))["cost"]
+    assert re.sub(r", evaluation.*|; .*", "", cost.brief) == f"33 % of updates, {brief}"
+    assert brief.replace("the compute", "the multiply-accumulates of full depth") in cost.sentences[1]
+    # The first row of the report's table, the first tile, and the console's line on an evaluation agree.
+    (table,) = build_compute_section(with_files(files, halting=halting)).tables
+    share = f"{100 * table.rows[0]['of_full']:.1f}"
+    assert f"{float(share):.0f} %" == brief.partition(" of")[0]
+    tile = overview(with_files(files, halting=halting)).html
+    assert f"Compute needed</dt><dd>{share}%" in tile
+    halting["cost"] |= {"executed_over_full": 1.0}
+    assert describe_cost(halting)[0].startswith(f"compute needed {share}%")
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
