@@ -576,15 +576,11 @@ def count_independent(everyone: Mapping[str, Any], n: int) -> float:
 def _build_pair_without_depth(
     files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str
 ) -> QualityPair:
-    """Build the comparison with a baseline without depth.
-
-    The error is that of the run. Without one, only the least relevant difference counts: these baselines lead to no
-    claim, they only veto one.
-    """
+    """Build the comparison with a baseline without depth. The error is that of the run, or unknown."""
     error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
     return QualityPair(
-        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark,
+        key, against, measure, adaptive, baseline, error, GROUPS - 1, full_remark,
         is_less_better(measure, files.config), is_about_depth=False,
     )  # fmt: skip
 

@@ -105,7 +105,13 @@ class QualityPair:
 
     @property
     def is_significant(self) -> bool:
-        """Whether the difference is significant, after the correction if there was one."""
+        """Whether the difference is significant, after the correction if there was one.
+
+        Without an error, a difference from a baseline with depth is not. One without depth leads to no claim, but can
+        veto one; without an error, only the least relevant difference counts.
+        """
+        if self.error is None:
+            return not self.is_about_depth
         return (self.p if self.corrected is None else self.corrected) < LEVEL
 
     @property

@@ -34,7 +34,7 @@ from adadepth.report.run_files import (
     RunFiles,
     read_run,
 )
-from adadepth.report.verdict import describe_strength, verdict
+from adadepth.report.verdict import build_baseline_table, describe_strength, verdict
 from tests.unit.report.synthetic import make_run
 
 
@@ -126,7 +126,12 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     assert ("does not beat one that ignores its input" in found.brief) == (answer == "no")
     assert found.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
     assert "word frequencies only: mlm_loss" in found.sentences[0]
-    assert "n 1,523" in found.sentences[0]
+    assert "not tested (nats per masked token, n 1,523; error unknown)" in found.sentences[0]
+    # An unknown error gives no interval and no p in files and tables.
+    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    assert {recorded[key] for key in ("low", "high", "p", "corrected_p")} == {None}
+    (row,) = build_baseline_table(found.comparisons).rows
+    assert row["interval"] is None
 
 
 @pytest.mark.parametrize(("own", "remark"), [
