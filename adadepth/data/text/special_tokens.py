@@ -104,6 +104,17 @@ class Layout:
         lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._get_template(parts).size
         return lengths
 
+    def count_tokens(self, tokens: np.ndarray, parts: int) -> dict[str, int]:
+        """Count ordinary tokens for a data summary: all, those that remain after truncation, and truncated sequences.
+
+        Args:
+            tokens: Number of ordinary tokens of each sequence, int64 of any shape.
+            parts: Number of texts of a sequence, 1 or 2.
+        """
+        room = self.room(parts)
+        used = int(np.minimum(tokens, room).sum())
+        return {"tokens": int(tokens.sum()), "tokens_used": used, "cut": int((tokens > room).sum())}
+
     def _get_template(self, parts: int) -> Template:
         return self.single if parts == 1 else self.pair
 
