@@ -365,8 +365,9 @@ def _explain_no_comparison(files: RunFiles) -> _Reason:
             f"{_NOTHING}: no evaluated exit rule could be compared, or none is the model's own rule.",
             "no evaluated exit rule could be compared",
         )
-    # Of some families, no run has a matched baseline.
-    setting = " for this model" if files.config.get("matched_baseline") else " (baseline=none)"
+    # Of some families, no run has a matched baseline. Older versions have no setting of a bag of words.
+    switched_off = "matched_baseline=false" if files.config.get("bag_of_words") else "baseline=none"
+    setting = " for this model" if files.config.get("matched_baseline") else f" ({switched_off})"
     return _Reason(
         f"{_NOTHING}: no matched baseline{setting}, no fixed depth (rival_of), no exit_rules.", _NO_COMPARISON
     )

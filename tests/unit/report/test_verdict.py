@@ -630,6 +630,23 @@ def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
     assert "the matched baseline was skipped, training was too short" in found.sentences[-1]
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"matched_baseline": False, "bag_of_words": True}, "no matched baseline (matched_baseline=false), "),
+        ({"matched_baseline": False, "bag_of_words": False}, "no matched baseline (baseline=none), "),
+        ({"matched_baseline": False}, "no matched baseline (baseline=none), "),  # of an earlier version
+        ({"matched_baseline": True}, "no matched baseline for this model, "),
+    ],
+)
+def test_it_names_the_setting_that_leaves_out_the_matched_baseline(
+    run: Path, settings: dict[str, bool], words: str
+) -> None:
+    files = read_run(run)
+    found = verdict(with_files(files, config={**files.config, **settings}))["worth"]
+    assert words in found.sentences[-1]
+
+
 def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) -> None:
     rows = [
         {
