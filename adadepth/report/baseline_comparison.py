@@ -318,12 +318,12 @@ def _list_mixed_results(pairs: Sequence[QualityPair]) -> str:
     """Name the baselines that the run is better than and those that it is not; empty if one of both is missing."""
     about_depth = sorted(_select_deciding(pairs), key=_rank)
     phrases = {1: "better than", 0: "not clearly better than", -1: "worse than"}
-    named = {
+    baselines = {
         phrase: [_name_baseline(pair, _has_several_sets(pairs)) for pair in about_depth if pair.result == result]
         for result, phrase in phrases.items()
     }
-    parts = [f"{phrase} {' and '.join(names)}" for phrase, names in named.items() if names]
-    return ", ".join(parts) if named["better than"] and parts[1:] else ""
+    parts = [f"{phrase} {' and '.join(names)}" for phrase, names in baselines.items() if names]
+    return ", ".join(parts) if baselines["better than"] and parts[1:] else ""
 
 
 def _name_baseline(pair: QualityPair, is_set_named: bool) -> str:
