@@ -226,7 +226,9 @@ class TrainerConfig(BorrowedConfig):
         0.0, "smallest change of the metric that counts as improvement", at_least(0)
     )
     time_executions: bool | None = setting(
-        None, "time ragged against dense execution after training; None: if it takes under a tenth of it", neutral=True
+        None,
+        "time ragged against dense execution after training (None: if it takes under a tenth of it), and exit_rules",
+        neutral=True,
     )
     profiler: bool = setting(False, "write a trace of a few optimiser steps, for ui.perfetto.dev", neutral=True)
     halting_statistics: bool = setting(True, "measure depth per token class at every evaluation", neutral=True)

@@ -1,6 +1,7 @@
 """Bag-of-words baselines: a linear model on the tokens of a text, and the most frequent tag of every word.
 
-They train in seconds on the tokens of a run. Their scores show how much a model gains by reading words in context.
+They train in seconds on the tokens that the model of a run reads, without those that are cut from long texts. Their
+scores show how much a model gains by reading words in context.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from adadepth.data.labelled.sequence_classification import LabelledExamples
 from adadepth.data.labelled.splits import spread_rows
 from adadepth.data.labelled.token_classification import TaggingExamples
 from adadepth.data.run_data import RunData
+from adadepth.evaluation.tagging import OUTSIDE
 from adadepth.metrics.task_metrics import quality, score_tagging
 
 _MOST_ROWS = 20_000  # training rows of a baseline, evenly spread
@@ -83,6 +85,8 @@ def _labels(examples: LabelledExamples, rows: np.ndarray) -> np.ndarray:
 def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: RunData) -> Any:
     """Return the counts of tokens and of pairs of adjacent tokens in each text, a sparse (rows, columns) matrix.
 
+    Texts are truncated as for the model.
+
     The two texts of a pair have separate columns. Pairs of adjacent tokens are hashed to columns.
     """
     from scipy.sparse import csr_matrix
@@ -90,7 +94,7 @@ def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: RunData) -
     size = 0 if data.tokenizer is None else len(data.tokenizer)
     columns, ends = [], [0]
     for row in rows:
-        for number, text in enumerate(examples.store.row(int(row))):
+        for number, text in enumerate(examples.layout.truncate(examples.store.row(int(row)))):
             pieces, first = text.astype(np.int64), number * (size + _PAIRS)
             columns += [first + pieces, first + size + (pieces[:-1] * size + pieces[1:]) % _PAIRS]
         ends.append(ends[-1] + sum(len(part) for part in columns[-2 * examples.store.texts :]))
@@ -104,7 +108,7 @@ def _count_pieces(examples: LabelledExamples, rows: np.ndarray, data: RunData) -
 def _score_tags(train: TaggingExamples, data: RunData) -> Scores:
     counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
     for index in spread_rows(len(train), _MOST_ROWS).tolist():
-        for word, tag in zip(_words(train, index), train.gold(index), strict=True):
+        for word, tag in zip(_words(train, index), train.gold(index), strict=False):
             counts[word][tag] += 1
     total: Counter[int] = Counter()
     for tags in counts.values():
@@ -115,13 +119,16 @@ def _score_tags(train: TaggingExamples, data: RunData) -> Scores:
     for name, examples in data.evaluation.items():
         assert isinstance(examples, TaggingExamples)
         numbers = range(len(examples))
-        predicted = [[data.labels[best.get(word, default)] for word in _words(examples, index)] for index in numbers]
         labels = [[data.labels[tag] for tag in examples.gold(index)] for index in numbers]
+        predicted = [[data.labels[best.get(word, default)] for word in _words(examples, index)] for index in numbers]
+        for tags, gold in zip(predicted, labels, strict=True):  # truncated words have no prediction of the model either
+            tags += [OUTSIDE] * (len(gold) - len(tags))
         scores[name] = score_tagging(data.metrics, predicted, labels)
     return scores
 
 
 def _words(examples: TaggingExamples, index: int) -> list[tuple[int, ...]]:
-    """Return the words of a tokenised sentence, each as a tuple of token ids."""
+    """Return the words of a tokenised sentence, each as a tuple of token ids, without truncated tokens."""
     pieces, starts = examples.store.pieces(int(examples.rows[index]))
-    return [tuple(part.tolist()) for part in np.split(pieces, starts[1:])]
+    (pieces,) = examples.layout.truncate([pieces])
+    return [tuple(part.tolist()) for part in np.split(pieces, starts[starts < len(pieces)][1:])]

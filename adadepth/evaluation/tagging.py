@@ -21,7 +21,7 @@ from adadepth.models.contract import DepthModel
 from adadepth.runtime.distributed import gather_from_processes
 
 _Value = TypeVar("_Value")
-_OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of speech
+OUTSIDE = "O"  # prediction for a truncated word: no entity, and no part of speech
 
 
 class TaggingScorer(SequenceScorer):
@@ -74,7 +74,7 @@ class TaggingScorer(SequenceScorer):
         names = self.data.labels
         gold = [names[tag] for tag in self.examples.gold(number)]
         tags = [names[tag] for tag in self._tags[number]]
-        return gold, tags + [_OUTSIDE] * (len(gold) - len(tags))
+        return gold, tags + [OUTSIDE] * (len(gold) - len(tags))
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a row of results for each sentence, with lists over its words.

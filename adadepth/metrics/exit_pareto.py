@@ -9,6 +9,7 @@ from adadepth.metrics.task_metrics import get_metric_key
 
 ORACLE = "oracle"  # the first right step
 SETTLED = "oracle:stays"  # the first step from which on all are right
+CONTROL = "control"  # kind of a fixed step that was not listed
 X_AXES = ("mean_updates", "macs")
 
 

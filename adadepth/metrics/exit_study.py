@@ -40,7 +40,7 @@ from adadepth.halting.exit_rules import (
 )
 from adadepth.metrics.adaptation import spearman
 from adadepth.metrics.exit_gains import estimate_fixed_gain, estimate_permuted_gain
-from adadepth.metrics.exit_pareto import ORACLE, SETTLED, mark_pareto
+from adadepth.metrics.exit_pareto import CONTROL, ORACLE, SETTLED, mark_pareto
 from adadepth.metrics.scoring import compute_quality, is_right
 from adadepth.metrics.step_records import StepRecords
 from adadepth.metrics.step_scores import StepScores, find_first_stable_step, find_least_loss_exits, find_near_last_exits
@@ -124,6 +124,9 @@ def study(
 ) -> dict[str, Any]:
     """Evaluate exit rules, their controls and the oracles on predictions recorded after every step.
 
+    Every fixed step that is not among the rules has a row, too, so that no rule is in a Pareto set if a fixed step is
+    better at the same compute.
+
     Args:
         records: Records of a labelled set with the logits of every step.
         rules: Exit rules that the model supports.
@@ -139,6 +142,9 @@ def study(
     """
     assert records.ran_every_step, "a comparison of exit rules needs the logits of every step"
     evaluator = _ReplayEvaluator(records, problem, metrics, macs, seed)
+    steps = [Fixed(step) for step in range(1, records.max_updates + 1)]
+    unlisted = [step for step in steps if step.label not in {rule.label for rule in rules}]
+    controls = [{**evaluator.evaluate(step), "kind": CONTROL} for step in unlisted]
     return mark_pareto(
         {
             "n": len(records),
@@ -149,7 +155,7 @@ def study(
             "seed": seed,
             "overthinking": evaluator.compare_last_step(),
             "groups": {name: int(mask.sum()) for name, mask in evaluator.groups.items()},
-            "rows": [evaluator.evaluate(rule) for rule in rules] + evaluator.evaluate_oracles(),
+            "rows": [evaluator.evaluate(rule) for rule in rules] + controls + evaluator.evaluate_oracles(),
         }
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 UNIT_MACS = ("cost/macs_per_token", "cost/macs_per_sequence")  # at the decided depths, without padding
@@ -51,6 +51,25 @@ def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
         return None
     with_predictions: float = (macs / n + often * prediction) / (macs / share / n + prediction)
     return with_predictions
+
+
+def format_compute_shares(
+    share: float, with_predictions: float | None, format_share: Callable[[float], str], whole: str
+) -> str:
+    """Format compute as a share of full depth, as tables of exits count it: with predictions at exits.
+
+    If the share without predictions differs, it follows in brackets.
+
+    Args:
+        share: Share without predictions.
+        with_predictions: Share with predictions, or None if predictions are not counted apart.
+        format_share: Format of a share.
+        whole: Words for the compute of full depth.
+    """
+    without = format_share(share)
+    if with_predictions is None or format_share(with_predictions) == without:
+        return f"{without} of {whole}"
+    return f"{format_share(with_predictions)} of {whole} ({without} without predictions at exits)"
 
 
 def choose_scale(macs: float) -> tuple[str, float]:

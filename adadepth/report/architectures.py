@@ -126,7 +126,7 @@ def format_architecture(halting: Mapping[str, Any], step: int | None = None) -> 
         header.append(f"temperature {architecture['temperature']:.3f}")
     thirds = ", ".join("/".join(str(third[name]) for name in OPERATION_NAMES) for third in architecture["thirds"])
     second = [f"{'/'.join(LETTERS)} by third of depth: {thirds}"]
-    second += describe_cost(halting["cost"], halting["unit"])
+    second += describe_cost(halting)
     lines = [
         "; ".join(header),
         "; ".join(second),

@@ -197,7 +197,9 @@ def compare_with_baselines(files: RunFiles) -> Finding:
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if remark := _compare_in_words(pairs):
         sentences.append(f"The model is {remark}; the answer does not depend on this.")
-    if mixed := _list_mixed_results(pairs):
+    if sufficient := _describe_sufficient_depth(pairs):
+        sentences.insert(0, f"{sufficient[0].upper()}{sufficient[1:]}.")
+    elif mixed := _list_mixed_results(pairs):
         sentences.insert(0, f"The run is {mixed}.")
     if not any(pair.is_about_depth for pair in pairs):
         sentences.append(_explain_no_comparison(files).sentence)
@@ -240,15 +242,16 @@ def _format_depth_brief(files: RunFiles, pairs: Sequence[QualityPair], answer: A
         return ""
     # A set on which a fixed depth is beaten earns an answer in part; any other answer is that of the worst comparison.
     wins = [pair for pair in about_depth if answer == "partly" and _is_affordable(pair) and pair.result > 0]
-    headline = min(wins or about_depth, key=_rank)
+    headline = _find_sufficient_depth(pairs) or min(wins or about_depth, key=_rank)
     full = next(filter(None, (pair.describe_full_depth() for pair in (headline, *about_depth))), "")
     results = [pair.result for pair in about_depth if pair.error is not None]
-    mixed = _list_mixed_results(pairs)
+    sufficient = _describe_sufficient_depth(pairs)
+    mixed = "" if sufficient else _list_mixed_results(pairs)
     won = f"better than {sum(result > 0 for result in results)} of {len(results)} baselines" if results[1:] else ""
     fitted = find_fitted_rule(files)
     rule = f"with exit rule {fitted.label}, " if fitted and headline.key.startswith(("fixed_step", "random")) else ""
     seeds = "one seed" if headline.seeds == 1 else f"{headline.seeds} seeds"
-    return rule + "; ".join(filter(None, [mixed, headline.brief, full, "" if mixed else won, seeds]))
+    return rule + "; ".join(filter(None, [sufficient, mixed, headline.brief, full, "" if mixed else won, seeds]))
 
 
 def _rank(pair: QualityPair) -> tuple[int, bool, float]:
@@ -266,17 +269,61 @@ def _is_affordable(pair: QualityPair) -> bool:
     return pair.key.startswith("fixed") and (ratio is None or ratio >= 1 - EQUAL_COMPUTE)
 
 
+def _needs_less_compute(pair: QualityPair) -> bool:
+    """Return whether the baseline needs less compute than the adaptive model, or fewer updates if that is unknown."""
+    if pair.compute_ratio is not None:
+        return pair.compute_ratio > 1 + EQUAL_COMPUTE
+    return pair.depth is not None and pair.baseline_depth is not None and pair.baseline_depth < pair.depth
+
+
+def _is_sufficient(pair: QualityPair) -> bool:
+    """Return whether a fixed depth of at most the compute of the adaptive model is shown to be as good.
+
+    It is if it is significantly better, by however little. It also is if it needs less compute, and the gain over it is
+    not significant and its 95 % interval lies below the least relevant difference.
+    """
+    if not _is_affordable(pair) or pair.half_width is None:
+        return False
+    if pair.is_significant:
+        return pair.gain < 0
+    return _needs_less_compute(pair) and pair.gain + pair.half_width < pair.relevant_difference
+
+
+def _find_sufficient_depth(pairs: Sequence[QualityPair]) -> QualityPair | None:
+    """Return the comparison with a fixed depth that is shown to be as good, unless some fixed depth decides by itself.
+
+    A fixed depth that is relevantly better decides the answer without it. If the model is relevantly better than a
+    fixed depth on another set, an equal one does not refute this.
+    """
+    fixed = [pair for pair in _select_deciding(pairs) if _is_affordable(pair)]
+    if any(pair.result for pair in fixed):
+        return None
+    return min(filter(_is_sufficient, fixed), key=_rank, default=None)
+
+
+def _describe_sufficient_depth(pairs: Sequence[QualityPair]) -> str:
+    """Describe the fixed depth that is shown to be as good as the adaptive model; empty if there is none."""
+    if (pair := _find_sufficient_depth(pairs)) is None:
+        return ""
+    quality = "at least as good" if pair.gain <= 0 else f"as good to within {pair.relevant_difference:g}"
+    compute = "less compute" if _needs_less_compute(pair) else "the same compute"
+    return f"{_name_baseline(pair, _has_several_sets(pairs))} is {quality} with {compute}"
+
+
+def _has_several_sets(pairs: Sequence[QualityPair]) -> bool:
+    return len({pair.measure.rpartition("/")[0] for pair in _select_deciding(pairs)} - {""}) > 1
+
+
 def _list_mixed_results(pairs: Sequence[QualityPair]) -> str:
     """Name the baselines that the run is better than and those that it is not; empty if one of both is missing."""
     about_depth = sorted(_select_deciding(pairs), key=_rank)
-    sets = {pair.measure.rpartition("/")[0] for pair in about_depth} - {""}
     phrases = {1: "better than", 0: "not clearly better than", -1: "worse than"}
-    named = {
-        phrase: [_name_baseline(pair, len(sets) > 1) for pair in about_depth if pair.result == result]
+    baselines = {
+        phrase: [_name_baseline(pair, _has_several_sets(pairs)) for pair in about_depth if pair.result == result]
         for result, phrase in phrases.items()
     }
-    parts = [f"{phrase} {' and '.join(names)}" for phrase, names in named.items() if names]
-    return ", ".join(parts) if named["better than"] and parts[1:] else ""
+    parts = [f"{phrase} {' and '.join(names)}" for phrase, names in baselines.items() if names]
+    return ", ".join(parts) if baselines["better than"] and parts[1:] else ""
 
 
 def _name_baseline(pair: QualityPair, is_set_named: bool) -> str:
@@ -318,8 +365,9 @@ def _explain_no_comparison(files: RunFiles) -> _Reason:
             f"{_NOTHING}: no evaluated exit rule could be compared, or none is the model's own rule.",
             "no evaluated exit rule could be compared",
         )
-    # Of some families, no run has a matched baseline.
-    setting = " for this model" if files.config.get("matched_baseline") else " (baseline=none)"
+    # Of some families, no run has a matched baseline. Older versions have no setting of a bag of words.
+    switched_off = "matched_baseline=false" if files.config.get("bag_of_words") else "baseline=none"
+    setting = " for this model" if files.config.get("matched_baseline") else f" ({switched_off})"
     return _Reason(
         f"{_NOTHING}: no matched baseline{setting}, no fixed depth (rival_of), no exit_rules.", _NO_COMPARISON
     )
@@ -438,14 +486,16 @@ def _decide_answer(pairs: Sequence[QualityPair]) -> Answer:
     """Decide the verdict's answer from all comparisons of the run with baselines.
 
     The answer is no if the model does not beat every baseline that ignores the input, or is worse than a fixed depth of
-    at most its compute. Otherwise the comparisons about depth decide; without a significant difference, nothing is
-    shown. A bag of words does not count.
+    at most its compute, or if such a depth is shown to be as good (see `_is_sufficient`). Otherwise the comparisons
+    about depth decide; without a significant difference, nothing is shown. A bag of words does not count.
     """
     about_depth = _select_deciding(pairs)
     if any(map(_is_veto, pairs)) or any(pair.result < 0 for pair in about_depth if _is_affordable(pair)):
         return "no"
     if all(pair.error is None for pair in about_depth):
         return "unknown"
+    if _find_sufficient_depth(pairs) is not None:
+        return "no"
     results = [pair.result for pair in about_depth]
     if max(results) <= 0:
         return "no" if min(results) < 0 else "unclear"
@@ -527,15 +577,11 @@ def count_independent(everyone: Mapping[str, Any], n: int) -> float:
 def _build_pair_without_depth(
     files: RunFiles, key: str, against: str, measure: str, adaptive: float, baseline: float, remark: str
 ) -> QualityPair:
-    """Build the comparison with a baseline without depth.
-
-    The error is that of the run. Without one, only the least relevant difference counts: these baselines lead to no
-    claim, they only veto one.
-    """
+    """Build the comparison with a baseline without depth. The error is that of the run, or unknown."""
     error = find_error(files.halting, adaptive)
     full_remark = remark if error is not None else f"{remark}; error unknown"
     return QualityPair(
-        key, against, measure, adaptive, baseline, error or 0.0, GROUPS - 1, full_remark,
+        key, against, measure, adaptive, baseline, error, GROUPS - 1, full_remark,
         is_less_better(measure, files.config), is_about_depth=False,
     )  # fmt: skip
 

@@ -208,18 +208,33 @@ def best(comparison: Comparison, folder: Path) -> Section | None:
     if (quality := get_optimised_quality(comparison)) is None:
         return None
     table = build_best_table(comparison, quality)
-    html = fill("compared:best", table=table, quality=quality, count=len(quality.best_first(comparison.groups)))
-    return Section(f"Best by {quality.name}", "best", html, tables=[table])
+    count, ties = len(quality.best_first(comparison.groups)), _count_best(comparison, quality)
+    html = fill("compared:best", table=table, quality=quality, count=count, ties=ties)
+    title = f"Equal by {quality.name}" if ties == count else f"Best by {quality.name}"
+    return Section(title, "best", html, tables=[table])
+
+
+def _count_best(comparison: Comparison, quality: Quality) -> int:
+    """Return how many groups have the best value."""
+    values = [quality.of(group) for group in quality.best_first(comparison.groups)]
+    return values.count(values[0])
 
 
 def format_best_line(comparison: Comparison) -> str | None:
-    """Format the best group and the directory of its best run as a line; return None if groups have no ranking."""
+    """Format the best group and the directory of its best run as a line, or say that several groups are equally good.
+
+    Return None if groups have no ranking.
+    """
     if (quality := get_optimised_quality(comparison)) is None:
         return None
-    first = quality.best_first(comparison.groups)[0]
-    return (
-        f"best by {quality.name}: {quality.of(first):.4f}, {first.label}: {_select_best_run(first, quality).directory}"
-    )
+    groups, ties = quality.best_first(comparison.groups), _count_best(comparison, quality)
+    first = f"{groups[0].label}: {_select_best_run(groups[0], quality).directory}"
+    value = f"{quality.name}: {quality.of(groups[0]):.4f}"
+    if ties == 1:
+        return f"best by {value}, {first}"
+    if ties < len(groups):
+        return f"best by {value}, in {ties} of {len(groups)} settings, such as {first}"
+    return f"equal by {value} in all {ties} settings, none is the best; the first is {first}"
 
 
 def get_optimised_quality(comparison: Comparison) -> Quality | None:

@@ -7,7 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from adadepth.metrics.metric_names import SPEEDUPS, get_unit_wording
-from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, UNIT_MACS, compute_unit_macs, format_macs
+from adadepth.metrics.unit_costs import (
+    TIME,
+    UNIT_COST_TITLES,
+    UNIT_MACS,
+    compute_share_with_predictions,
+    compute_unit_macs,
+    format_macs,
+)
 from adadepth.report.run_files import (
     ARCHITECTURES,
     EXIT_RULES,
@@ -185,7 +192,7 @@ def build_compute_section(files: RunFiles) -> Section | None:
     if not cost:
         is_told = unit == "architecture" and not files.halting  # a comparison alone measures no compute
         return None if is_told else Section("Compute", "compute", absent("Compute is", files, "halting.json"))
-    table = build_compute_table(cost, unit, measure_unit_costs(files))
+    table = build_compute_table(files.halting, unit, measure_unit_costs(files))
     speed = [value for _, value in series(files.metrics, "eval/tokens_per_second")]
     content = {"table": table, "unit": unit, "cost": cost, "evaluation_speed": speed[-1] if speed else None}
     reasons, times = list(_explain_execution(files)), list(describe_wall_clock(files))
@@ -206,18 +213,22 @@ def _explain_execution(files: RunFiles) -> Iterator[str]:
         yield "The evaluation mixed all operations of every block; in use, each block runs one of them."
 
 
-def build_compute_table(cost: Mapping[str, Any], unit: str, unit_costs: Mapping[str, float]) -> Table:
+def build_compute_table(halting: Mapping[str, Any], unit: str, unit_costs: Mapping[str, float]) -> Table:
     """Build the table of the MACs that the depths require, and of those that the evaluation executed.
 
+    If predictions at exits are counted apart, the first row includes them, as the tables of exits do.
+
     Args:
-        cost: Section `cost` of halting.json.
+        halting: Content of halting.json.
         unit: Name of the unit that has a depth, such as `token`.
         unit_costs: Result of `measure_unit_costs`.
     """
-    words = get_unit_wording(unit)
+    words, cost = get_unit_wording(unit), halting["cost"]
+    share = compute_share_with_predictions(halting)
+    left_out = "padding" if share is None else "padding or predictions"
     names = {
-        "adaptive": f"{words.needed}, without padding",
-        "full": f"{words.full}, without padding",
+        "adaptive": f"{words.needed}, without {left_out}",
+        "full": f"{words.full}, without {left_out}",
         "executed": "this evaluation as it ran, padding included",
         "dense": "dense: every row runs until the deepest row has halted",
     }
@@ -233,6 +244,10 @@ def build_compute_table(cost: Mapping[str, Any], unit: str, unit_costs: Mapping[
         *(Column(name, UNIT_COST_TITLES[name], format_macs) for name in per_unit),
     ]
     rows = [{"compute": name, **_compute_shares(cost, key)} for key, name in names.items()]
+    if share is not None:
+        macs = cost["adaptive_macs"] + halting["n"] * halting["predictions_per_unit"] * halting["prediction_macs"]
+        name = f"{words.needed}, with predictions at exits, without padding"
+        rows.insert(0, {"compute": name, "macs": macs, "of_full": share})
     for row in rows:
         row |= {name: row["macs"] * share for name, share in per_unit.items() if "macs" in row}
     return Table("compute", columns, rows)
@@ -256,7 +271,11 @@ def overview(files: RunFiles) -> Section | None:
         return Section("", "overview", absent("Halting statistics are", files, "halting.json"))
     ratio = get_speedups(files).get("evaluation")
     speed = None if ratio is None else format_speed(ratio, get_speedup_range(files, "evaluation"))
-    return Section("", "overview", fill("compute:overview", halting=halting, everyone=everyone, speed=speed))
+    without = halting.get("cost", {}).get("adaptive_over_full")
+    share = compute_share_with_predictions(halting)
+    shares = {"share": without, "without": None} if share is None else {"share": share, "without": without}
+    html = fill("compute:overview", halting=halting, everyone=everyone, speed=speed, **shares)
+    return Section("", "overview", html)
 
 
 SECTIONS = (SectionEntry(20, overview), SectionEntry(240, build_compute_section))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.metric_names import CLASS_DEFINITIONS, definition, find_first_depth, get_unit_wording
+from adadepth.metrics.unit_costs import compute_share_with_predictions, format_compute_shares
 from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, build_depth_axis, pad_range
 from adadepth.report.run_files import (
     DEPTH_BY_CLASS,
@@ -149,7 +150,7 @@ def format_at_step(step: int | None) -> str:
 
 
 def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
-    everyone, cost = summary["classes"]["all"], summary["cost"]
+    everyone = summary["classes"]["all"]
     first = [f"halting{format_at_step(step)}: {summary['n']:,} {summary['unit']}s"]
     if "mean" in everyone:
         first.append(
@@ -157,7 +158,7 @@ def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
             f"of at most {summary['max_depth']}"
         )
     first += [f"{key.replace('_', ' ')} {everyone[key]:.3f}" for key in ("remainder", "ponder_cost") if key in everyone]
-    second = describe_cost(cost, summary["unit"])
+    second = describe_cost(summary)
     correlations = (
         ("loss", summary["spearman"].get("all")),
         ("difficulty", summary.get("difficulty", {}).get("spearman")),
@@ -169,17 +170,21 @@ def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     return ["; ".join(part) for part in (first, second) if part]
 
 
-def describe_cost(cost: Mapping[str, Any], unit: str) -> list[str]:
-    """Describe the compute that the depths require, and that of the evaluation, as shares of full depth."""
+def describe_cost(summary: Mapping[str, Any]) -> list[str]:
+    """Describe the compute that the depths require, and that of the evaluation, as shares of full depth.
+
+    Args:
+        summary: Content of halting.json.
+    """
+    cost, words = summary["cost"], get_unit_wording(summary["unit"])
     if "adaptive_over_full" not in cost:
         return []
     ran = percent(cost["executed_over_full"])
-    if "executed_over_dense" in cost and get_unit_wording(unit).halts:
+    if "executed_over_dense" in cost and words.halts:
         ran += f", {percent(cost['executed_over_dense'])} of dense"
-    return [
-        f"compute needed {percent(cost['adaptive_over_full'])} of {get_unit_wording(unit).of_full} (this "
-        f"evaluation ran {ran})"
-    ]
+    share = compute_share_with_predictions(summary)
+    needed = format_compute_shares(cost["adaptive_over_full"], share, percent, words.of_full)
+    return [f"compute needed {needed}; this evaluation ran {ran}"]
 
 
 _FURTHER_SET_KEYS = ("difficulty", "attributes")  # what halting.json has of sets that do not select the model

@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.exit_pareto import X_AXES, batches, format_pareto_axes, format_score_title, row_cost, warnings
+from adadepth.metrics.exit_pareto import (
+    CONTROL,
+    X_AXES,
+    batches,
+    format_pareto_axes,
+    format_score_title,
+    row_cost,
+    warnings,
+)
 from adadepth.metrics.metric_names import definition
 from adadepth.report.compute_cost import contains_one, format_speed
 from adadepth.report.depth_by_class import list_unavailable
@@ -263,7 +271,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
     """Build the table of exit rules for a screen of 80 columns; `build_study_table` has all columns, for the report.
 
     The quality is the only metric, the loss of a text, or else the score. A star marks the Pareto front of quality and
-    compute.
+    compute. Fixed steps that were not listed are shown if they are on this front.
     """
     metrics = [metric for metric in study["rows"][0]["quality"] if metric != "score"]
     quality = "loss" if "loss" in metrics else metrics[0] if len(metrics) == 1 else "score"
@@ -283,6 +291,7 @@ def build_screen_table(study: Mapping[str, Any]) -> Table:
             "compute": 1 / row["macs_ratio"],
         }
         for row in study["rows"]
+        if row["kind"] != CONTROL or "macs" in row["pareto"]
     ]
     return Table("exit_rules", columns, rows)
 
@@ -297,7 +306,8 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
         f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
         "",
         to_text(build_screen_table(study)),
-        "*: no other rule is better with the same compute; permuted exits: the same exits shuffled over the examples",
+        "*: no other rule and no fixed exit is better with the same compute",
+        "permuted exits: the same exits shuffled over the examples",
         f"oracle: uses the labels; times, controls and more columns: the report, {EXIT_RULES} and {PARETO}",
     ]
     lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []

@@ -145,7 +145,7 @@ def format_layers(summary: Mapping[str, Any], step: int | None = None) -> str:
         f"expected depth {layers['expected_depth']:.2f}",
         f"blocks that must run {layers['deepest']} of {len(weights) - 1} (deepest state)",
     ]
-    cost = describe_cost(summary["cost"], summary["unit"])
+    cost = describe_cost(summary)
     if "added_parameters" in layers:
         cost.append(f"added parameters {layers['added_parameters']:,}")
     lines = ["; ".join(part) for part in (header, cost) if part]

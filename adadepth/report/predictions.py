@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from adadepth.config.answers import ANSWER_KINDS, AnswerSpec
+from adadepth.metrics.unit_costs import format_compute_shares
 from adadepth.report.page_writer import depth_styles
 from adadepth.report.run_files import TEXTS_FILE, RunFiles
 from adadepth.report.section import Note, Section, SectionEntry, Token, fill, steps
@@ -132,11 +133,8 @@ def print_texts(predictions: Mapping[str, Any], *, color: bool | None = None) ->
 
 
 def format_compute_share(share: float, share_with_predictions: float | None) -> str:
-    """Format compute as a share of full depth, with and without predictions at exits if both shares differ."""
-    text = f"{share:.0%} of the compute of full depth"
-    if share_with_predictions is None or f"{share_with_predictions:.0%}" == f"{share:.0%}":
-        return text
-    return f"{text}, without predictions at exits ({share_with_predictions:.0%} with them)"
+    """Format compute as a share of full depth, with predictions at exits and, if that differs, without them."""
+    return format_compute_shares(share, share_with_predictions, "{:.0%}".format, "the compute of full depth")
 
 
 def format_puzzle(row: Mapping[str, Any]) -> list[str]:
@@ -184,7 +182,8 @@ def texts(files: RunFiles) -> Section | None:
     tokens = [token for row in rows for token in row["tokens"]]
     styles = depth_styles(predictions["max_depth"])[0 if any(token.depth == 0 for token in tokens) else 1 :]
     has_notes = any(token.notes for token in tokens)
-    html = fill("texts", summary=predictions, rows=rows, styles=styles, has_notes=has_notes)
+    share = format_compute_share(predictions["work"], predictions.get("work_with_predictions"))
+    html = fill("texts", summary=predictions, share=share, rows=rows, styles=styles, has_notes=has_notes)
     counted = sum(len(row.get("tokens") or []) for row in predictions["texts"])
     sample = f"n = {len(rows)} text{'s' * (len(rows) != 1)}" + (f", {counted:,} tokens" if counted else "")
     return Section("Texts", "texts", html, of=sample)

@@ -25,6 +25,7 @@ from adadepth.report.table import percent
 
 _NEEDED = WORK.removeprefix("cost/")
 _COMPUTE = "compute, share of full depth"
+_COMPUTE_ALONE = "compute without predictions, share of full depth"
 _UPDATES = "updates, share of full depth"
 Groups = Sequence[tuple[str, Sequence[Dot]]]
 
@@ -95,7 +96,8 @@ def _build_budget_panels(files: RunFiles) -> Iterator[Panel]:
             groups[group].append(Dot(row[_NEEDED], value, title))
     drawn = [(name, dots) for name, dots in groups.items() if dots]
     if drawn:
-        yield _build_panel(f"{budgets['set']}: one checkpoint at several depths", drawn, _COMPUTE, metric, joined=drawn)
+        title = _COMPUTE if not files.halting.get("prediction_macs") else _COMPUTE_ALONE
+        yield _build_panel(f"{budgets['set']}: one checkpoint at several depths", drawn, title, metric, joined=drawn)
 
 
 def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
@@ -134,7 +136,8 @@ def _build_baseline_panels(files: RunFiles) -> Iterator[Panel]:
         if pair.measure == first.measure and math.isclose(pair.adaptive, first.adaptive) and pair.compute_ratio:
             name, compute = pair.brief_against or pair.against, needed / pair.compute_ratio
             groups[name] = [Dot(compute, pair.baseline, f"{name}: {pair.baseline:.4f} at {percent(compute)}")]
-    yield _build_panel("This run and its baselines", list(groups.items()), _COMPUTE, first.measure, joined=())
+    title = _COMPUTE if not files.halting.get("prediction_macs") else _COMPUTE_ALONE
+    yield _build_panel("This run and its baselines", list(groups.items()), title, first.measure, joined=())
 
 
 def _build_panel(title: str, groups: Groups, x_title: str, metric: str, joined: Groups) -> Panel:

@@ -104,10 +104,22 @@ class QualityPair:
         return compare_means(SeedMean(self.gain, self.error, self.freedom), SeedMean(0.0, 0.0))
 
     @property
+    def is_significant(self) -> bool:
+        """Whether the difference is significant, after the correction if there was one.
+
+        Without an error, a difference from a baseline with depth is not. One without depth leads to no claim, but can
+        veto one; without an error, only the least relevant difference counts.
+        """
+        if self.error is None:
+            return not self.is_about_depth
+        return (self.p if self.corrected is None else self.corrected) < LEVEL
+
+    @property
     def result(self) -> int:
-        """1 if the adaptive model is better, -1 if it is worse, and 0 if the difference is not significant."""
-        p = self.p if self.corrected is None else self.corrected
-        return 0 if p >= LEVEL or abs(self.gain) < self.relevant_difference else 1 if self.gain > 0 else -1
+        """1 if the adaptive model is better, -1 if worse, and 0 if the difference is not significant or irrelevant."""
+        if not self.is_significant or abs(self.gain) < self.relevant_difference:
+            return 0
+        return 1 if self.gain > 0 else -1
 
     @property
     def difference(self) -> str:
@@ -122,8 +134,7 @@ class QualityPair:
             interval = f" (95 % interval of the gain {self.gain - half_width:+.3f} to {self.gain + half_width:+.3f})"
         if self.result:
             return f"{self._format_gain()}{interval}"
-        is_significant = (self.p if self.corrected is None else self.corrected) < LEVEL
-        if is_significant or abs(self.gain) + half_width < least:
+        if self.is_significant or abs(self.gain) + half_width < least:
             return f"{self._format_gain()}{interval}, below the least relevant difference of {least:g}"
         is_lost = self.corrected is not None and self.p < LEVEL <= self.corrected
         after = " after the correction for all comparisons" if is_lost else ""

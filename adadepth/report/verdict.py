@@ -14,7 +14,13 @@ from adadepth.config.overrides import format_override
 from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
-from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, compute_share_with_predictions, format_macs
+from adadepth.metrics.unit_costs import (
+    UNIT_COST_TITLES,
+    UNIT_MACS,
+    compute_share_with_predictions,
+    format_compute_shares,
+    format_macs,
+)
 from adadepth.report.baseline_comparison import (
     ANSWERS,
     QUESTIONS,
@@ -217,9 +223,13 @@ def cost(files: RunFiles) -> Finding:
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
     sentences = list(_describe_updates(halting, unit))
     if needed is not None:
-        words, share = get_unit_wording(unit), format_whole_percent(needed)
-        sentences.append(f"{words.needing} {share} of the multiply-accumulates of {_name_full_depth(files)}.")
-        sentences += [f"This is {format_macs(value)} {UNIT_COST_TITLES[name]}." for name, value in macs.items()]
+        whole, share = f"the multiply-accumulates of {_name_full_depth(files)}", compute_share_with_predictions(halting)
+        compute = format_compute_shares(needed, share, format_whole_percent, whole)
+        sentences.append(f"{get_unit_wording(unit).needing} {compute}.")
+        without = ", without predictions" if halting.get("prediction_macs") else ""
+        sentences += [
+            f"This is {format_macs(value)} {UNIT_COST_TITLES[name]}{without}." for name, value in macs.items()
+        ]
     if (fitted := find_fitted_rule(files)) is not None:
         share = format_whole_percent(fitted.mean / fitted.max_depth)
         sentences.append(
@@ -239,8 +249,10 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
     elif get_unit_wording(unit).halts:
         parts.append(f"{format_whole_percent(halting['classes']['all']['mean'] / halting['max_depth'])} of updates")
     if needed is not None:
-        reference = f" of {_name_full_depth(files)}" if unit == "architecture" else ""
-        parts.append(f"{format_whole_percent(needed)} of the compute{reference}{_format_predictions(files, needed)}")
+        whole = f"the compute of {_name_full_depth(files)}" if unit == "architecture" else "the compute"
+        parts.append(
+            format_compute_shares(needed, compute_share_with_predictions(halting), format_whole_percent, whole)
+        )
     if (speedup := get_speedups(files).get("evaluation")) is not None:
         parts.append(f"evaluation {format_speed(speedup, get_speedup_range(files, 'evaluation'))}")
     brief = ", ".join(parts) or "not measured"
@@ -248,14 +260,6 @@ def _format_brief_cost(files: RunFiles, needed: float | None) -> str:
         with_rule = f"{format_whole_percent(fitted.mean / fitted.max_depth)} of updates with {fitted.label}"
         brief = f"{brief} without an exit rule; {with_rule}"
     return "; ".join(filter(None, [brief, format_rule_times(files)]))
-
-
-def _format_predictions(files: RunFiles, needed: float) -> str:
-    """Format the share of compute with predictions at exits; the text is empty if it is the share without them."""
-    share = compute_share_with_predictions(files.halting)
-    if share is None or format_whole_percent(share) == format_whole_percent(needed):
-        return ""
-    return f", without predictions at exits ({format_whole_percent(share)} with them)"
 
 
 def _name_full_depth(files: RunFiles) -> str:

@@ -24,7 +24,7 @@ from adadepth.metrics.halves import select_first_half
 from adadepth.metrics.step_records import StepRecords, get_sequence_numbers
 from adadepth.metrics.step_summary import summarise_steps
 from adadepth.report.exits import format_exit_study, write_exit_study
-from adadepth.report.run_files import write_exits
+from adadepth.report.run_files import EXIT_RULES, write_exits
 from adadepth.runs.directory import MODEL
 from adadepth.runtime.console import RESULT, progress, say
 from adadepth.runtime.files import convert_full_disk_errors, describe_files
@@ -99,7 +99,7 @@ def compare_exit_rules(rules: Sequence[ExitRule], data: RunData, session: Sessio
             )
     if exits and trainer.is_world_process_zero():
         write_exits(session.run.directory, exits, trainer.state.global_step)
-    _report_studies(studies, session)
+    _report_studies(studies, rules, data.evaluation, session, TIMED_EXAMPLES, BATCHES)
 
 
 def compare_on_text(rules: Sequence[ExitRule], session: Session, *, predicts_next: bool = True) -> None:
@@ -116,22 +116,66 @@ def compare_on_text(rules: Sequence[ExitRule], session: Session, *, predicts_nex
     studies = {}
     for name, texts in session.evaluation_sets.items():
         studies[name], rules = _study_text(rules, texts, session, predicts_next)
-    _report_studies(studies, session)
+    _report_studies(studies, rules, session.evaluation_sets, session, TIMED_BLOCKS, TEXT_BATCHES)
 
 
-def _report_studies(studies: Mapping[str, Mapping[str, Any]], session: Session) -> None:
-    """Write and print the comparisons of exit rules, one per evaluated set.
+def _report_studies(
+    studies: Mapping[str, Mapping[str, Any]],
+    rules: Sequence[ExitRule],
+    datasets: Mapping[str, Any],
+    session: Session,
+    examples: int,
+    sizes: Sequence[int],
+) -> None:
+    """Write the comparisons of exit rules, time the rules, and write and print the comparisons with times.
 
     With `adopt_rule`, save the model with the rule that is recommended for the first set.
+
+    Args:
+        studies: Comparison for each evaluated set. An interrupted timing leaves them in the files.
+        rules: Compared rules.
+        datasets: Evaluated sets.
+        session: Session with the trained model.
+        examples: Number of examples on which rules are timed.
+        sizes: Batch sizes at which rules are timed.
     """
+    trainer, is_timed = session.trainer, session.config.trainer.time_executions is not False
+    is_main, directory = trainer.is_world_process_zero(), session.run.directory
     has_setting = hasattr(session.config.model, "exit_rule")
     studies = {name: {**result, "has_setting": has_setting} for name, result in studies.items()}
-    if session.trainer.is_world_process_zero():
-        write_exit_study(session.run.directory, studies)
+    if is_main:
+        write_exit_study(directory, studies)
+    if is_timed:
+        if is_main:
+            say(f"timing exit rules (trainer.time_executions=false leaves this out); {EXIT_RULES} has all else")
+        studies = {
+            name: _time_rules(rules, study, datasets[name], session, examples, sizes) for name, study in studies.items()
+        }
+    if is_main:
+        if is_timed:
+            write_exit_study(directory, studies)
         for name, result in studies.items():
             say(f"exit rules on {name}:\n{format_exit_study(result)}", RESULT, wraps=True)
+        if not is_timed:
+            say("trainer.time_executions=false: the exit rules were not timed")
     if session.config.adopt_rule:
         _adopt_rule(next(iter(studies.values()))["advice"], session)
+
+
+def _time_rules(
+    rules: Sequence[ExitRule],
+    study: Mapping[str, Any],
+    dataset: Any,
+    session: Session,
+    examples: int,
+    sizes: Sequence[int],
+) -> dict[str, Any]:
+    """Return a comparison of exit rules with the measured times of the rules that are worth it."""
+    trainer, conditions = session.trainer, _describe_conditions(session, min(len(dataset), examples))
+    if trainer.unwrapped_model.refills:
+        conditions["waiting"] = "waiting examples take the freed slots"
+    timings = measure(trainer, dataset, choose_timed_rules(rules, study), examples, sizes)
+    return add_timings(study, timings, conditions)
 
 
 def _adopt_rule(advice: Mapping[str, Any], session: Session) -> None:
@@ -186,17 +230,13 @@ def _study_set(
         runs = _run_rules(rules, dataset, session)
         figures = {label: _build_online_figures(run, measured, scored) for label, run in runs.items()}
         result = add_online(result, figures)
-    conditions = _describe_conditions(session, min(len(dataset), TIMED_EXAMPLES))
-    if model.refills:
-        conditions["waiting"] = "waiting examples take the freed slots"
-    timings = measure(trainer, dataset, choose_timed_rules(rules, result))
-    return add_timings(result, timings, conditions), rules
+    return result, rules
 
 
 def _study_text(
     rules: Sequence[ExitRule], texts: Any, session: Session, predicts_next: bool
 ) -> tuple[dict[str, Any], list[ExitRule]]:
-    """Compare exit rules, controls and oracles by their loss at random positions of a text, and time the rules.
+    """Compare exit rules, controls and oracles by their loss at random positions of a text.
 
     Return the comparison with the rules, fitted where they need it.
     """
@@ -215,8 +255,7 @@ def _study_text(
     result, rules, _ = _fit_and_study(rules, records, sequences, cost, measured)
     result["drawn_of"] = total
     result["has_budget_halves"] = len(records) == total and _has_budget_halves(texts, sequences)
-    timings = measure(trainer, texts, choose_timed_rules(rules, result), TIMED_BLOCKS, TEXT_BATCHES)
-    return add_timings(result, timings, _describe_conditions(session, min(len(texts), TIMED_BLOCKS))), rules
+    return result, rules
 
 
 def _fit_and_study(
@@ -301,8 +340,8 @@ def measure(
     trainer: Any,
     dataset: Any,
     rules: Sequence[ExitRule],
-    first: int = TIMED_EXAMPLES,
-    sizes: Sequence[int] = BATCHES,
+    first: int,
+    sizes: Sequence[int],
 ) -> dict[str, dict[int, list[float]]]:
     """Time exit rules: return the seconds per example in every round, by exit rule and batch size.
 

@@ -95,9 +95,15 @@ def _format_range(summary: Mapping[str, Any], name: str) -> str:
 
 
 def _format_size(counts: Mapping[str, Any]) -> str:
-    """Format the number of examples of a set, with its documents and tokens if they are known."""
-    units = [name for name in ("documents", "examples", "tokens") if isinstance(counts.get(name), int)]
-    return ", ".join(f"{counts[name]:,} {name}" for name in units) or "streamed"
+    """Format the number of examples of a set, with its documents and the tokens that are read, if they are known."""
+    units = [name for name in ("documents", "examples") if isinstance(counts.get(name), int)]
+    parts = [f"{counts[name]:,} {name}" for name in units]
+    if isinstance(tokens := counts.get("tokens"), int):
+        used = counts.get("tokens_used", tokens)
+        cut = 1 - used / max(tokens, 1)
+        share = "under 1%" if cut < 0.01 else f"{cut:.0%}"
+        parts.append(f"{used:,} tokens" + (f" ({share} of {tokens:,} are cut)" if used < tokens else ""))
+    return ", ".join(parts) or "streamed"
 
 
 def _format_training(config: ExperimentConfig, args: TrainingArguments) -> str:

@@ -353,12 +353,11 @@ def _choose_evaluated_splits(dataset: TreebankConfig, tables: Mapping[str, DataT
 def _summarise_set(split: TreebankSet, layout: Layout) -> dict[str, int]:
     """Count the sentences and words of a split: all, evaluated, and truncated."""
     pieces = split.plain.pieces
-    tokens = [sum(map(len, words)) for words in pieces]
+    tokens = np.array([sum(map(len, words)) for words in pieces], dtype=np.int64)
     return {
         "sentences": len(split.trees),
         "words": len(split.trees.forms),
         "examples": len(pieces),
         "examples_words": sum(map(len, pieces)),
-        "tokens": sum(tokens),
-        "cut": sum(length > layout.room(1) for length in tokens),
+        **layout.count_tokens(tokens, 1),
     }

@@ -166,7 +166,6 @@ def _describe(examples: ChoiceExamples, names: tuple[str, ...]) -> dict[str, Any
         "rows": len(examples.store),
         "examples": len(examples),
         "choices": tokens.size,
-        "tokens": int(tokens.sum()),
-        "cut": int((tokens > examples.layout.room(2)).sum()),
+        **examples.layout.count_tokens(tokens, 2),
         **describe_labels(np.asarray(labels[examples.rows]), names),
     }

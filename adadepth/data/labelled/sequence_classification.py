@@ -182,7 +182,6 @@ def _describe(examples: LabelledExamples, names: tuple[str, ...]) -> dict[str, A
     counts = {
         "rows": len(store),
         "examples": len(rows),
-        "tokens": int(store.lengths()[rows].sum()),
-        "cut": int((store.lengths()[rows] > examples.layout.room(store.texts)).sum()),
+        **examples.layout.count_tokens(store.lengths()[rows], store.texts),
     }
     return counts if store.labels is None else {**counts, **describe_labels(np.asarray(store.labels[rows]), names)}

@@ -170,5 +170,5 @@ def _describe(examples: TaggingExamples, names: tuple[str, ...]) -> dict[str, An
     store, rows = examples.store, examples.rows
     lengths = store.lengths()[rows]
     tags = np.concatenate([store.get_tags(int(row)) for row in rows])
-    counts = {"rows": len(store), "examples": len(rows), "words": len(tags), "tokens": int(lengths.sum())}
-    return {**counts, "cut": int((lengths > examples.layout.room(1)).sum()), **describe_labels(tags, names)}
+    counts = {"rows": len(store), "examples": len(rows), "words": len(tags)}
+    return {**counts, **examples.layout.count_tokens(lengths, 1), **describe_labels(tags, names)}

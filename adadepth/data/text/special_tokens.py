@@ -104,11 +104,31 @@ class Layout:
         lengths: np.ndarray = np.minimum(tokens, self.room(parts)) + self._get_template(parts).size
         return lengths
 
+    def count_tokens(self, tokens: np.ndarray, parts: int) -> dict[str, int]:
+        """Count ordinary tokens for a data summary: all, those that remain after truncation, and truncated sequences.
+
+        Args:
+            tokens: Number of ordinary tokens of each sequence, int64 of any shape.
+            parts: Number of texts of a sequence, 1 or 2.
+        """
+        room = self.room(parts)
+        used = int(np.minimum(tokens, room).sum())
+        return {"tokens": int(tokens.sum()), "tokens_used": used, "cut": int((tokens > room).sum())}
+
     def _get_template(self, parts: int) -> Template:
         return self.single if parts == 1 else self.pair
 
+    def truncate(self, parts: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the tokens of one or two texts that fit into a sequence. The longer text is truncated first.
+
+        Args:
+            parts: Ids of each text without special tokens, (tokens,).
+        """
+        lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
+        return [part[self.truncation_slice(len(part), length)] for part, length in zip(parts, lengths, strict=True)]
+
     def build(self, parts: list[np.ndarray]) -> dict[str, Any]:
-        """Return the token sequence of one or two texts. The longer text is truncated first.
+        """Return the token sequence of one or two texts; see `truncate`.
 
         Args:
             parts: Ids of each text without special tokens, (tokens,).
@@ -118,10 +138,9 @@ class Layout:
             padding.
         """
         template = self._get_template(len(parts))
-        lengths = cut_longest([len(part) for part in parts], self.room(len(parts)))
         texts = [
-            (part[self.truncation_slice(len(part), length)], np.full(length, kind), np.zeros(length))
-            for part, length, kind in zip(parts, lengths, template.types, strict=True)
+            (part, np.full(len(part), kind), np.zeros(len(part)))
+            for part, kind in zip(self.truncate(parts), template.types, strict=True)
         ]
         around = [
             (*np.array(special, dtype=np.int64).reshape(-1, 2).T, np.ones(len(special))) for special in template.special

@@ -50,7 +50,10 @@ def test_choices_are_the_pairs_of_the_library(suffix: str, tmp_path: Path) -> No
     assert batch["labels"].tolist() == [row["label"] for row in ROWS]
     assert data.train.lengths().tolist() == batch["attention_mask"].sum(-1).max(dim=1).values.tolist()
     assert data.summary["train"]["choices"] == 24
-    assert data.summary["train"]["cut"] == sum(len(words(*pair)["input_ids"]) > 32 for pair in pairs())
+    lengths = [len(words(*pair)["input_ids"]) for pair in pairs()]  # with three special tokens
+    assert data.summary["train"]["cut"] == sum(length > 32 for length in lengths)
+    assert data.summary["train"]["tokens"] == sum(length - 3 for length in lengths)
+    assert data.summary["train"]["tokens_used"] == sum(min(length, 32) - 3 for length in lengths)
 
 
 def pairs() -> list[tuple[str, str]]:

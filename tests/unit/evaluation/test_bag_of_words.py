@@ -105,3 +105,27 @@ def test_it_can_be_switched_off(wanted: bool, tmp_path: Path) -> None:
     config: Any = SimpleNamespace(dataset=SimpleNamespace(source=Source.local), bag_of_words=wanted)
     args: Any = SimpleNamespace(process_index=0)
     assert ("bag_of_words" in finetune._score_baselines(config, args, data)) == wanted
+
+
+def test_tokens_that_are_cut_for_the_model_are_not_read(tmp_path: Path) -> None:
+    """The word that decides the class is the last of 60 words: a sequence of 32 tokens lacks it."""
+    rows = [
+        {"text": " ".join([*[FILLERS[n % 5]] * 60, ("good", "bad")[n // 5 % 2]]), "label": n // 5 % 2}
+        for n in range(80)
+    ]
+    data = load(tmp_path, LabelledConfig, {"train": rows, "validation": rows[:20]}, metrics=["accuracy"])
+    scored = score_bag_of_words(data)
+    assert scored is not None
+    assert scored[1]["validation"]["accuracy"] == 0.5
+
+
+def test_words_that_are_cut_for_a_tagger_have_the_tag_outside(tmp_path: Path) -> None:
+    rows = [{"tokens": ["tree"] * 40, "ner_tags": ["A"] * 40} for _ in range(20)]
+    rows[0] = {"tokens": ["stone"], "ner_tags": ["O"]}
+    data = load(tmp_path, TaggingConfig, {"train": rows, "validation": rows[1:]}, metrics=["token_accuracy"])
+    examples = data.evaluation["validation"]
+    read = sum(len(examples.find_first_pieces(index)) for index in range(len(examples)))
+    assert 0 < read < 19 * 40
+    scored = score_bag_of_words(data)
+    assert scored is not None
+    assert scored[1]["validation"]["token_accuracy"] == pytest.approx(read / (19 * 40))

@@ -361,3 +361,22 @@ def test_calibration_is_that_of_the_probabilities_at_the_exits(records: StepReco
         bins.setdefault(place, []).append((probability.item(), float(predicted.item() == label)))
     gaps = [abs(sum(said for said, _ in each) - sum(right for _, right in each)) for each in bins.values()]
     assert row["calibration"] == pytest.approx(sum(gaps) / len(exits), abs=1e-6)
+
+
+def test_a_fixed_step_that_was_not_listed_keeps_a_rule_out_of_the_pareto_set(records: StepRecords) -> None:
+    """Costlier rules of no use, next to fixed steps: the only points of the front are fixed."""
+
+    def expensive_rules(records: StepRecords, steps: Tensor, reads: Collection[str]) -> float:
+        return float(steps.sum()) + (100.0 * len(steps) if reads else 0.0)
+
+    rules = [parse_rule("patience:5"), parse_rule("margin:0.99999")]
+    compared = study(records, rules, **MEASURED | {"macs": expensive_rules})
+    rows = {row["rule"]: row for row in compared["rows"]}
+    assert {f"fixed:{step}" for step in range(1, STEPS + 1)} <= rows.keys()
+    scores = {step: rows[f"fixed:{step}"]["quality"]["score"] for step in range(1, STEPS + 1)}
+    best = {f"fixed:{step}" for step, score in scores.items() if all(score > scores[less] for less in range(1, step))}
+    assert {rule for rule, row in rows.items() if "macs" in row["pareto"]} == best
+    screen = to_text(build_screen_table(compared))
+    assert set(re.findall(r"(\S+) \*", screen)) == best
+    assert all(rule in screen for rule in ("patience:5", "margin:0.99999"))  # they were asked for
+    assert not set(re.findall(r"fixed:\d", screen)) - best

@@ -15,6 +15,7 @@ import pytest
 
 from adadepth.report import svg
 from adadepth.report.comparison import MAX_CURVES, build_comparison_sections
+from adadepth.report.comparison_tables import format_best_line
 from adadepth.report.figure import Lines, Scatter
 from adadepth.report.pages import draw_comparison, write_comparison, write_report
 from adadepth.report.run_files import read_run
@@ -170,6 +171,28 @@ def test_of_other_data_no_run_is_the_best(tmp_path: Path) -> None:
     panel = section(comparison, "quality").figures[0].panels[0]
     assert isinstance(panel.mark, Scatter)
     assert not any(dot.marked for _, dots in panel.mark.groups for dot in dots)
+
+
+@pytest.mark.parametrize(
+    ("scores", "line", "title", "note"),
+    [
+        ((0.5, 0.6, 0.4), "best by eval/score: 0.6000, target=1: ", "Best by eval/score", None),
+        ((0.5, 0.6, 0.6), "best by eval/score: 0.6000, in 2 of 3 settings, such as target=1: ", "Best by eval/score",
+         "The first 2 have the same value."),
+        ((0.5, 0.5, 0.5), "equal by eval/score: 0.5000 in all 3 settings, none is the best; the first is target=0: ",
+         "Equal by eval/score", "All 3 have the same value, so none is the best."),
+    ],
+)  # fmt: skip
+def test_equal_runs_are_not_the_best(
+    tmp_path: Path, scores: tuple[float, ...], line: str, title: str, note: str | None
+) -> None:
+    for number, score in enumerate(scores):
+        record(tmp_path / str(number), score=score, budget={"target": float(number)})
+    comparison = compare(find_runs(tmp_path))
+    assert (format_best_line(comparison) or "").startswith(line)
+    assert section(comparison, "best").title == title
+    assert ("have the same value" in section(comparison, "best").html) == (note is not None)
+    assert note is None or note in section(comparison, "best").html
 
 
 @pytest.mark.parametrize(("key", "differs"), [("nodes", True), ("drawing", True), ("train_examples", False)])

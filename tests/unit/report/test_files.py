@@ -92,8 +92,8 @@ def test_console_table(evaluation: tuple[dict, list[dict]]) -> None:
     assert "halting at step 1,250" in text
     assert max(map(len, text.splitlines())) <= 160
     needed, of_dense = (100 * summary["cost"][name] for name in ("adaptive_over_full", "executed_over_dense"))
-    assert f"compute needed {needed:.1f}% of full depth" in text
-    assert f", {of_dense:.1f}% of dense)" in text
+    assert f"compute needed {needed:.1f}% of full depth; this evaluation ran " in text
+    assert f", {of_dense:.1f}% of dense" in text
     for name, found in summary["classes"].items():
         row = next(line.split() for line in text.splitlines() if line.startswith(f"{name} "))
         assert row[1:6] == [

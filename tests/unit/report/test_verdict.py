@@ -19,7 +19,8 @@ from scipy import stats
 from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
-from adadepth.report.compute_cost import format_speed
+from adadepth.report.compute_cost import build_compute_section, format_speed, overview
+from adadepth.report.depth_by_class import describe_cost
 from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
@@ -33,7 +34,7 @@ from adadepth.report.run_files import (
     RunFiles,
     read_run,
 )
-from adadepth.report.verdict import describe_strength, verdict
+from adadepth.report.verdict import build_baseline_table, describe_strength, verdict
 from tests.unit.report.synthetic import make_run
 
 
@@ -65,13 +66,13 @@ def test_it_tells_the_figures_of_the_files(run: Path) -> None:
 @pytest.mark.parametrize(
     ("predictions", "prediction_macs", "brief"),
     [
-        (2.0, 50.0, "30 % of the compute, without predictions at exits (87 % with them)"),  # (30 + 100) / 150
-        (1.0, 50.0, "30 % of the compute, without predictions at exits (53 % with them)"),  # (30 + 50) / 150
+        (2.0, 50.0, "87 % of the compute (30 % without predictions at exits)"),  # (30 + 100) / 150
+        (1.0, 50.0, "53 % of the compute (30 % without predictions at exits)"),  # (30 + 50) / 150
         (1.0, 0.0, "30 % of the compute"),
         (None, 50.0, "30 % of the compute"),  # of an earlier version
     ],
 )
-def test_the_share_of_compute_names_predictions_that_it_leaves_out(
+def test_the_share_of_compute_is_that_of_the_tables_of_exits(
     predictions: float | None, prediction_macs: float, brief: str, run: Path
 ) -> None:
     """Ten tokens with a mean of two updates, 30 and 100 multiply-accumulates each at their exits and at full depth."""
@@ -81,9 +82,18 @@ def test_the_share_of_compute_names_predictions_that_it_leaves_out(
         "classes": {"all": files.halting["classes"]["all"] | {"mean": 2.0}},
         "predictions_per_unit": predictions,
     }
-    halting["cost"] = {"adaptive_macs": 300.0, "adaptive_over_full": 0.3}
-    told = verdict(with_files(files, halting=halting))["cost"].brief
-    assert re.sub(r", evaluation.*|; .*", "", told) == f"33 % of updates, {brief}"
+    halting["cost"] = {"adaptive_macs": 300.0, "full_macs": 1000.0, "adaptive_over_full": 0.3}
+    cost = verdict(with_files(files, halting=halting))["cost"]
+    assert re.sub(r", evaluation.*|; .*", "", cost.brief) == f"33 % of updates, {brief}"
+    assert brief.replace("the compute", "the multiply-accumulates of full depth") in cost.sentences[1]
+    # The first row of the report's table, the first tile, and the console's line on an evaluation agree.
+    (table,) = build_compute_section(with_files(files, halting=halting)).tables
+    share = f"{100 * table.rows[0]['of_full']:.1f}"
+    assert f"{float(share):.0f} %" == brief.partition(" of")[0]
+    tile = overview(with_files(files, halting=halting)).html
+    assert f"Compute needed</dt><dd>{share}%" in tile
+    halting["cost"] |= {"executed_over_full": 1.0}
+    assert describe_cost(halting)[0].startswith(f"compute needed {share}%")
 
 
 def test_it_comes_first_and_what_ran_comes_last(run: Path) -> None:
@@ -116,7 +126,12 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     assert ("does not beat one that ignores its input" in found.brief) == (answer == "no")
     assert found.figures["gain_over_unigram"] == pytest.approx(7.0 - loss)
     assert "word frequencies only: mlm_loss" in found.sentences[0]
-    assert "n 1,523" in found.sentences[0]
+    assert "not tested (nats per masked token, n 1,523; error unknown)" in found.sentences[0]
+    # An unknown error gives no interval and no p in files and tables.
+    (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
+    assert {recorded[key] for key in ("low", "high", "p", "corrected_p")} == {None}
+    (row,) = build_baseline_table(found.comparisons).rows
+    assert row["interval"] is None
 
 
 @pytest.mark.parametrize(("own", "remark"), [
@@ -333,7 +348,6 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
 @pytest.mark.parametrize(
     ("fixed", "dealt", "words"),
     [(4.2, 4.001, "better than fixed depth 2, not clearly better than its own depths shuffled"),
-     (4.001, 4.2, "better than its own depths shuffled, not clearly better than fixed depth 2"),
      (3.5, 4.2, "better than its own depths shuffled, worse than fixed depth 2")],
 )  # fmt: skip
 def test_mixed_results_name_what_the_run_is_better_than(run: Path, fixed: float, dealt: float, words: str) -> None:
@@ -362,6 +376,33 @@ def test_the_headline_is_of_the_set_that_earns_the_answer(
     found = verdict(with_files(read_run(run), others={EXITS: {"sets": sets}}))["worth"]
     assert found.answer == answer
     assert found.brief.startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("fixed", "error", "depth", "answer", "start"),
+    [
+        # Better by less than the least relevant difference of .01, but significantly.
+        (3.996, 0.0015, 2.0, "no", "fixed depth 2 is at least as good with less compute; held_out/mlm_loss 4.000"),
+        (3.996, 0.0015, 3.25, "no", "fixed depths 3 and 4, mixed is at least as good with the same compute; "),
+        # Equal: the interval of the gain ends at .001 + .003.
+        (4.001, 0.0015, 2.0, "no", "fixed depth 2 is as good to within 0.01 with less compute; "),
+        (4.001, 0.0015, 3.25, "partly", "better than its own depths shuffled, not clearly better than fixed depths"),
+        # Not shown to be equal: the interval reaches .02.
+        (3.999, 0.01, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
+        # Significantly worse, by less than what is relevant.
+        (4.006, 0.001, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
+    ],
+)
+def test_a_fixed_depth_that_is_as_good_with_less_compute_suffices(
+    run: Path, fixed: float, error: float, depth: float, answer: str, start: str
+) -> None:
+    entry = matched_set(4.0, fixed, 4.2, depth=depth)
+    entry["gains"]["fixed"]["mlm_loss"]["error"] = error
+    found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: {"sets": {"held_out": entry}}}))["worth"]
+    assert found.answer == answer
+    assert found.brief.startswith(start)
+    assert found.sentences[0].lower().startswith(start.partition(";")[0] if answer == "no" else "the run is better")
+    assert ("better than 1 of 2 baselines" in found.brief) == (answer == "no")
 
 
 def test_an_untested_fixed_depth_is_not_beaten(run: Path) -> None:
@@ -587,6 +628,23 @@ def test_it_says_why_the_matched_baseline_was_left_out(run: Path) -> None:
     found = verdict(with_files(read_run(run), others=others))["worth"]
     assert found.answer == "unknown"
     assert "the matched baseline was skipped, training was too short" in found.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"matched_baseline": False, "bag_of_words": True}, "no matched baseline (matched_baseline=false), "),
+        ({"matched_baseline": False, "bag_of_words": False}, "no matched baseline (baseline=none), "),
+        ({"matched_baseline": False}, "no matched baseline (baseline=none), "),  # of an earlier version
+        ({"matched_baseline": True}, "no matched baseline for this model, "),
+    ],
+)
+def test_it_names_the_setting_that_leaves_out_the_matched_baseline(
+    run: Path, settings: dict[str, bool], words: str
+) -> None:
+    files = read_run(run)
+    found = verdict(with_files(files, config={**files.config, **settings}))["worth"]
+    assert words in found.sentences[-1]
 
 
 def test_exit_rules_against_shuffled_exits_and_the_best_fixed_step(run: Path) -> None:

@@ -57,9 +57,11 @@ def test_a_metric_that_changed_is_not_blamed(values: tuple[float, ...]) -> None:
     ),
     (
         ["mode=evaluate", "checkpoint=RUN", "budget=none", "trainer.precision=bf16"],
-        {"train": {"streamed": True}, "evaluation": {"lines": 20, "tokens": 3620}, "sources": {"train": "32dc"}},
+        {"train": {"streamed": True}, "evaluation": {"lines": 20, "tokens": 3620, "tokens_used": 905},
+         "sources": {"train": "32dc"}},
         ["act_hops: Model, 1,000 parameters, 900 of them trained, 4 updates per token",
-         "data: hops; training streamed; evaluation 3,620 tokens", "machine: CPU, ", "output: RUN"],
+         "data: hops; training streamed; evaluation 905 tokens (75% of 3,620 are cut)",
+         "machine: CPU, ", "output: RUN"],
     ),
 ])  # fmt: skip
 def test_the_first_lines_have_the_settings_in_effect(
