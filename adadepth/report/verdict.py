@@ -37,6 +37,7 @@ from adadepth.report.compute_cost import (
     get_speedups,
     measure_unit_costs,
 )
+from adadepth.report.depth_correction import describe_correction, describe_lost_depths
 from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
@@ -304,14 +305,16 @@ def target(files: RunFiles) -> Finding | None:
         )
     limit = f"within {format_whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     statement += f", {depth.measured:.3g} in the evaluation ({limit})"
+    correction = files.run.get("depth_correction") or {}
+    corrected, lost = describe_correction(correction), describe_lost_depths(correction)
+    brief = "; ".join(filter(None, [brief, lost]))
     if is_held(depth.measured, target_value, unit):
-        return Finding("yes", [f"Reached: {statement}."], figures, brief)
+        return Finding("yes", [f"Reached: {statement}.", *corrected], figures, brief)
     missed = abs(depth.measured - target_value)
     side = "below" if depth.measured < target_value else "above"
     first = f"Missed by {missed:.3g}, {format_whole_percent(missed / target_value)} {side}: {statement}."
-    return Finding(
-        "no", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
-    )
+    remedies = f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."
+    return Finding("no", [first, *corrected, remedies], figures, brief)
 
 
 def _explain_one_depth(files: RunFiles) -> str:

@@ -558,6 +558,22 @@ def test_a_model_with_exits_and_no_exit_rule_says_why_its_depth_does_not_adapt(r
         )
 
 
+def test_the_answer_on_the_target_says_what_its_correction_changed(run: Path) -> None:
+    files = read_run(run)
+    config = {**files.config, "budget": {"target": files.halting["classes"]["all"]["mean"], "unit": "updates"}}
+    before = {"mean": 3.248, "std": 0.43, "effective_depths": 1.75, "metrics": {"score": 0.784}}
+    after = {"mean": 3.0, "std": 0.0, "effective_depths": 1.0, "metrics": {"score": 0.758}}
+    lost = "the shift to the target made all depths equal"
+    for end, is_lost in ((after, True), ({**before, "mean": 3.0}, False)):
+        correction = {"set": "inside", "examples": 256, "shift": -0.5, "before": before, "after": end}
+        found = verdict(with_files(files, config=config, run={**files.run, "depth_correction": correction}))["target"]
+        assert found.answer == "yes"
+        assert "shifted by -0.50 to meet the target: from 3.25 ± 0.43 updates (1.75 effective" in found.sentences[1]
+        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 examples of inside." in found.sentences[1]
+        assert any(lost in sentence.lower() for sentence in found.sentences) == is_lost
+        assert (lost in found.brief) == is_lost
+
+
 def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
