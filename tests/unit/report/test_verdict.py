@@ -583,6 +583,22 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     assert found.brief == "nothing was compared, because every token stops at update 3.25"
 
 
+def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> None:
+    rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/score": 0.9}},
+            {"kind": "fixed depth", "max_depth": 1, "depth": 2, "metrics": {"eval/score": 0.95}}]  # fmt: skip
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
+    compared = {"sets": {"held_out": {**matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 2.0}}}
+    found = verdict(with_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
+    assert found.answer == "no"
+    result = "worse than the matched baseline trained at fixed depth 2"
+    stops = "every token stops at update 2"
+    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {result}."
+    assert found.sentences[0] == first
+    assert "score 0.900 against 0.950, worse by 0.050" in found.sentences[1]
+    assert found.brief == f"{stops}; {result}"
+
+
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])
 def test_against_the_last_layer_that_was_trained(run: Path, other: float, answer: str) -> None:
     network = {"about": "the last layer only", "steps": 100, "predictions": 1000}
