@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
-from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
+from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed, is_measurable
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
 from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, compute_share_with_predictions, format_macs
@@ -129,7 +129,8 @@ def _format_brief_depth(halting: Mapping[str, Any]) -> str:
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
         (
-            f"; Spearman with {other}{units and f' of{units}'} {row['value']:+.2f}"
+            f"; Spearman with {other}{units and f' of{units}'} "
+            f"{format(row['value'], '+.2f') if is_measurable(row) else 'not measurable'}"
             for other, units, row in _get_correlations(halting)
         ),
         "",
@@ -168,6 +169,9 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
             f"n {correlation['n']:,}{units}"
         )
         relation = describe_strength(correlation, other)
+        if not is_measurable(correlation):
+            yield f"The correlation of depth with {other} is not measurable (Spearman, {interval})."
+            continue
         yield f"Depth {relation}: Spearman {correlation['value']:+.2f} ({interval})."
 
 

@@ -20,6 +20,7 @@ from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
 from adadepth.report.compute_cost import format_speed
+from adadepth.report.depth_by_class import format_halting
 from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
@@ -500,12 +501,14 @@ def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], said: 
 
 
 @pytest.mark.parametrize(("limits", "brief", "sentence"), [
-    ([1.1, 1.6], "measured 62 to 91 % of the time of full depth", "takes 80 % (62 to 91 %, batch size 8) of"),
-    ([0.8, 1.6], "measured 62 to 125 % of the time of full depth, no measurable difference",
+    ({"8": [1.1, 1.6]}, "measured 62 to 91 % of the time of full depth", "takes 80 % (62 to 91 %, batch size 8) of"),
+    ({"8": [0.8, 1.6]}, "no measurable difference from the time of full depth (62 to 125 %)",
      "takes 80 % (62 to 125 %, no measurable difference, batch size 8) of"),
+    ({"1": [2.0, 3.0], "8": [0.55, 1.6]}, "measured 33 to 50 % of the time of full depth in 1 of 2 measurements, no "
+     "measurable difference in 1", "80 % (62 to 182 %, no measurable difference, batch size 8) of"),
 ])  # fmt: skip
-def test_measured_times_have_their_range(run: Path, limits: list[float], brief: str, sentence: str) -> None:
-    row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": {"8": 1.25}, "time_ratio_range": {"8": limits}}
+def test_measured_times_have_their_range(run: Path, limits: dict[str, list[float]], brief: str, sentence: str) -> None:
+    row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": dict.fromkeys(limits, 1.25), "time_ratio_range": limits}
     files = read_run(run)
     found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": [row]}}}}))["cost"]
     assert found.brief.endswith(brief)
@@ -794,3 +797,16 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
 
 def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:
     assert verdict(read_run(tmp_path)) == {}
+
+
+def test_a_correlation_whose_interval_excludes_nothing_is_not_measurable(run: Path) -> None:
+    files = read_run(run)
+    files.halting.pop("difficulty", None)
+    loss = {"value": 0.087, "low": -1.0, "high": 1.0, "n": 900}
+    files.halting["spearman"] = {"all": loss}
+    text = format_halting(files.halting)
+    assert "Spearman(depth, loss) not measurable, n 900" in text
+    sentences = verdict(files)["adapts"].sentences
+    assert any(sentence.startswith("The correlation of depth with loss is not measurable") for sentence in sentences)
+    files.halting["spearman"] = {"all": loss | {"low": -0.9}}
+    assert "Spearman(depth, loss) +0.087 [-0.900, +1.000], n 900" in format_halting(files.halting)
