@@ -307,10 +307,11 @@ def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
     """
     metrics = []
     for run in runs:
-        metrics.append(final(run) and measure_unit_costs(run) | dict(final(run)))
-        if DEPTH in metrics[-1] and (depth := find_fixed_depth(run)) is not None:
-            metrics[-1][DEPTH] = float(depth)
-    return summarise_seeds([(seed(run), values) for run, values in zip(runs, metrics, strict=True)])
+        values = {**measure_unit_costs(run), **final(run)} if final(run) else {}
+        if DEPTH in values and (depth := find_fixed_depth(run)) is not None:
+            values[DEPTH] = float(depth)
+        metrics.append((seed(run), values))
+    return summarise_seeds(metrics)
 
 
 # ---- settings
