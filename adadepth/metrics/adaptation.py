@@ -78,6 +78,11 @@ def is_collapsed(effective_depths: float) -> bool:
     return effective_depths < FEWEST_DEPTHS
 
 
+def is_measurable(correlation: Mapping[str, float]) -> bool:
+    """Return whether the interval of a rank correlation excludes anything; with nearly constant depths, it does not."""
+    return correlation["low"] > -1 or correlation["high"] < 1
+
+
 def effective_depths(shares: Sequence[float]) -> float:
     """Return the number of effective depths: the exponential of the entropy of a distribution over depths."""
     return math.exp(-sum(share * math.log(share) for share in shares if share > 0))

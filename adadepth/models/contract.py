@@ -159,6 +159,11 @@ class DepthModel(StrictLoading):
         return None
 
     @property
+    def step_loss_problem(self) -> str | None:
+        """Reason why this configuration's loss over exits cannot be computed, which names its setting, or None."""
+        return None
+
+    @property
     def readout_work(self) -> float:
         """MACs of one prediction for one token or sequence, or 0 if `price` counts the predictions of all steps."""
         return 0.0

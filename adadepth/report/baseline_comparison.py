@@ -177,6 +177,7 @@ _NO_COMPARISON = "no comparable baseline was run"
 _NOT_RETRAINED = "not retrained"
 _BAG_OF_WORDS = "bag_of_words"
 _SAME_NETWORK = "the same network at "
+_PHRASES = {1: "better than", 0: "not clearly better than", -1: "worse than"}  # by result of a comparison
 
 
 def compare_with_baselines(files: RunFiles) -> Finding:
@@ -317,10 +318,9 @@ def _has_several_sets(pairs: Sequence[QualityPair]) -> bool:
 def _list_mixed_results(pairs: Sequence[QualityPair]) -> str:
     """Name the baselines that the run is better than and those that it is not; empty if one of both is missing."""
     about_depth = sorted(_select_deciding(pairs), key=_rank)
-    phrases = {1: "better than", 0: "not clearly better than", -1: "worse than"}
     baselines = {
         phrase: [_name_baseline(pair, _has_several_sets(pairs)) for pair in about_depth if pair.result == result]
-        for result, phrase in phrases.items()
+        for result, phrase in _PHRASES.items()
     }
     parts = [f"{phrase} {' and '.join(names)}" for phrase, names in baselines.items() if names]
     return ", ".join(parts) if baselines["better than"] and parts[1:] else ""
@@ -384,8 +384,13 @@ def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
     rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
     stops = f"every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
     first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
-    sentences = [pair.sentence for pair in pairs if not pair.is_about_depth]
-    return Finding("no", [first, *sentences], _get_gains(pairs), f"nothing was compared, because {stops}", pairs)
+    brief = f"nothing was compared, because {stops}"
+    if deciding := sorted(_select_deciding(pairs), key=_rank):  # trained networks
+        results = " and ".join(f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in deciding)
+        first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {results}."
+        brief = f"{stops}; {results}"
+    sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
+    return Finding("no", [first, *sentences], _get_gains(pairs), brief, pairs)
 
 
 class FittedRule(NamedTuple):

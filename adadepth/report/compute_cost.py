@@ -155,7 +155,7 @@ def _format_time_share(row: Mapping[str, Any], batch: str) -> str:
 def format_rule_times(files: RunFiles) -> str:
     """Format the range of measured times of the exit rules, or return an empty text if none was timed.
 
-    The range is over rules, batch sizes and repetitions.
+    The range is over rules, batch sizes and repetitions, without measurements that show no difference.
     """
     rows = find_timed_rules(files)
     limits = [
@@ -166,10 +166,14 @@ def format_rule_times(files: RunFiles) -> str:
     if not limits:
         return ""
     rules = f"exit rule {rows[0]['rule']}" if len(rows) == 1 else f"{len(rows)} timed exit rules"
-    least, most = 100 / max(high for _, high in limits), 100 / min(low for low, _ in limits)
+    different = [pair for pair in limits if not contains_one(pair)]
+    least, most = 100 / max(high for _, high in different or limits), 100 / min(low for low, _ in different or limits)
     span = f"{least:.0f}" + ("" if least == most else f" to {most:.0f}")
-    no_difference = ", no measurable difference" if all(map(contains_one, limits)) else ""
-    return f"{rules}: measured {span} % of the time of full depth{no_difference}"
+    if not different:
+        return f"{rules}: no measurable difference from the time of full depth ({span} %)"
+    equal = len(limits) - len(different)
+    rest = f" in {len(different)} of {len(limits)} measurements, no measurable difference in {equal}" if equal else ""
+    return f"{rules}: measured {span} % of the time of full depth{rest}"
 
 
 def normalise_rule(text: str) -> list[str | float]:

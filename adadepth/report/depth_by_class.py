@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adadepth.metrics.adaptation import is_measurable
 from adadepth.metrics.metric_names import CLASS_DEFINITIONS, definition, find_first_depth, get_unit_wording
 from adadepth.metrics.unit_costs import compute_share_with_predictions, format_compute_shares
 from adadepth.report.figure import Axis, Figure, Heat, Panel, Ranges, build_depth_axis, pad_range
@@ -166,7 +167,8 @@ def _format_header(summary: Mapping[str, Any], step: int | None) -> list[str]:
     for other, correlation in correlations:
         if correlation:
             interval = f"[{correlation['low']:+.3f}, {correlation['high']:+.3f}]"
-            second.append(f"Spearman(depth, {other}) {correlation['value']:+.3f} {interval}, n {correlation['n']:,}")
+            value = f"{correlation['value']:+.3f} {interval}" if is_measurable(correlation) else "not measurable"
+            second.append(f"Spearman(depth, {other}) {value}, n {correlation['n']:,}")
     return ["; ".join(part) for part in (first, second) if part]
 
 

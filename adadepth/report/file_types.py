@@ -71,6 +71,25 @@ class ExecutionsFields(TypedDict):
 REPORTING = "reporting"  # status of a run whose results are complete, while its report is written
 
 
+class CorrectedDepthFields(TypedDict):
+    """Depth and metrics on one side of a correction, as stored in `run.json`."""
+
+    mean: JsonNumber
+    std: JsonNumber
+    effective_depths: JsonNumber
+    metrics: dict[str, JsonNumber]
+
+
+class DepthCorrectionFields(TypedDict):
+    """Shift of the halting bias after training, with the depths before and after it, as stored in `run.json`."""
+
+    set: str
+    examples: Count
+    shift: JsonNumber
+    before: CorrectedDepthFields
+    after: CorrectedDepthFields
+
+
 class RunRecordFields(TypedDict, total=False):
     """`run.json`: settings, command, environment and outcome of a run."""
 
@@ -96,6 +115,7 @@ class RunRecordFields(TypedDict, total=False):
     git_commit: str | None
     hardware: HardwareFields
     executions: ExecutionsFields
+    depth_correction: DepthCorrectionFields
     final_metrics: dict[str, JsonNumber | None] | None
     best_checkpoint: str | None
     trackers: _Texts

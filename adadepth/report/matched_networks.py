@@ -6,10 +6,11 @@ The rows of rivals.json are networks of one seed. Rows with the same `group` and
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-from adadepth.report.run_files import RIVALS, RunFiles
+from adadepth.report.run_files import RIVALS, RunFiles, read_run
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, has_values, make_number_format, text, to_text
 
@@ -39,6 +40,19 @@ def get_depth(row: Mapping[str, Any]) -> int:
     """Return the fixed depth of a matched baseline, in updates of the adaptive network."""
     depth: int = row["depth"] if "depth" in row else row["max_depth"]
     return depth
+
+
+def find_fixed_depth(files: RunFiles) -> int | None:
+    """Return the fixed depth of a run that is a matched baseline, in updates of the adaptive network.
+
+    The run itself counts its own updates, and a network with fewer layers may have a single one. The depth is therefore
+    that of rivals.json of the run that trained the baseline. It is None for any other run, and without that file.
+    """
+    owner = files.run.get("owner")
+    if not files.config.get("rival_of") or owner is None:
+        return None
+    rows = [row for row in read_run(files.directory.parent / owner).of(RIVALS).get("rows", []) if "depth" in row]
+    return next((get_depth(row) for row in rows if Path(row["run"]).name == files.directory.name), None)
 
 
 def average_compute(networks: Networks) -> float | None:
@@ -80,9 +94,11 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
 def _describe_networks(networks: Networks, names: Sequence[str], reference: float | None) -> dict[str, Any]:
     """Return the table row of networks that differ only in the seed; `reference` is the compute of the adaptive one."""
     first, compute = networks[0], average_compute(networks)
+    is_adaptive = first.get("kind") == "adaptive"
     row: dict[str, Any] = {
-        "network": "adaptive" if first.get("kind") == "adaptive" else f"{first['kind']} {get_depth(first)}",
-        "mean": fmean(row["mean"] for row in networks),
+        "network": "adaptive" if is_adaptive else f"{first['kind']} {get_depth(first)}",
+        # A network with fewer layers counts other updates than the adaptive one.
+        "mean": fmean(row["mean"] for row in networks) if is_adaptive else float(get_depth(first)),
         "std": fmean(row["std"] for row in networks),
         "macs": compute / first["n"] if compute is not None and first.get("n") else None,
         "compute": compute / reference if compute is not None and reference else None,

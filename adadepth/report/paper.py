@@ -28,6 +28,7 @@ from adadepth.report.run_groups import (
     final,
     format_setting,
     get_compared_quality,
+    get_differing_keys,
     seed,
 )
 from adadepth.report.svg import document
@@ -429,15 +430,27 @@ def _build_dot(method: Method, cost: _Quantity) -> Dot:
 
 
 def format_commands(tables: Sequence[MethodTable]) -> str:
-    """Format every command with its data set, method, seeds and git commit."""
+    """Format every command with its data set, method, seeds and git commit.
+
+    `rival_of` trains several methods by one command. Each of them also has the settings in which it differs from the
+    other ones.
+    """
     seeds: dict[tuple[str, str, str, str], list[str]] = {}
+    settings: dict[str, dict[str, Settings]] = {}
     for table in tables:
         for method in table.methods:
             for run in _select_scored_runs(method.group, table.quality.name):
                 commit = run.run.get("git_commit") or "not recorded"
                 command = run.run.get("command") or "# command not recorded"
                 seeds.setdefault((table.data, method.name, commit, command), []).append(str(seed(run)))
-    return "\n".join(
-        f"# {data}, {method}, seed{'s' * (len(numbers) > 1)} {', '.join(numbers)}, git commit {commit}\n{command}\n"
-        for (data, method, commit, command), numbers in seeds.items()
-    )
+                if run.config.get("rival_of"):
+                    settings.setdefault(command, {})[method.name] = method.group.settings
+    entries = []
+    for (data, name, commit, command), numbers in seeds.items():
+        methods = settings.get(command, {})
+        keys = get_differing_keys(list(methods.values()))
+        values = " ".join(f"{key}={format_setting(methods[name][key])}" for key in keys)
+        details = f"# the network with {values}, of {len(methods)} that this command trains\n" if values else ""
+        seed_words = f"seed{'s' * (len(numbers) > 1)} {', '.join(numbers)}"
+        entries.append(f"# {data}, {name}, {seed_words}, git commit {commit}\n{details}{command}\n")
+    return "\n".join(entries)

@@ -19,6 +19,7 @@ from adadepth.metrics.metric_names import SPEEDUPS, WORK
 from adadepth.metrics.unit_costs import TIME, UNIT_MACS
 from adadepth.report.compute_cost import measure_unit_costs
 from adadepth.report.figure import Points
+from adadepth.report.matched_networks import find_fixed_depth
 from adadepth.report.run_files import (
     CONFIG,
     METRICS,
@@ -300,8 +301,17 @@ def format_run_name(entry: Group, run: RunFiles) -> str:
 
 
 def _summarise_group(runs: Sequence[RunFiles]) -> Mapping[str, Any]:
-    """Summarise final metrics over seeds, with compute and time of a token, which older runs did not record."""
-    return summarise_seeds([(seed(run), final(run) and measure_unit_costs(run) | dict(final(run))) for run in runs])
+    """Summarise final metrics over seeds, with compute and time of a token, which older runs did not record.
+
+    The depth of a matched baseline is that in updates of the adaptive network.
+    """
+    metrics = []
+    for run in runs:
+        values = {**measure_unit_costs(run), **final(run)} if final(run) else {}
+        if DEPTH in values and (depth := find_fixed_depth(run)) is not None:
+            values[DEPTH] = float(depth)
+        metrics.append((seed(run), values))
+    return summarise_seeds(metrics)
 
 
 # ---- settings

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from adadepth.budget.target import CEILINGS, TOLERANCE, is_held
 from adadepth.config.overrides import format_override
-from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed
+from adadepth.metrics.adaptation import DECIDED, FEWEST_DEPTHS, KIND, describe_adaptation, is_collapsed, is_measurable
 from adadepth.metrics.metric_names import WORK, get_unit_wording
 from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correct_p_values
 from adadepth.metrics.unit_costs import (
@@ -43,6 +43,7 @@ from adadepth.report.compute_cost import (
     get_speedups,
     measure_unit_costs,
 )
+from adadepth.report.depth_correction import describe_correction, describe_lost_depths
 from adadepth.report.matched_networks import group_networks
 from adadepth.report.quality_pairs import RELEVANT_SCORE, QualityPair
 from adadepth.report.run_files import (
@@ -134,7 +135,8 @@ def _format_brief_depth(halting: Mapping[str, Any]) -> str:
     depth = f"{everyone['mean']:.2f} ± {everyone['std']:.2f} of {halting['max_depth']} updates"
     correlation = next(
         (
-            f"; Spearman with {other}{units and f' of{units}'} {row['value']:+.2f}"
+            f"; Spearman with {other}{units and f' of{units}'} "
+            f"{format(row['value'], '+.2f') if is_measurable(row) else 'not measurable'}"
             for other, units, row in _get_correlations(halting)
         ),
         "",
@@ -173,6 +175,9 @@ def _describe_correlations(halting: Mapping[str, Any]) -> Iterator[str]:
             f"n {correlation['n']:,}{units}"
         )
         relation = describe_strength(correlation, other)
+        if not is_measurable(correlation):
+            yield f"The correlation of depth with {other} is not measurable (Spearman, {interval})."
+            continue
         yield f"Depth {relation}: Spearman {correlation['value']:+.2f} ({interval})."
 
 
@@ -308,14 +313,16 @@ def target(files: RunFiles) -> Finding | None:
         )
     limit = f"within {format_whole_percent(TOLERANCE)} {'or below ' if unit in CEILINGS else ''}counts as reached"
     statement += f", {depth.measured:.3g} in the evaluation ({limit})"
+    correction = files.run.get("depth_correction") or {}
+    corrected, lost = describe_correction(correction), describe_lost_depths(correction)
+    brief = "; ".join(filter(None, [brief, lost]))
     if is_held(depth.measured, target_value, unit):
-        return Finding("yes", [f"Reached: {statement}."], figures, brief)
+        return Finding("yes", [f"Reached: {statement}.", *corrected], figures, brief)
     missed = abs(depth.measured - target_value)
     side = "below" if depth.measured < target_value else "above"
     first = f"Missed by {missed:.3g}, {format_whole_percent(missed / target_value)} {side}: {statement}."
-    return Finding(
-        "no", [first, f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."], figures, brief
-    )
+    remedies = f"Possible remedies: {'; '.join(_advise(files, unit, target_value))}."
+    return Finding("no", [first, *corrected, remedies], figures, brief)
 
 
 def _explain_one_depth(files: RunFiles) -> str:

@@ -6,6 +6,7 @@ The fit uses one half of the first evaluation set; the reported figures are meas
 
 from __future__ import annotations
 
+import logging
 import math
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,8 @@ from adadepth.errors import ConfigError
 from adadepth.metrics.halves import select_first_half
 from adadepth.models.contract import DepthKnob
 from adadepth.report.budgets import build_budget_row, build_budget_table, format_budgets, write_budgets
-from adadepth.report.table import to_records
+from adadepth.report.depth_correction import build_correction_row, describe_change, describe_lost_depths
+from adadepth.report.table import plain, to_records
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.devices import move_to_float64_device, select_float64_device
 from adadepth.runtime.distributed import all_reduce_sum
@@ -109,7 +111,8 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     """Shift the halting bias of a trained model that missed its target depth, until it meets the target.
 
     In a short run the controller leaves an error. The fit removes it on held-out examples; it uses their depths but not
-    their labels. The order of units by depth does not change.
+    their labels. The order of units by depth does not change. The record has depth and metrics of these examples before
+    and after the shift. All units get the same shift, so nearly equal depths may become one: a warning says so.
 
     Returns:
         Whether the model was changed. It is not changed if its depth is within half of the tolerance of the target. It
@@ -120,12 +123,13 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
     target, bias = settings.target, model.halting_bias
     if target is None or bias is None or session.config.small:
         return False
-    dataset = next(iter(trainer.evaluation_sets.values()))
+    name, dataset = next(iter(trainer.evaluation_sets.items()))
     examples = Subset(dataset, spread_rows(len(dataset), _CORRECTION_EXAMPLES).tolist())
     measure = partial(_measure_depth, trainer, model, examples, settings)
     before, learned = measure(), bias.detach().clone()
     if abs(before - target) <= TOLERANCE / 2 * target:
         return False
+    evaluated = {"before": _evaluate_half(session, name, examples)}
 
     def shift_bias(level: float) -> None:
         with torch.no_grad():
@@ -137,9 +141,15 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
 
     fit = fit_level(measure_level, target)
     shift_bias(fit.level)
+    evaluated["after"] = _evaluate_half(session, name, examples)
+    correction = {"set": name, "examples": len(examples), "shift": float((bias.detach() - learned).sum())}
+    correction |= {when: build_correction_row(*results) for when, results in evaluated.items()}
+    session.run.update(depth_correction=correction)
     if trainer.is_world_process_zero():
-        change = f"halting bias {float((bias.detach() - learned).sum()):+.2f}, now {fit.depth:.3g}"
+        change = f"halting bias {correction['shift']:+.2f}, now {fit.depth:.3g}"
         say(f"budget.target={target:g}: {before:.3g} {settings.unit} at the end of training; {change}", wraps=True)
+        if lost := describe_lost_depths(correction):
+            say(plain(f"warning: {lost}: {describe_change(correction)}"), logging.WARNING, wraps=True)
     return True
 
 

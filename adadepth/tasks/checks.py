@@ -36,6 +36,16 @@ def check_batches(train: Any, args: TrainingArguments) -> None:
         )
 
 
+def check_step_loss(path: str, model: Any) -> None:
+    """Raise an error if the loss over exits of a checkpoint cannot be computed, before the evaluation data are read.
+
+    Raises:
+        ConfigError: If its package is missing; the message names checkpoint and setting.
+    """
+    if problem := model.step_loss_problem:
+        raise ConfigError(f"checkpoint {path}: {problem}")
+
+
 def check_memory(config: ExperimentConfig, args: TrainingArguments, model: Any, train: Any) -> None:
     """Raise an error if even a micro-batch of the shortest examples does not fit into memory.
 

@@ -17,7 +17,7 @@ from adadepth.evaluation.predictions import make_exit_kwargs
 from adadepth.evaluation.text_records import sample_masked_positions, sample_positions, text_records
 from adadepth.halting.exit_decisions import start_memory
 from adadepth.halting.exit_rules import HALTING_SIGNAL, ExitRule, check_rule, parse_rule
-from adadepth.metrics.exit_rule_fitting import fit_rules
+from adadepth.metrics.exit_rule_fitting import fit_rules, try_fit
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.exit_study import add_online, add_timings, list_standard_rules, online_figures, study
 from adadepth.metrics.halves import select_first_half
@@ -52,7 +52,7 @@ def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) 
         may_fit: Whether the caller fits rules with learned parameters. If not, `all` leaves out those without them.
 
     Raises:
-        ConfigError: If a rule does not exist or is not supported by the model.
+        ConfigError: If a rule does not exist, is not supported by the model, or has a mistake in its fit.
     """
     settings: Any = model.config
     signals = model.exit_signals
@@ -73,6 +73,8 @@ def parse_exit_rules(texts: Sequence[str], model: Any, *, may_fit: bool = True) 
     for rule in rules:
         check_rule(rule, signals, settings.num_labels, model.max_updates, settings.model_type, may_fit=may_fit)
         start_memory(rule, 2, "cpu", torch.Generator())  # its shape is checked before the evaluation, not after
+        if rule.needs_fit:
+            try_fit(rule, settings.num_labels, model.max_updates)
     return rules
 
 

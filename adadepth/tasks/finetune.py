@@ -32,7 +32,7 @@ from adadepth.report.run_files import write_prediction_rows
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import run_main_process_first
 from adadepth.tasks import budgets, exit_study
-from adadepth.tasks.checks import check_depth, check_positions
+from adadepth.tasks.checks import check_depth, check_positions, check_step_loss
 from adadepth.tasks.identity import (
     check_evaluated_data,
     choose_training_classes,
@@ -144,6 +144,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     assert problem is not None, "validated"
     model_class = classifier_class(config.model, problem)
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings())
+    check_step_loss(path, model)
     tokenizer = choose_checkpoint_tokenizer(config, path)
     options = cls_options(config.model.name, model.config) | {"classes": get_class_names(model.config)}
     data = run_main_process_first(args, lambda: _load_data(config, tokenizer, options))

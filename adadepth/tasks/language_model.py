@@ -32,6 +32,7 @@ from adadepth.runtime.devices import select_float64_device
 from adadepth.runtime.distributed import run_main_process_first
 from adadepth.runtime.hub_access import resolve_path
 from adadepth.tasks import budgets, exit_study
+from adadepth.tasks.checks import check_step_loss
 from adadepth.tasks.identity import check_evaluated_data, choose_training_tokenizer
 from adadepth.tasks.matched_baseline import compare_with_matched_baseline
 from adadepth.tasks.session import Session
@@ -62,6 +63,7 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     args = training_arguments(config)
     path = resolve_model_path(config)
     model = load_language_model(path, config.model, list_overridden_model_settings())
+    check_step_loss(path, model)
     data = load_data(config, args, choose_checkpoint_tokenizer(config, path), weights=path)
     check_vocabulary(config, model, data.tokenizer)
     data = check_evaluated_data(config, data, model)

@@ -12,7 +12,9 @@ HELD = ("model.act_penalty=0", "model.num_hidden_layers=6", "model.cap_remainder
 
 
 def session_of(trainer: Any, *, small: bool = False) -> Any:
-    return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small))
+    record: dict[str, Any] = {}
+    run = SimpleNamespace(record=record, update=lambda **fields: record.update(fields))
+    return SimpleNamespace(trainer=trainer, config=SimpleNamespace(small=small), run=run)
 
 
 def mean_depth(trainer: Any) -> float:

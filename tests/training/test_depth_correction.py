@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from adadepth.runtime.console import limit_output
 from adadepth.tasks import budgets
 from adadepth.tasks.budgets import correct_depth
 from tests.marks_support import quick_one_in
@@ -23,9 +25,15 @@ def test_a_target_that_was_missed_is_held(bias: float, target: float, tmp_path: 
     torch.nn.init.constant_(unit.bias, bias)
     before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
     settings = tiny_config(*HELD, f"budget.target={target}").budget
-    assert abs(mean_depth(trainer) - target) > 0.05 * target
-    assert correct_depth(settings, session_of(trainer))
+    session, depth_before = session_of(trainer), mean_depth(trainer)
+    assert abs(depth_before - target) > 0.05 * target
+    assert correct_depth(settings, session)
     assert mean_depth(trainer) == pytest.approx(target, rel=0.05)
+    correction = session.run.record["depth_correction"]
+    assert correction["before"]["mean"] == pytest.approx(depth_before)
+    assert correction["after"]["mean"] == pytest.approx(mean_depth(trainer))
+    assert correction["shift"] == pytest.approx(float(unit.bias.detach()) - bias)
+    assert correction["before"]["metrics"].keys() == correction["after"]["metrics"].keys()
     changed = [name for name, value in trainer.model.state_dict().items() if not torch.equal(value, before[name])]
     assert changed == ["albert.encoder.albert_layer.act.dense.bias"]
     held = unit.bias.clone()
@@ -53,3 +61,20 @@ def test_a_run_of_seconds_is_left_alone(tmp_path: Path) -> None:
     before = trainer.model.halting_bias.clone()
     assert not correct_depth(settings, session_of(trainer, small=True))
     assert torch.equal(trainer.model.halting_bias, before)
+
+
+def test_a_quiet_run_warns_of_a_shift_that_made_all_depths_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    depths = iter([(3.25, 0.43, math.log(1.75)), (3.0, 0.0, 0.0)])  # of the evaluations before and after the shift
+
+    def evaluate(*given: Any) -> tuple[dict[str, float], dict[str, Any]]:
+        everyone = dict(zip(("mean", "std", "entropy"), next(depths), strict=True))
+        return {"score": everyone["mean"] / 4}, {"classes": {"all": everyone}}
+
+    monkeypatch.setattr(budgets, "_evaluate_half", evaluate)
+    with limit_output(True):
+        assert correct_depth(tiny_config(*HELD, "budget.target=5").budget, session_of(tiny_trainer(tmp_path, *HELD)))
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("warning: the shift to the target made all depths equal: from 3.25 +- 0.43 updates (1.75")
+    assert "to 3.00 +- 0.00 updates (1.00 effective depths), score from 0.812 to 0.750" in printed

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import ExitRule, list_supported_rules, parse_rule
+from adadepth.halting.exit_rules import ExitRule, Fixed, list_supported_rules, parse_rule
 from adadepth.models.contract import DepthKnob, HoldsBudget
 from adadepth.models.registry import families
 from adadepth.models.shared.losses import count_head_classes, takes_one_class
@@ -28,6 +28,7 @@ class Knob:
         high: Largest value, the deepest depth.
         step: Difference between neighbouring values.
         apply: Function that sets a model to a value.
+        trained: Value with which the model was trained, or None if another control sets its depth.
     """
 
     name: str
@@ -35,11 +36,13 @@ class Knob:
     high: float
     step: float
     apply: Callable[[Any, float], None]
+    trained: float | None = None
 
     @property
     def start(self) -> float:
-        """Initial value of the slider, in the middle of its range."""
-        return round((self.low + self.high) / 2 / self.step) * self.step
+        """Initial value of the slider: the one nearest to that of training, otherwise the middle of its range."""
+        start = (self.low + self.high) / 2 if self.trained is None else self.trained
+        return min(max(round(round(start / self.step) * self.step, 2), self.low), self.high)
 
     def validate(self, value: float) -> float:
         """Return the value of a slider unchanged, or raise an error if it is out of range.
@@ -95,9 +98,11 @@ def _supports_depth(model: Any, depth: int) -> bool:
 
 
 def _build_level_knob(model: Any) -> Knob:
+    epsilon = getattr(model.config, "act_epsilon", None)
     return Knob(
-        str(model.depth_knob), _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP, lambda model, value: model.set_depth_level(value)
-    )
+        str(model.depth_knob), _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP, lambda model, value: model.set_depth_level(value),
+        None if epsilon is None else 1.0 - epsilon,
+    )  # fmt: skip
 
 
 def build_budget_knob(model: Any, depth: Callable[[], float]) -> Knob | None:
@@ -138,21 +143,35 @@ def _build_rule_knobs(model: Any) -> list[Knob]:
     if current_rule is not None and current_rule.fitted and current_rule.with_level(0.5) is not None:
         rules.append(current_rule)  # with its fitted parameters
     current = None if current_rule is None else current_rule.name
-    rules.sort(key=lambda rule: rule.name not in (current, getattr(model, "level_rule", "").partition(":")[0]))
-    knobs = [_build_rule_knob(rule) for rule in rules]
-    steps = Knob(
-        "steps of every token (fixed)", 1, model.max_updates, 1, lambda model, value: _set_fixed_exit(model, int(value))
-    )
-    return [*knobs, steps] if "fixed" in supported else knobs
+    fitted = getattr(model, "level_rule", "").partition(":")[0]
+    rules.sort(key=lambda rule: (rule.name != current, rule.name != fitted))
+    knobs = [_build_rule_knob(rule, current_rule) for rule in rules]
+    fixed = float(current_rule.k) if isinstance(current_rule, Fixed) else None
+    steps = Knob("steps of every token (fixed)", 1, model.max_updates, 1, _set_fixed_exit, fixed)
+    if "fixed" not in supported:
+        return knobs
+    return [*knobs, steps] if fixed is None else [steps, *knobs]
 
 
-def _build_rule_knob(rule: ExitRule) -> Knob:
+def _build_rule_knob(rule: ExitRule, current: ExitRule | None) -> Knob:
     def apply(model: Any, level: float) -> None:
         setting_rule = rule.with_level(level)
         assert setting_rule is not None, "it has a threshold"
         model.config.exit_rule = setting_rule.label
 
-    return Knob(f"exit rule {rule.name}", _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP, apply)
+    trained = None if current is None or current.name != rule.name else _find_level(current)
+    return Knob(f"exit rule {rule.name}", _MIN_LEVEL, _MAX_LEVEL, _LEVEL_STEP, apply, trained)
+
+
+def _find_level(rule: ExitRule) -> float | None:
+    """Return the level of the slider at which the threshold of an exit rule is nearest to its own."""
+    levels = [_LEVEL_STEP * number for number in range(1, round(_MAX_LEVEL / _LEVEL_STEP) + 1)]
+    distances = {}
+    for level in levels:
+        if (moved := rule.with_level(level)) is not None:
+            pairs = zip(astuple(rule), astuple(moved), strict=True)
+            distances[level] = sum(abs(mine - other) for mine, other in pairs if isinstance(other, float))
+    return min(distances, key=distances.__getitem__, default=None)
 
 
 def _parse_threshold_rule(name: str) -> ExitRule | None:
@@ -166,8 +185,8 @@ def _parse_threshold_rule(name: str) -> ExitRule | None:
     return None
 
 
-def _set_fixed_exit(model: Any, step: int) -> None:
-    model.config.exit_rule = f"fixed:{step}"
+def _set_fixed_exit(model: Any, step: float) -> None:
+    model.config.exit_rule = f"fixed:{int(step)}"
 
 
 def set_full_depth(model: Any) -> None:

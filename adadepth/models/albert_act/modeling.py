@@ -255,10 +255,9 @@ class AlbertActPreTrainedModel(DepthKnob, HoldsBudget, ReplaysHalting, SharedBlo
         return base.encoder
 
     def price(self, trace: DepthTrace) -> Work:
-        """Return the MACs of a batch from its depth trace."""
-        return price_tokens(
-            self.config, trace, count_unit_macs(self._encoder.albert_layer.act.dense, self.config.hidden_size)
-        )
+        """Return the MACs of a batch from its depth trace. With a fixed depth, the halting unit does not run."""
+        unit = count_unit_macs(self._encoder.albert_layer.act.dense, self.config.hidden_size)
+        return price_tokens(self.config, trace, unit if self.one_depth is None else 0)
 
 
 class Start(NamedTuple):

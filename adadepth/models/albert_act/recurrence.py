@@ -209,17 +209,21 @@ class AlbertActTransformer(nn.Module):
     ) -> tuple[Tensor, Tensor, UnitMemory]:
         """Apply the block to states x_{n-1}, and the halting unit with its memory of update n - 1.
 
+        With a fixed depth, the halting unit does not run, and all its probabilities are 0.
+
         Returns:
-            Outputs y_n, (..., H), halting probabilities p_n, (...), and the memory of the halting unit.
+            Outputs y_n, (..., H), halting probabilities p_n, float32, (...), and the memory of the halting unit.
         """
         block_input = positions.block_input(state)
         output = positions.apply(self.albert_layer, block_input)
+        if self.fixed_depth is not None:
+            return output, torch.zeros(output.shape[:-1], device=output.device), memory
         read = output if self.config.halting_input == "block_output" else block_input
         probability, memory = self.albert_layer.act(read, memory, step)
         return output, self.halting_probability(probability, positions.valid, positions.slots), memory
 
     def halting_probability(self, probability: Tensor, valid: Tensor, slots: Tensor | None = None) -> Tensor:
-        """Return the probability p_n that each token halts at this update, float32, (...); 0 with a fixed depth.
+        """Return the probability p_n that each token halts at this update, float32, (...).
 
         Sequence-level halting takes the mean of p_n over the real tokens of a sequence.
 
@@ -229,8 +233,6 @@ class AlbertActTransformer(nn.Module):
             slots: Index b T + t of each packed token, int64, (P,), or None if tokens are not packed. If sequences halt,
                 the packed tokens are those of whole sequences.
         """
-        if self.fixed_depth is not None:
-            return torch.zeros_like(probability)
         if self.config.halting_scope == "token":
             return probability
         tokens = valid.sum(dim=1).clamp(min=1)

@@ -50,6 +50,7 @@ from adadepth.models.early_exit.losses import (
 )
 from adadepth.models.registry import families
 from adadepth.models.shared.generation import CacheOutput
+from adadepth.models.shared.halting_settings import find_loss_problems
 from adadepth.models.shared.losses import (
     LossTerm,
     count_head_classes,
@@ -181,6 +182,11 @@ class EarlyExitModel(ExitRuleKnob, NetworkModel):
         self._total = 1
         self.post_init()
         self.reference_base(not config.save_base)
+
+    @property
+    def step_loss_problem(self) -> str | None:
+        """Reason why the loss over exits cannot be computed, such as a missing package, or None."""
+        return next(find_loss_problems("model.exit_weights", self.config.exit_weights), None)
 
     @classmethod
     def read_published(cls, path: Any, stored: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -40,7 +40,9 @@ from adadepth.models.looped.objectives import (
     draw_loops,
     text_uniforms,
 )
+from adadepth.models.looped.settings import Objective
 from adadepth.models.shared.generation import CacheOutput
+from adadepth.models.shared.halting_settings import find_loss_problems
 from adadepth.runtime.devices import select_float64_device, upload
 
 
@@ -113,6 +115,11 @@ class LoopedTaskModel(ExitRuleKnob, LoopedPreTrainedModel):
     def exit_signals(self) -> frozenset[str]:
         """Signals that the model provides to exit rules."""
         return frozenset({LOGITS, STATES, HALTING_SIGNAL} if self.config.gate else {LOGITS, STATES})
+
+    @property
+    def step_loss_problem(self) -> str | None:
+        """Reason why the loss over loops cannot be computed, such as a missing package, or None."""
+        return next(find_loss_problems("model.objective", self.config.objective, tuple(Objective)), None)
 
     @property
     def level_rule(self) -> str:

@@ -22,6 +22,7 @@ from adadepth.models.shared.albert.stepper import (
     SteppedAlbertModel,
     SteppedAlbertPreTrainedModel,
 )
+from adadepth.models.shared.halting_settings import find_loss_problems
 from adadepth.models.shared.losses import (
     LossTerm,
     combine_terms,
@@ -56,6 +57,11 @@ class MultiExitAlbertForSequenceClassification(ExitRuleKnob, SteppedAlbertPreTra
             nn.Linear(config.hidden_size, count_head_classes(config)) for _ in range(config.max_updates)
         )
         self.post_init()
+
+    @property
+    def step_loss_problem(self) -> str | None:
+        """Reason why the loss over exits cannot be computed, such as a missing package, or None."""
+        return next(find_loss_problems("model.exit_weights", self.config.exit_weights), None)
 
     @can_return_tuple
     def forward(

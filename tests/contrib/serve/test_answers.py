@@ -194,6 +194,22 @@ def test_a_higher_level_is_never_shallower(name: str) -> None:
     assert compute_answer(one, TEXT, Setting()).overrides == {}
 
 
+@pytest.mark.parametrize(
+    ("rule", "start"),
+    [("margin:0.99", 0.99), ("margin:0.3", 0.3), ("entropy:0.25", 0.8), ("fixed:3", 3), ("confidence:0.9999", 0.99)],
+)
+def test_a_slider_starts_at_the_trained_value(rule: str, start: float) -> None:
+    """Entropy has the threshold (1 - l) / l at level l."""
+    first, *others = list_knobs(small_multi_exit(exit_rule=rule))
+    assert first.start == pytest.approx(start)
+    assert {other.start for other in others if other.name.startswith("exit rule")} == {0.5}, "not trained with"
+
+
+def test_the_slider_of_a_halting_sum_starts_at_its_threshold() -> None:
+    (knob,) = list_knobs(small_act(AlbertActForMaskedLM, act_epsilon=0.1))
+    assert knob.start == pytest.approx(0.9)
+
+
 def test_an_edited_example_is_asked_as_it_stands(hops: ServedCheckpoint) -> None:
     before = get_synthetic_example(hops, "inside", 0)
     cells = before.board.split()

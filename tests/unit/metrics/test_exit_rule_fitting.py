@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,7 +18,7 @@ from adadepth import EarlyExitConfig
 from adadepth.errors import ConfigError
 from adadepth.halting import exit_rules
 from adadepth.halting.exit_rules import LOGITS, ExitRule, RecordedSteps, StepView, apply_rule, parse_rule
-from adadepth.metrics.exit_rule_fitting import fit_rules
+from adadepth.metrics.exit_rule_fitting import fit_rules, try_fit
 from adadepth.metrics.exit_rule_selection import advise, readings
 from adadepth.metrics.step_records import StepRecords
 from adadepth.tasks.exit_study import parse_exit_rules
@@ -184,6 +184,53 @@ def test_one_sequence_fits_no_rule() -> None:
         ConfigError, match=r"^exit rule 'agreement:0.9': needs at least two sequences, to fit it on one"
     ):
         fit_rules([parse_rule("agreement")], records, torch.zeros(M).long(), "classification")
+
+
+@pytest.mark.parametrize(("mistake", "problem", "is_early"), [
+    (lambda recorded: recorded.correct, "fit raised AttributeError: 'RecordedSteps' object has no attribute 'correct'; "
+     "recorded steps have views, losses, right", True),
+    (lambda recorded: recorded.views[0].moves + 1, "fit raised TypeError: unsupported operand type(s) for +: "
+     "'NoneType' and 'int'", True),
+    (lambda recorded: torch.linalg.inv(torch.zeros(2, 2)), "fit raised _LinAlgError: linalg.inv: ", False),
+    (lambda recorded: "high", "fit returned value='high', which is no number", True),
+])  # fmt: skip
+def test_a_mistake_in_a_fit_is_one_line_before_the_evaluation(
+    mistake: Callable[[RecordedSteps], Any], problem: str, is_early: bool
+) -> None:
+    """A failure that may depend on the data shows with them; both name the rule."""
+
+    @dataclass(frozen=True)
+    class Mistaken(ExitRule):
+        name = "mistaken"
+        needs = frozenset({LOGITS})
+        fitted = ("value",)
+        value: float = 0.0
+
+        def fit(self, recorded: RecordedSteps) -> Any:
+            torch.rand(3)  # draws of a trial must not change those of the run
+            return replace(self, value=mistake(recorded))
+
+        def decide(self, view: StepView, memory: Tensor) -> tuple[Tensor, Tensor]:
+            return memory[:, 0] > 0, memory
+
+    state, early = torch.get_rng_state(), None
+    try:
+        try_fit(Mistaken(), 3, 5)
+    except ConfigError as error:
+        early = str(error)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (early is not None) == is_early
+    records = build_records()
+    with pytest.raises(ConfigError) as raised:
+        fit_rules([Mistaken()], records, records.index, "classification")
+    for message in filter(None, [early, str(raised.value)]):
+        assert message.startswith(f"exit rule 'mistaken:0': {problem}")
+        assert "\n" not in message
+
+
+def test_the_rule_of_the_documentation_fits_drawn_outputs() -> None:
+    for classes in (2, 5):
+        try_fit(parse_rule("agreement"), classes, 4)
 
 
 @pytest.mark.parametrize(("result", "message"), [

@@ -370,6 +370,20 @@ def test_price_counts_what_a_loop_over_tokens_counts():
     assert work.dense.item() == 3 * 12 * (outputs.trace.execution.steps * update + entry)
 
 
+def test_a_fixed_depth_neither_runs_nor_counts_the_halting_unit():
+    model = AlbertActModel(small_config(fixed_depth=4, num_hidden_layers=4)).eval()
+    calls = []
+    model.encoder.albert_layer.act.register_forward_hook(lambda *_: calls.append(1))
+    outputs = model(**padded_batch())
+    assert not calls
+    work, hidden, inner, entry = model.price(outputs.trace), 32, 64, 16 * 32
+    expected = 0
+    for keys in (int((row > 0).sum()) for row in outputs.updates):
+        expected += keys * (4 * (4 * hidden**2 + 2 * keys * hidden + 2 * hidden * inner) + entry)
+    assert work.adaptive.item() == work.full.item() == expected
+    assert work.dense.item() == 3 * 12 * (4 * (4 * hidden**2 + 2 * 12 * hidden + 2 * hidden * inner) + entry)
+
+
 # ---- mistakes
 
 

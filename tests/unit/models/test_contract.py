@@ -44,7 +44,7 @@ OWN = {
     "stock classification": {"take_classes", "take_padding", "one_depth"},
     "stock tagging": {"take_classes", "take_padding", "one_depth"},
     "ponder": PONDER | {"least_activations"},
-    "exits": {"exit_signals", "DepthKnob", "least_activations"},
+    "exits": {"exit_signals", "step_loss_problem", "DepthKnob", "least_activations"},
     "mixture": {
         "ReadsCachedStates", "MixesLayers", "DepthKnob", "HoldsBudget", "set_step", "learning_rate_multipliers",
         "soft_depth", "expected_depth", "limit_depth", "no_weight_decay",
@@ -56,11 +56,11 @@ OWN = {
     },
     "looped": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "least_activations", "list_heads",
-        "freeze_untrained", "prior_facts",
+        "freeze_untrained", "prior_facts", "step_loss_problem",
     },
     "early exit": {
         "DepthKnob", "exit_signals", "readout_work", "reading_work", "set_step", "take_padding", "freeze_untrained",
-        "drop_exits", "list_copied_layers",
+        "drop_exits", "list_copied_layers", "step_loss_problem",
     },
     "network": {"Remembers", "least_activations"},
     "supernet": {

@@ -18,6 +18,7 @@ from adadepth import LoopedForSequenceClassification, LoopedForTokenClassificati
 from adadepth.errors import ConfigError
 from adadepth.halting.step_losses import BUILT_IN, StepLoss, parse_step_loss
 from adadepth.models.shared.losses import weigh_steps
+from adadepth.tasks.checks import check_step_loss
 from tests.configs.support import configured
 from tests.models_support import padded_batch, small_multi_exit
 from tests.plugins_support import example_extensions
@@ -192,6 +193,9 @@ def test_a_model_predicts_without_the_package_of_its_loss(tmp_path: Path) -> Non
     assert model(IDS).logits.shape[:2] == IDS.shape
     with pytest.raises(ConfigError, match=r"^loss over exits 'incompetence:0.25': must be one of .*the package$"):
         model(IDS, labels=IDS)
+    problem = r"^checkpoint runs/a: model.exit_weights=incompetence:0.25: loss over exits 'incompetence:0.25': must be"
+    with pytest.raises(ConfigError, match=problem):
+        check_step_loss("runs/a", model)
 
 
 @pytest.mark.parametrize(("command", "key"), [

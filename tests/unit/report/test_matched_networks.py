@@ -32,3 +32,11 @@ def test_one_seed_has_no_deviation_over_seeds() -> None:
     text = format_rivals({"rows": make_rows(1)})
     assert "sd over units" in text
     assert "over seeds" not in text
+
+
+def test_the_depth_of_a_baseline_is_that_in_updates_of_the_adaptive_network() -> None:
+    rows = make_rows(2)
+    for row in rows[2:]:
+        row |= {"mean": 1.0, "max_depth": 1, "depth": 2}  # two layers with one exit
+    adaptive, baseline = build_rival_table({"rows": rows}).rows
+    assert (adaptive["mean"], baseline["network"], baseline["mean"]) == (3.0, "fixed depth 2", 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import math
 import re
 import xml.etree.ElementTree as ElementTree
@@ -17,6 +18,7 @@ from adadepth.metrics.significance import LEVEL
 from adadepth.models.registry import families
 from adadepth.report.figure import Scatter
 from adadepth.report.paper import build_method_tables, draw_tradeoff, format_latex_table, name_metric, write_paper
+from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import compare, find_runs
 from tests.figures_support import inked
 from tests.unit.report.recorded import record
@@ -91,6 +93,26 @@ def test_matched_baselines_are_named_by_their_depth(folder: Path) -> None:
     assert methods == {
         "ACT-ALBERT (target 2.5)", "ACT-ALBERT (target 5)", "ACT-ALBERT, fixed depth 2", "PonderALBERT",
     }  # fmt: skip
+
+
+def test_baselines_with_fewer_layers_have_depths_of_the_adaptive_network(tmp_path: Path) -> None:
+    """A network of two layers with one exit counts one update, but it is fixed depth 2."""
+    runs = tmp_path / "runs"
+    command, rows = {"command": "python -m adadepth rival_of=a", "owner": "all"}, []
+    for depth in (2, 3):
+        model = {"name": "early_exit", "num_hidden_layers": depth}
+        record(runs / f"part{depth}", 0, depth=1.0, score=0.1 * depth, model=model, rival_of="/runs/a", run=command)
+        rows.append({"kind": "fixed depth", "run": f"/elsewhere/part{depth}", "depth": depth, "group": "all"})
+    (runs / "all").mkdir()
+    (runs / "all" / "rivals.json").write_text(json.dumps({"rows": rows}))
+    write_paper(tmp_path / "paper", compare([read_run(runs / f"part{depth}") for depth in (2, 3)]), {"early_exit": "X"})
+    with (tmp_path / "paper" / "table.csv").open(encoding="utf-8", newline="") as file:
+        depths = {row["method"]: float(row["halting/all/mean/mean"]) for row in csv.DictReader(file)}
+    assert depths == {"X, fixed depth 2": 2.0, "X, fixed depth 3": 3.0}
+    text = (tmp_path / "paper" / "commands.txt").read_text()
+    for depth in (2, 3):
+        network = f"# the network with model.num_hidden_layers={depth}, of 2 that this command trains"
+        assert f"X, fixed depth {depth}, seed 0, git commit not recorded\n{network}\npython -m adadepth" in text
 
 
 def test_no_name_or_column_has_a_folder_or_a_runtime(folder: Path) -> None:

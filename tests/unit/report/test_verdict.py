@@ -20,7 +20,7 @@ from adadepth.metrics.architectures import describe_architecture
 from adadepth.metrics.layer_weights import describe_layers
 from adadepth.report.baseline_comparison import _estimate_label_error, to_json
 from adadepth.report.compute_cost import build_compute_section, format_speed, overview
-from adadepth.report.depth_by_class import describe_cost
+from adadepth.report.depth_by_class import describe_cost, format_halting
 from adadepth.report.pages import build_report
 from adadepth.report.quality_pairs import QualityPair, correct_pairs
 from adadepth.report.run_files import (
@@ -541,12 +541,14 @@ def test_a_speed_has_its_range(ratio: float, limits: tuple[float, float], said: 
 
 
 @pytest.mark.parametrize(("limits", "brief", "sentence"), [
-    ([1.1, 1.6], "measured 62 to 91 % of the time of full depth", "takes 80 % (62 to 91 %, batch size 8) of"),
-    ([0.8, 1.6], "measured 62 to 125 % of the time of full depth, no measurable difference",
+    ({"8": [1.1, 1.6]}, "measured 62 to 91 % of the time of full depth", "takes 80 % (62 to 91 %, batch size 8) of"),
+    ({"8": [0.8, 1.6]}, "no measurable difference from the time of full depth (62 to 125 %)",
      "takes 80 % (62 to 125 %, no measurable difference, batch size 8) of"),
+    ({"1": [2.0, 3.0], "8": [0.55, 1.6]}, "measured 33 to 50 % of the time of full depth in 1 of 2 measurements, no "
+     "measurable difference in 1", "80 % (62 to 182 %, no measurable difference, batch size 8) of"),
 ])  # fmt: skip
-def test_measured_times_have_their_range(run: Path, limits: list[float], brief: str, sentence: str) -> None:
-    row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": {"8": 1.25}, "time_ratio_range": {"8": limits}}
+def test_measured_times_have_their_range(run: Path, limits: dict[str, list[float]], brief: str, sentence: str) -> None:
+    row = {"rule": "kl:0.1", "macs_ratio": 2.0, "time_ratio": dict.fromkeys(limits, 1.25), "time_ratio_range": limits}
     files = read_run(run)
     found = verdict(with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": [row]}}}}))["cost"]
     assert found.brief.endswith(brief)
@@ -599,6 +601,22 @@ def test_a_model_with_exits_and_no_exit_rule_says_why_its_depth_does_not_adapt(r
         )
 
 
+def test_the_answer_on_the_target_says_what_its_correction_changed(run: Path) -> None:
+    files = read_run(run)
+    config = {**files.config, "budget": {"target": files.halting["classes"]["all"]["mean"], "unit": "updates"}}
+    before = {"mean": 3.248, "std": 0.43, "effective_depths": 1.75, "metrics": {"score": 0.784}}
+    after = {"mean": 3.0, "std": 0.0, "effective_depths": 1.0, "metrics": {"score": 0.758}}
+    lost = "the shift to the target made all depths equal"
+    for end, is_lost in ((after, True), ({**before, "mean": 3.0}, False)):
+        correction = {"set": "inside", "examples": 256, "shift": -0.5, "before": before, "after": end}
+        found = verdict(with_files(files, config=config, run={**files.run, "depth_correction": correction}))["target"]
+        assert found.answer == "yes"
+        assert "shifted by -0.50 to meet the target: from 3.25 ± 0.43 updates (1.75 effective" in found.sentences[1]
+        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 examples of inside." in found.sentences[1]
+        assert any(lost in sentence.lower() for sentence in found.sentences) == is_lost
+        assert (lost in found.brief) == is_lost
+
+
 def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     compared = {"sets": {"held_out": matched_set(4.0, 4.0, 4.0, std=0.0)}}
     found = verdict(with_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
@@ -606,6 +624,22 @@ def test_one_depth_for_all_is_not_worth_it(run: Path) -> None:
     nothing = "Nothing was compared: every token stops at update 3.25, so a fixed depth gives the same network."
     assert found.sentences == [nothing]
     assert found.brief == "nothing was compared, because every token stops at update 3.25"
+
+
+def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> None:
+    rows = [{"kind": "adaptive", "max_depth": 6, "metrics": {"eval/score": 0.9}},
+            {"kind": "fixed depth", "max_depth": 1, "depth": 2, "metrics": {"eval/score": 0.95}}]  # fmt: skip
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
+    compared = {"sets": {"held_out": {**matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 2.0}}}
+    found = verdict(with_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
+    assert found.answer == "no"
+    result = "worse than the matched baseline trained at fixed depth 2"
+    stops = "every token stops at update 2"
+    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {result}."
+    assert found.sentences[0] == first
+    assert "score 0.900 against 0.950, worse by 0.050" in found.sentences[1]
+    assert found.brief == f"{stops}; {result}"
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])
@@ -820,3 +854,16 @@ def test_a_found_architecture_is_compared_with_those_retrained_beside_it(run: Pa
 
 def test_without_statistics_nothing_is_said(tmp_path: Path) -> None:
     assert verdict(read_run(tmp_path)) == {}
+
+
+def test_a_correlation_whose_interval_excludes_nothing_is_not_measurable(run: Path) -> None:
+    files = read_run(run)
+    files.halting.pop("difficulty", None)
+    loss = {"value": 0.087, "low": -1.0, "high": 1.0, "n": 900}
+    files.halting["spearman"] = {"all": loss}
+    text = format_halting(files.halting)
+    assert "Spearman(depth, loss) not measurable, n 900" in text
+    sentences = verdict(files)["adapts"].sentences
+    assert any(sentence.startswith("The correlation of depth with loss is not measurable") for sentence in sentences)
+    files.halting["spearman"] = {"all": loss | {"low": -0.9}}
+    assert "Spearman(depth, loss) +0.087 [-0.900, +1.000], n 900" in format_halting(files.halting)
