@@ -113,8 +113,7 @@ def measure_time(call: Callable[..., Any], *arguments: Any) -> float:
 
 def compare_weights(folder: Path) -> None:
     """Print accuracy and depth of `demo:hops` in f32, in int8, and in int8 with a bias that was fitted again."""
-    model = AlbertActForTokenClassification.from_pretrained(_DEMO / "model")
-    prepare_model(model, "onnx")
+    model = prepare_model(AlbertActForTokenClassification.from_pretrained(_DEMO / "model"), "onnx")
     example = make_example(model)
     inputs = {**example, "shift": torch.zeros(())}
     proto = convert(ShiftedHalting(model, [*example]), inputs, [*inputs], ["logits", "depth"])
