@@ -7,6 +7,7 @@ One thread and one text. Every engine has a process of its own with one model, a
   adadepth       `generate` of the looped model, float32
   transformers   `generate` of the Llama that has the layers of all loops one after the other: the same, float32
   llama.cpp:W    the exported file with weights W, and llama.cpp's defaults otherwise
+  onnxruntime:W  the exported program with weights W, which reads the whole text again for every written token
 `reads` and `writes` are tokens per second of a prompt and of the likeliest next tokens, medians over repetitions.
 `of_adadepth` and `of_transformers` are these as multiples. `memory` is the peak of the process above that after its
 imports, in MiB, and `process` the peak itself. `same` counts the first written tokens that are those of adadepth.
@@ -130,6 +131,26 @@ def load_llama_cpp(folder: Path) -> Generate:
     return generate
 
 
+def write_onnx_file(model: Any, folder: Path, weights: str) -> None:
+    """Write the ONNX program of a model."""
+    from adadepth.config.export import ExportConfig
+    from adadepth.contrib.engines.onnx_program import write_onnx
+
+    write_onnx(model, folder, folder, ExportConfig(format="onnx", weights=weights))
+
+
+def load_onnxruntime(folder: Path) -> Generate:
+    """Load an ONNX program for one thread."""
+    import onnxruntime
+
+    from adadepth.contrib.engines.run_onnx import generate
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(folder / "model.onnx", options, providers=["CPUExecutionProvider"])
+    return partial(generate, session)
+
+
 ENGINES = {
     "adadepth": Engine(
         lambda model, folder: model.save_pretrained(folder),
@@ -140,9 +161,13 @@ ENGINES = {
         f"llama.cpp:{weights}": Engine(partial(write_gguf_file, weights=weights), load_llama_cpp)
         for weights in ("f32", "f16", "q8_0")
     },
+    **{
+        f"onnxruntime:{weights}": Engine(partial(write_onnx_file, weights=weights), load_onnxruntime)
+        for weights in ("f32", "int8")
+    },
 }
 # Modules that are imported before memory is counted.
-MODULES = {"llama.cpp": ["llama_cpp"]}
+MODULES = {"llama.cpp": ["llama_cpp"], "onnxruntime": ["onnxruntime"]}
 TORCH_MODULES = ["adadepth.models.looped.modeling", "transformers.models.llama.modeling_llama"]
 
 

@@ -1,16 +1,21 @@
 """Early exits in ONNX Runtime: time of a text by its depth, and accuracy and depth with int8 weights.
 
-    python benchmarks/onnx_exits.py
+    python benchmarks/onnx_exits.py [--run FOLDER]
 
-The first table has the model `demo:hops` of the package on its evaluation sets, with weights in f32 and int8. A shift
+With --run, the folder of a run with a PonderALBERT on pointers (`--config-name ponder_hops`), the first table has
+accuracy and depth of its texts in f32, in int8, and in int8 with a threshold of the exit rule that was fitted on the
+first half of each set, so that the mean depth is that of f32. Texts run one at a time.
+
+The second table has the model `demo:hops` of the package on its evaluation sets, with weights in f32 and int8. A shift
 of the halting bias is fitted on the first half of each set, so that the mean depth in int8 is that of f32; accuracy and
-depth are those on the second half. The second table has the CPU time of a text of 64 tokens by the step at which it
+depth are those on the second half. The third table has the CPU time of a text of 64 tokens by the step at which it
 exits: a PonderALBERT with random weights (12 steps, width 256), as an exported program with branches and in this
 package, with one thread each.
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,7 +34,10 @@ from adadepth import AlbertActForTokenClassification, PonderAlbertConfig, Ponder
 from adadepth.config.export import ExportConfig
 from adadepth.contrib.engines.onnx_program import FILE, convert, save_program, write_onnx
 from adadepth.contrib.engines.programs import make_example, prepare_model
+from adadepth.contrib.engines.text_steps import AlbertSteps
 from adadepth.data.generated.hops import load_hops
+from adadepth.halting.exit_decisions import apply_rule, select_predictions
+from adadepth.halting.exit_rules import parse_rule
 from adadepth.runtime.hardware import describe_machine
 
 _TOKENS, _REPEATS = 64, 12
@@ -55,11 +63,16 @@ class ShiftedHalting(nn.Module):
 
 
 def main() -> None:
-    """Print both tables."""
+    """Print the tables."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print(describe_machine())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--run", type=Path, help="folder of a run of ponder_hops")
+    run = parser.parse_args().run
     with TemporaryDirectory() as folder, torch.no_grad():
+        if run is not None:
+            compare_thresholds(run, Path(folder))
         compare_weights(Path(folder))
         compare_times(Path(folder))
 
@@ -108,13 +121,72 @@ def measure_time(call: Callable[..., Any], *arguments: Any) -> float:
     return 1e3 * min(durations)
 
 
-# ---- Accuracy and depth with int8 weights
+# ---- Accuracy and depth of whole texts with int8 weights
+
+
+class AllSteps(nn.Module):
+    """All steps of a PonderALBERT as a function of its inputs, whatever the exit rule decides."""
+
+    def __init__(self, model: Any, names: list[str]) -> None:
+        super().__init__()
+        self.model, self.steps, self.names = model, AlbertSteps(model), names
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the logits, (B, N, C), and the halting logits, (B, N), of all N steps."""
+        states, constants = self.steps.begin(dict(zip(self.names, inputs, strict=True)))
+        readings = []
+        for step in range(1, self.model.max_updates + 1):
+            states, *reading = self.steps.advance(step, states, constants)
+            readings.append(reading)
+        logits, halting = zip(*readings, strict=True)
+        return torch.stack(logits, dim=1), torch.stack(halting, dim=1)
+
+
+def compare_thresholds(run: Path, folder: Path) -> None:
+    """Print accuracy and depth of a PonderALBERT in f32, in int8, and in int8 with a threshold fitted again."""
+    model = prepare_model(PonderAlbertForSequenceClassification.from_pretrained(run / "model"), "onnx")
+    dataset: Any = OmegaConf.load(run / "config.yaml").dataset
+    data = load_hops(dataset, 0, cls_tokens=model.config.cls_tokens)
+    example = make_example(model)
+    proto = convert(AllSteps(model, [*example]), example, [*example], ["logits", "halting"])
+    name, _, threshold = model.config.exit_rule.partition(":")
+    print("| set | weights | threshold | accuracy | mean depth |")
+    for set_name, examples in data.evaluation.items():
+        records = {}
+        for weights in ("f32", "int8"):
+            save_program(proto, folder / "steps.onnx", weights)
+            session = start_session(folder / "steps.onnx")
+            texts = [data.collate([examples[index]]) for index in range(len(examples))]
+            outputs = [session.run(None, {key: text[key].numpy() for key in example}) for text in texts]
+            records[weights] = [torch.cat([torch.from_numpy(output[part]) for output in outputs]) for part in (0, 1)]
+        labels = torch.cat([text["labels"] for text in texts])
+        half = len(labels) // 2
+        target = decide(name, float(threshold), [part[:half] for part in records["f32"]])[1].mean()
+        low, high = 0.0, 1.0
+        for _ in range(16):
+            middle = (low + high) / 2
+            is_deeper = decide(name, middle, [part[:half] for part in records["int8"]])[1].mean() > target
+            low, high = (low, middle) if is_deeper else (middle, high)
+        for weights, value in (("f32", float(threshold)), ("int8", float(threshold)), ("int8", low)):
+            classes, depths = decide(name, value, [part[half:] for part in records[weights]])
+            accuracy = (classes == labels[half:]).double().mean()
+            print(f"| `{set_name}` | {weights} | {value:.4f} | {accuracy:.4f} | {depths.mean():.3f} |")
+
+
+def decide(name: str, threshold: float, record: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return the class of each text at its exit, (B,), and the depth of each text, float64 (B,)."""
+    logits, halting = record
+    rule = parse_rule(f"{name}:{threshold}")
+    depths = apply_rule(rule, logits, halting)
+    return select_predictions(rule, logits, halting, depths).argmax(-1), depths.double()
+
+
+# ---- Accuracy and depth of tokens with int8 weights
 
 
 def compare_weights(folder: Path) -> None:
     """Print accuracy and depth of `demo:hops` in f32, in int8, and in int8 with a bias that was fitted again."""
-    model = AlbertActForTokenClassification.from_pretrained(_DEMO / "model")
-    prepare_model(model, "onnx")
+    model = prepare_model(AlbertActForTokenClassification.from_pretrained(_DEMO / "model"), "onnx")
     example = make_example(model)
     inputs = {**example, "shift": torch.zeros(())}
     proto = convert(ShiftedHalting(model, [*example]), inputs, [*inputs], ["logits", "depth"])

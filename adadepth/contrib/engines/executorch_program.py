@@ -1,6 +1,7 @@
 """ExecuTorch programs of models, for phones and other small devices.
 
-A program computes all updates of every row, because its parts for XNNPACK have no branches.
+A program reads one text or puzzle at a time, and computes all its updates, because its parts for XNNPACK have no
+branches.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from adadepth.config.export import ExportConfig
 from adadepth.contrib.engines.programs import build_program, make_example, prepare_model, trace_program
 
 FILE = "model.pte"
+_LONGEST = 512  # tokens; the runtime reserves memory for a text of this length, which grows with its square
 
 
 def write_executorch(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
@@ -24,8 +26,9 @@ def write_executorch(model: Any, folder: Path, source: Path, settings: ExportCon
         ConfigError: If no program can express the model, or its exit rule.
     """
     del source, settings
-    prepare_model(model, "executorch")
-    traced = trace_program(build_program(model), make_example(model))
+    model = prepare_model(model, "executorch")
+    longest = _LONGEST if model.longest_sequence is None else min(model.longest_sequence, _LONGEST)
+    traced = trace_program(build_program(model), make_example(model), longest)
     edge = to_edge_transform_and_lower(
         traced, partitioner=[XnnpackPartitioner()], compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )

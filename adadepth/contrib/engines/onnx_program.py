@@ -40,7 +40,7 @@ def write_onnx(model: Any, folder: Path, source: Path, settings: ExportConfig) -
         ConfigError: If no program can express the model, or its exit rule.
     """
     del source
-    prepare_model(model, "onnx")
+    model = prepare_model(model, "onnx")
     steps, rule = select_steps(model), get_exit_rule(model)
     with _quiet():
         if steps is not None and rule is not None and not rule.mixes and not isinstance(rule, Fixed):

@@ -6,6 +6,7 @@ Shape legend: B rows, T tokens, A rows that still run, C classes or words, k num
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,7 +17,6 @@ from torch.export import Dim, ExportedProgram
 from adadepth.contrib.engines.text_steps import FixedSteps, select_steps
 from adadepth.errors import ConfigError
 from adadepth.halting.exit_rules import ExitRule, Fixed, Sample
-from adadepth.models.adalayers.modeling import AdaLayersModel
 from adadepth.models.albert_act.heads import AlbertActForMultipleChoice
 from adadepth.models.albert_act.modeling import AlbertActPreTrainedModel
 from adadepth.models.early_exit.word_model import WordModel
@@ -52,8 +52,8 @@ class ModelProgram(nn.Module):
         return (output.logits, output.trace.updates.long()) if self.has_depth else (output.logits,)
 
 
-def prepare_model(model: Any, format_name: str) -> None:
-    """Set a model to what programs need: evaluation, float32 weights without gradients, and all tokens in every update.
+def prepare_model(model: Any, format_name: str) -> Any:
+    """Return a copy of a model for programs: evaluation, float32 without gradients, and all tokens in every update.
 
     Raises:
         ConfigError: If no program can express the model, or its exit rule.
@@ -61,7 +61,7 @@ def prepare_model(model: Any, format_name: str) -> None:
     if problem := _find_problem(model):
         setting, reason = problem
         raise ConfigError(f"{setting}: export.format={format_name} {reason}")
-    model.eval().float().requires_grad_(False)
+    model = copy.deepcopy(model).eval().float().requires_grad_(False)
     if hasattr(model.config, "execution"):
         model.config.execution = "dense"
     with torch.no_grad():
@@ -69,6 +69,7 @@ def prepare_model(model: Any, format_name: str) -> None:
     if getattr(output, "logits", None) is None:
         kind = f"model_type={model.config.model_type}"
         raise ConfigError(f"{kind}: export.format={format_name} needs logits, which {type(model).__name__} has not")
+    return model
 
 
 def _find_problem(model: Any) -> tuple[str, str] | None:
@@ -81,9 +82,6 @@ def _find_problem(model: Any) -> tuple[str, str] | None:
         return kind, "has no program of its relative attention"
     if isinstance(model, PonderRnnForClassification):
         return kind, "needs token ids as inputs, not vectors"
-    if isinstance(model, AdaLayersModel) and max(model.active_states()) < config.depth:
-        # The base is stopped by an exception, after which torch.export loses track of its modules.
-        return kind, f"needs weight on the last of {config.depth} layers, not on {max(model.active_states())} at most"
     if isinstance(model, AlbertActForMultipleChoice):
         return kind, "needs one text, not several choices"
     if isinstance(model, LoopedTaskModel) and config.start not in ("input", "zeros"):
@@ -130,13 +128,26 @@ def make_example(model: Any) -> dict[str, Tensor]:
     return inputs
 
 
-def trace_program(program: nn.Module, example: Mapping[str, Tensor] | tuple[Tensor, ...]) -> ExportedProgram:
-    """Return the exported program of a module, whose batch and length are those of any batch, given example inputs."""
-    if isinstance(example, Mapping):
-        inputs, axes = tuple(example.values()), (0, 1) if "attention_mask" in example else (0,)
-        dynamic = tuple(dict.fromkeys(axes[: x.dim()], Dim.DYNAMIC) for x in inputs)
-    else:  # tensors between steps, whose other sizes may equal those of the example by chance
+def trace_program(
+    program: nn.Module, example: Mapping[str, Tensor] | tuple[Tensor, ...], longest: int | None = None
+) -> ExportedProgram:
+    """Return the exported program of a module.
+
+    Args:
+        program: Module in evaluation mode.
+        example: Inputs by name, or tensors between two steps.
+        longest: Largest number of tokens of a program for one text or puzzle at a time, whose memory is planned for
+            it. By default, a program takes batches and texts of any size.
+    """
+    dynamic: tuple[dict[int, Any], ...]
+    if not isinstance(example, Mapping):  # the other sizes may equal those of the example by chance
         inputs, sizes = example, (_ROWS, _TOKENS)
         dynamic = tuple({axis: Dim.AUTO for axis, size in enumerate(x.shape) if size in sizes} for x in inputs)
+    elif longest is None:
+        inputs, axes = tuple(example.values()), (0, 1) if "attention_mask" in example else (0,)
+        dynamic = tuple(dict.fromkeys(axes[: x.dim()], Dim.DYNAMIC) for x in inputs)
+    else:
+        inputs = tuple(x[:1] for x in example.values())
+        dynamic = ({1: Dim.DYNAMIC(max=longest)} if "attention_mask" in example else {},) * len(inputs)
     with torch.no_grad():
         return torch.export.export(program, inputs, dynamic_shapes=(dynamic,), strict=False)

@@ -18,12 +18,14 @@ def run(model: Any, token_ids: list[int]) -> list[torch.Tensor]:
     """Run the program for one text, and return its outputs: logits, and depths if the depth varies.
 
     Logits are float32, (1, classes), or (1, positions, classes) of models that predict for every position. Depths are
-    int64, (1,) or (1, positions). Of a puzzle, `token_ids` are its cells.
+    int64, (1,) or (1, positions). Of a puzzle, `token_ids` are its cells, and its kind is the first one.
     """
     ids = torch.tensor([token_ids])
-    # The inputs of a program are ids, then the mask of a text, then its segments; a puzzle has its cells alone.
-    inputs = [ids, torch.ones_like(ids), torch.zeros_like(ids)][: model.metadata.num_inputs()]
-    outputs: list[torch.Tensor] = list(model.execute(inputs))
+    count = model.metadata.num_inputs()
+    # The inputs are ids, mask and segments of a text, or the cells of a puzzle and its kind, which is no row of tokens.
+    is_text = count == 1 or len(model.metadata.input_tensor_meta(1).sizes()) == 2
+    inputs = [ids, torch.ones_like(ids), torch.zeros_like(ids)] if is_text else [ids, torch.zeros_like(ids[:, 0])]
+    outputs: list[torch.Tensor] = list(model.execute(inputs[:count]))
     return outputs
 
 
@@ -41,6 +43,5 @@ def generate(model: Any, token_ids: list[int], count: int) -> list[int]:
     """
     tokens = list(token_ids)
     for _ in range(count):
-        last = compute_logits(model, tokens)[-1]
-        tokens.append(max(range(len(last)), key=last.__getitem__))
+        tokens.append(int(run(model, tokens)[0][0, -1].argmax()))
     return tokens[len(token_ids) :]

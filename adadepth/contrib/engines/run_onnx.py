@@ -42,5 +42,5 @@ def generate(model: Any, token_ids: list[int], count: int) -> list[int]:
     """
     tokens = list(token_ids)
     for _ in range(count):
-        tokens.append(int(np.argmax(compute_logits(model, tokens)[-1])))
+        tokens.append(int(run(model, tokens)["logits"][0, -1].argmax()))
     return tokens[len(token_ids) :]

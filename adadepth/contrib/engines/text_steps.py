@@ -100,7 +100,7 @@ class LayerSteps:
         """Embed the texts; the tensors that the network passes to its layers are constants."""
         running = self.model.begin(inputs)
         real = find_real_tokens(inputs["attention_mask"], running.states.shape[:2], running.states.device)
-        leaves, structure = pytree.tree_flatten([tuple(passed) for passed in running.inputs])
+        leaves, structure = pytree.tree_flatten([tuple(layer) for layer in running.inputs])
         tensors = list({id(leaf): leaf for leaf in leaves if isinstance(leaf, Tensor)}.values())
         numbers = {id(tensor): number for number, tensor in enumerate(tensors)}
         self._layout = [_Slot(numbers[id(x)]) if isinstance(x, Tensor) else x for x in leaves], structure
@@ -110,8 +110,8 @@ class LayerSteps:
     def advance(self, step: int, states: Tensors, constants: Tensors) -> StepOutput:
         """Run the layers until an exit, and read the exit and its gate."""
         (state, *memory), (real, *tensors), (leaves, structure) = states, constants, self._layout
-        passed = pytree.tree_unflatten([tensors[x.number] if isinstance(x, _Slot) else x for x in leaves], structure)
-        running = RunningTexts([LayerInputs(*part) for part in passed], [0, *self.model.config.exits][step - 1])
+        layers = pytree.tree_unflatten([tensors[x.number] if isinstance(x, _Slot) else x for x in leaves], structure)
+        running = RunningTexts([LayerInputs(*layer) for layer in layers], [0, *self.model.config.exits][step - 1])
         running.states = state
         state = self.model.run_to_exit(running, step)
         texts = torch.arange(state.shape[0])
@@ -212,8 +212,8 @@ class NextStep(nn.Module):
 
     def forward(self, *tensors: Tensor) -> Tensors:
         """Return the fields of `Carried` after the step, given those before it and the constants of the batch."""
-        goes_on, running, depth, logits, memory, *others = tensors
-        states, constants = tuple(others[: self.num_states]), tuple(others[self.num_states :])
+        goes_on, running, depth, logits, memory, *unnamed = tensors
+        states, constants = tuple(unnamed[: self.num_states]), tuple(unnamed[self.num_states :])
         carried = Carried(goes_on, running, depth, logits, memory, states)
         output = self.steps.advance(self.step, states, constants)
         *fields, states = _record_step(self.rule, self.step, self.model.max_updates, carried, output)

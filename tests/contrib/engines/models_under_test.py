@@ -46,15 +46,23 @@ def build_trm(rule: str) -> Any:
     return model
 
 
-def build_adalayers(head: str) -> Any:
-    """A tiny BERT whose last two states alone have weight."""
+def build_adalayers(head: str, reads_last: bool = True) -> Any:
+    """A tiny BERT of which two states have weight: the last ones, or the first ones."""
     torch.manual_seed(0)
     sizes = {name: size for name, size in MOVING.items() if name != "embedding_size"} | _FEW
     settings = {"project_dim": 16, "attention_heads_num": 2, "dim_feedforward": 16, "topk_distribution": 2}
     base = transformers.BertConfig(**sizes)
     model = getattr(adadepth, head)(adadepth.AdaLayersConfig(base_config=base, base_saved=True, **settings)).eval()
     with torch.no_grad():
-        model.distribution.copy_(torch.linspace(0.0, 1.0, len(model.distribution)))  # engines order ties otherwise
+        scores = torch.linspace(0.0, 1.0, len(model.distribution))  # engines may order ties otherwise
+        model.distribution.copy_(scores if reads_last else -scores)
+    return model
+
+
+def build_truncated_adalayers() -> Any:
+    """A tiny BERT without the layers that have no weight."""
+    model = build_adalayers("AdaLayersForTokenClassification", reads_last=False)
+    model.truncate()
     return model
 
 
@@ -91,6 +99,8 @@ DENSE: dict[str, Callable[[], Any]] = {
     "trm_fixed": lambda: build_trm("fixed:2"),
     "adalayers_texts": lambda: build_adalayers("AdaLayersForSequenceClassification"),
     "adalayers_tokens": lambda: build_adalayers("AdaLayersForTokenClassification"),
+    "adalayers_shallow": lambda: build_adalayers("AdaLayersForSequenceClassification", reads_last=False),
+    "adalayers_truncated": build_truncated_adalayers,
     "early_exit_next_words": lambda: build_early_exit("EarlyExitForCausalLM", exit_rule="fixed:2"),
     "early_exit_masked_words": lambda: build_early_exit("EarlyExitForMaskedLM", "bert", exit_rule="fixed:2"),
     "early_exit_tokens": lambda: build_early_exit("EarlyExitForTokenClassification", exit_rule="confidence:0.8"),

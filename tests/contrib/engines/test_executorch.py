@@ -17,13 +17,14 @@ def test_a_program_predicts_as_its_model_does(name, tmp_path):
 
     model = (BRANCHING | DENSE)[name]()
     torch.manual_seed(1)
-    batches = [draw_batch(model, 1, length) for length in (5, 12)]
+    batches = [draw_batch(model, 1, length) for length in (5, 12, 30)]
     engines.EXECUTORCH.write()(model, tmp_path, tmp_path, ExportConfig(format="executorch"))
     program = run_executorch.load(tmp_path)
     for batch in batches:
         batch = {name: torch.zeros_like(value) if name == "token_type_ids" else value for name, value in batch.items()}
         logits, depths = predict(model, batch)
         outputs = run_executorch.run(program, batch["input_ids"][0].tolist())
-        torch.testing.assert_close(outputs[0], logits, rtol=1e-4, atol=1e-5)
+        # XNNPACK's kernels differ from torch by up to 2.5e-4 of the largest logit.
+        torch.testing.assert_close(outputs[0], logits, rtol=0, atol=1e-3 * float(logits.abs().max()))
         if len(outputs) > 1:
             assert torch.equal(outputs[1], depths)

@@ -65,6 +65,18 @@ def test_branches_skip_the_steps_after_the_last_exit(tmp_path):
         assert {node.op_type for node in bodies["else_branch"]} == {"Identity"}
 
 
+@pytest.mark.parametrize("name", ["adalayers_shallow", "adalayers_truncated"])
+def test_layers_that_nothing_reads_are_left_out(name, tmp_path):
+    import onnx
+
+    model = DENSE[name]()
+    assert max(model.active_states()) == 1
+    write(model, tmp_path)
+    names = [weight.name for weight in onnx.load(tmp_path / "model.onnx").graph.initializer]
+    assert any(".layer.0." in name for name in names)
+    assert not any(".layer.1." in name for name in names)
+
+
 def test_int8_weights_are_smaller_and_close(tmp_path):
     model = BRANCHING["ponder"]()
     batch = draw_batch(model, rows=8, length=12)
