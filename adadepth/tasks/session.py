@@ -247,6 +247,7 @@ class Session:
             with tracking.logging_saved_model(step):
                 trainer.evaluate()
         results.show_grid(trainer)
+        results.warn_of_depth(trainer)
         results.time_executions(self.config, self.run, trainer, tracking, training_seconds)
         metrics = tracking.last_metrics
         results.save_model(self.config, self.run, trainer, folder, final_metrics=metrics, stopped_because=stop.reason)

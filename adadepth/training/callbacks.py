@@ -35,7 +35,7 @@ from adadepth.report.table import to_records
 from adadepth.runtime.console import discard_terminal_output
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.signals import HANGUP, forward_signal, list_stop_signals, may_repeat
-from adadepth.training.advice import drop_budgets, drop_current_settings
+from adadepth.training.advice import drop_budgets, drop_current_settings, drop_deeper_starts
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
@@ -368,7 +368,10 @@ class TrackingCallback(TrainerCallback):
         if self._has_one_depth() or self._keeps_full_depth() or self._has_fixed_depth():
             adaptation.pop("warning", None)
             adaptation.pop("advice", None)
-        if advice := self._select_advice(adaptation.pop("advice", "")):
+        advice = adaptation.pop("advice", "")
+        if adaptation.get("commonest") == report.statistics["max_depth"]:
+            advice = drop_deeper_starts(advice)
+        if advice := self._select_advice(advice):
             adaptation["advice"] = advice
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:

@@ -154,10 +154,8 @@ def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
 
 
 def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
-    """Yield the text above the first table of an evaluation, and the warnings of the evaluation."""
-    head, _, rest = next(_format_tables(report, step)).partition("\n\n")
-    yield head
-    yield from (line for line in rest.splitlines() if line.startswith("warning: "))
+    """Yield the text above the first table of an evaluation."""
+    yield next(_format_tables(report, step)).partition("\n\n")[0]
 
 
 def _sort_key(name: str) -> tuple[bool, bool]:

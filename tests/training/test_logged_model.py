@@ -83,6 +83,19 @@ def test_one_depth_is_no_fault_while_the_budget_holds_full_depth(step: int, warn
     assert {name for name in advice if name in adaptation} == (set(advice) if warns else set())
 
 
+@pytest.mark.parametrize(("commonest", "advice"), [(5, "model.halt_bias_init=-9 starts deeper"), (6, None)])
+def test_a_deeper_start_is_advised_below_full_depth(commonest: int, advice: str | None, tmp_path: Path) -> None:
+    statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
+    collapse = {"warning": "depth does not adapt", "advice": "model.halt_bias_init=-9 starts deeper"}
+    statistics["adaptation"] = statistics["adaptation"] | collapse | {"commonest": commonest}
+    report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
+    tracking = TrackingCallback(Recorder(), tmp_path, configured("act_tiny"))
+    model = SimpleNamespace(one_depth=None, config=SimpleNamespace())
+    tracking.trainer = cast(Any, SimpleNamespace(model=model, extensions=[], last_reports={"test": report}))
+    tracking.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=9), TrainerControl())
+    assert json.loads((tmp_path / "halting.json").read_text())["adaptation"].get("advice") == advice
+
+
 @pytest.mark.parametrize(("rule", "baseline", "warns"), [
     ("margin:0.5", None, True),
     ("fixed:2", None, False),
@@ -123,7 +136,9 @@ NAMES = ("eval/loss", "halting/all/mean", "cost/adaptive_over_full")
 
 
 @pytest.mark.slow
-def test_the_log_ends_with_the_corrected_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_ends_with_the_corrected_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def correct(settings: Any, session: Any) -> bool:
         with torch.no_grad():
             session.trainer.model.halting_bias.add_(20.0)
@@ -134,6 +149,10 @@ def test_the_log_ends_with_the_corrected_model(tmp_path: Path, monkeypatch: pyte
     for name in NAMES:
         assert list_logged(lines, name)[-1] == (4, final[name])
     assert list_logged(lines, "halting/all/mean")[-2] != list_logged(lines, "halting/all/mean")[-1]
+    trained, _, saved = capsys.readouterr().out.partition("training ended")
+    assert "halting at step" in trained
+    assert "warning: depth" not in trained
+    assert saved.count("warning: depth does not adapt: 100 % of") == 1, "all tokens stop at update 1"
 
 
 @pytest.mark.slow
