@@ -15,6 +15,7 @@ from adadepth.metrics.task_metrics import get_metric_key
 from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale
 from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
+from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
 from adadepth.report.run_files import EXITS, RunFiles
 from adadepth.report.run_groups import (
@@ -353,6 +354,14 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
             f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least}). Its standard errors also "
             "hold the error over the evaluated examples, so they exceed those of the deviation over seeds."
         )
+    steps = {
+        f"{method.name}{f' on {table.data}' if len(tables) > 1 else ''}": [
+            (run.run.get("steps") or {}).get("done") for run in _select_scored_runs(method.group, table.quality.name)
+        ]
+        for table in tables
+        for method in table.methods
+    }
+    sentences += filter(None, [describe_unequal_steps("The methods", steps)])
     if DEPTH in costs:
         families = {run.config.get("model", {}).get("name") for run in runs}
         sizes = ", which differ in size between models" if len(families) > 1 else ""

@@ -65,9 +65,10 @@ def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) 
 ])  # fmt: skip
 def test_a_quiet_result_says_that_training_ended_early(reason: str | None, done: int, end: str, run: Path) -> None:
     files = read_run(run)
+    metrics = {"halting/all/mean": 2.994, "cost/adaptive_over_full": 0.5}
     record = {
-        "config_name": "act_tiny", "seed": 3, "final_metrics": {"halting/all/mean": 2.994, "cost/adaptive_over_full": 0.5},
-        "stopped_because": reason, "steps": {"done": done, "planned": 100},
+        "config_name": "act_tiny", "seed": 3, "final_metrics": metrics, "stopped_because": reason,
+        "steps": {"done": done, "planned": 100},
     }  # fmt: skip
     assert format_result(dataclasses.replace(files, run=record), REPORT).splitlines() == [
         f"act_tiny, seed 3: mean depth 2.99, compute 50%{end}", f"report: {REPORT}",

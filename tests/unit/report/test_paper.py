@@ -261,6 +261,15 @@ def test_times_of_other_machines_are_named(folder: Path) -> None:
     assert "different machines" in (write(folder) / "table.tex").read_text()
 
 
+@pytest.mark.parametrize(("steps", "is_named"), [(48, False), (10, True)])
+def test_the_caption_names_different_numbers_of_steps(tmp_path: Path, steps: int, is_named: bool) -> None:
+    record_method(tmp_path / "runs", LOW, run={"steps": {"done": 48, "planned": 200}})
+    baseline: dict[str, Any] = {"model": {"fixed_depth": 2}, "rival_of": "/runs/a"}
+    record_method(tmp_path / "runs", HIGH, run={"steps": {"done": steps, "planned": 10}}, **baseline)
+    sentence = "different numbers of steps: ACT-ALBERT: 48; ACT-ALBERT, fixed depth 2: 10."
+    assert (sentence in (write(tmp_path / "runs") / "table.tex").read_text()) == is_named
+
+
 def test_commands_and_commits_of_every_run_are_listed(folder: Path) -> None:
     text = (write(folder) / "commands.txt").read_text()
     assert text.count("\npython -m adadepth seed=") == 9
