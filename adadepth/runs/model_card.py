@@ -89,7 +89,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         settings=_select_settings(config),
         versions=record.get("versions") or {},
         citation=_read_citation(),
-        papers=[_format_paper(reference) for reference in _read_citation()["references"]],
+        papers=_list_papers(config.model.name),
         card=data.to_yaml(),
     )
     text = redact_env_values(text)
@@ -248,11 +248,16 @@ def _read_citation() -> dict[str, Any]:
     return citation
 
 
+def _list_papers(family: str) -> list[str]:
+    """Return the papers of a model family, which are the references that have its name as a keyword."""
+    return [_format_paper(reference) for reference in _read_citation()["references"] if family in reference["keywords"]]
+
+
 def _format_paper(reference: Mapping[str, Any]) -> str:
-    authors = ", ".join(author["family-names"] for author in reference["authors"])
+    authors = ", ".join(author.get("family-names") or author["name"] for author in reference["authors"])
     identifiers = [reference.get("doi"), *(entry["value"] for entry in reference.get("identifiers", []))]
-    identifier = next(filter(None, identifiers), "")
-    return f"{authors} ({reference['year']}). {reference['title']}. {identifier}. {reference.get('notes', '')}".rstrip()
+    parts = [f"{authors} ({reference['year']})", reference["title"], *filter(None, identifiers)]
+    return f"{'. '.join(parts)}. {reference['notes']}"
 
 
 def _escape_markup(text: object) -> str:

@@ -62,6 +62,14 @@ def test_only_checkpoints_hold_the_pickled_arguments(pushed: tuple[Path, Hub]) -
     assert {path.parent.parent.name for path in run.rglob("training_args.bin")} == {"checkpoints"}
 
 
+def test_the_card_cites_the_papers_of_its_family_alone(pushed: tuple[Path, Hub]) -> None:
+    run, _ = pushed
+    _, _, papers = (run / "model" / "README.md").read_text().partition("Also cite the papers of the model family")
+    assert re.findall(r"^- (\w+).*?\((\d+)\)", papers, flags=re.M) == [
+        ("Banino", "2021"), ("Lan", "2019"), ("Balagansky", "2022"),
+    ]  # fmt: skip
+
+
 def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
     run, _ = pushed
     metrics = json.loads((run / "run.json").read_text())["final_metrics"]
