@@ -73,7 +73,9 @@ def export(config: ExperimentConfig) -> None:
             else:
                 say("check.json is left out: it needs a tokenizer, and inputs that are rows of tokens", logging.WARNING)
             facts = describe_export(config, model, stored_rule, inputs)
-            write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs), is_untrained=is_untrained)
+            write_layout_card(
+                folder, source, model, settings, facts, has_checks=bool(inputs), is_untrained=is_untrained
+            )
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:
