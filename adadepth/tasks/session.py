@@ -29,6 +29,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     describe_evaluated_model,
     find_earlier_run,
+    find_trained_step,
     record_loaded_settings,
     require_checkpoint,
     restore_threads,
@@ -138,6 +139,7 @@ class Session:
         session.config = config = record_loaded_settings(self.config, self.model)
         directory = decide(self.args, lambda: run_directory(config))
         with session.open(directory):
+            session.trainer.state.global_step = find_trained_step(path) or 0
             session.trainer.evaluate()
             if finish is not None:
                 finish(session)

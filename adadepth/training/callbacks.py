@@ -21,6 +21,7 @@ from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import TrainerConfig
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.halting.exit_decisions import HALTING_SIGNAL
 from adadepth.halting.exit_rules import Fixed
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
@@ -345,6 +346,18 @@ class TrackingCallback(TrainerCallback):
             return drop_current_settings(advice, self._config)
         return drop_current_settings(advice, SimpleNamespace(model=self.trainer.model.config))
 
+    def _drop_impossible_values(self, missing: dict[str, str]) -> None:
+        """Remove missing values that no evaluation of the model has, or that its table of exits has.
+
+        Args:
+            missing: Reasons of missing values by name, as in halting.json.
+        """
+        model = None if self.trainer is None else self.trainer.model
+        if not getattr(model, "shows_states", True):
+            missing.pop("halting/cosine", None)
+        if HALTING_SIGNAL in getattr(model, "exit_signals", ()):
+            missing.pop("halting/probability", None)
+
     def _keeps_full_depth(self) -> bool:
         """Return whether an extension, such as a depth budget, still holds full depth."""
         return self.trainer is not None and any(one.keeps_full_depth() for one in self.trainer.extensions)
@@ -362,6 +375,7 @@ class TrackingCallback(TrainerCallback):
         `owner` is the prefix of their names: the name of the set and a slash, or an empty string for the first set.
         """
         is_architecture = report.statistics["unit"] == "architecture"
+        self._drop_impossible_values(report.statistics.get("missing", {}))
         adaptation = report.statistics.get("adaptation", {})
         if adaptation and self._has_one_depth():
             adaptation["is_set"] = True
