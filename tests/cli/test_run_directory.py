@@ -198,7 +198,7 @@ def test_a_run_without_a_model_names_its_newest_checkpoint(
     config: ExperimentConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = interrupted(config)
-    with pytest.raises(CheckpointError, match="this run has no model$"):
+    with pytest.raises(CheckpointError, match=r"this run has no model$"):
         resolve_run(str(directory), config, needs="model")
     names = [directory / "checkpoints" / f"checkpoint-{step}" for step in (16, 32)]
     monkeypatch.setattr(checkpoints, "list_complete_checkpoints", lambda folder: names)
