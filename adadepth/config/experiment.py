@@ -502,7 +502,8 @@ class ExperimentConfig:
     runs: list[str] = setting([], "mode=report: run directories, or folders of runs, to compare on one page")
     matched_baseline: bool = setting(
         True,
-        "compare the trained model with a fixed depth afterwards, within a third of the run's time (trained: half)",
+        "compare the trained model with a fixed depth afterwards, which takes at most a third of the time of the run; "
+        "if the comparison trains a network, at most the time of the run",
         neutral=True,
         debug=False,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -241,13 +241,32 @@ def _check_source(
         )
     required = {f"model.{name}": (name, values[name]) for name in fixed if name in values}
     required |= {f"the data need {name}": (name, fields[name]) for name in fixed if name in fields}
-    differing = [
-        f"{label}={value}, but the pretrained model has {getattr(source, name)}"
+    differing = {
+        name: f"{label}={value}, but the pretrained model has {getattr(source, name)}"
         for label, (name, value) in required.items()
         if hasattr(source, name) and getattr(source, name) != value
-    ]
+    }
     if differing:
-        raise ConfigError(f"model.pretrained={path}: {'; '.join(differing)}")
+        advice = _advise_plain_network(settings, source, differing)
+        raise ConfigError(f"model.pretrained={path}: {'; '.join(differing.values())}{advice}")
+
+
+def _advise_plain_network(settings: ModelConfig, source: PreTrainedConfig, differing: Iterable[str]) -> str:
+    """Return how to write the network of a model as a plain decoder, if settings differ that are not the network's.
+
+    Args:
+        settings: The `model` group.
+        source: Configuration of the model.
+        differing: Names of the settings.
+    """
+    base, network = getattr(source, "base", None), getattr(source, "base_config", None)
+    is_decoder = any(name.endswith("ForCausalLM") for name in source.architectures or ())
+    if not is_decoder or base not in family(settings.name).layouts or any(hasattr(network, name) for name in differing):
+        return ""
+    return (
+        f"; first write its {base} alone: mode=export checkpoint={settings.pretrained} export.layout={base} "
+        "export.drop_exits=true export.folder=FOLDER, then model.pretrained=FOLDER"
+    )
 
 
 def _list_shape_fields(config_class: type[PreTrainedConfig], settings: ModelConfig) -> list[str]:

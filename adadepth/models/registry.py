@@ -178,6 +178,8 @@ class Family:
             words.
         checks: Checks of the family's settings against each other and the rest of a configuration, given directly; see
             `Budgeting.checks`.
+        warnings: Warnings about settings with which a part of the model is not trained, given as `checks` are; printed
+            at the start of training.
         option: Option of the group `model` that messages recommend for this family.
         advice: Advice for the case that the depth does not adapt: one line of overrides and their effects, separated by
             "; ". DEPTH stands for half of the maximum depth. Overrides that a run has already are left out.
@@ -227,6 +229,7 @@ class Family:
     trains_in_slots: bool = False
     own_symbols: bool = True
     checks: tuple[Check, ...] = ()
+    warnings: tuple[Check, ...] = ()
     option: str | None = None
     advice: str | None = None
     offline: str | None = None
@@ -310,7 +313,7 @@ def _replace_paths_of_family(spec: Family) -> Family:
     """Return a plug-in's descriptor with functions in place of the strings `"module:name"`."""
     search = None if spec.search is None else replace_paths(spec.search, _IMPORTED_BY_SEARCH)
     spec = replace(spec, search=search, budget=replace_paths(spec.budget, [], ["checks"]))
-    return replace_paths(spec, _IMPORTED, ["checks", "first_tokens"])
+    return replace_paths(spec, _IMPORTED, ["checks", "warnings", "first_tokens"])
 
 
 def family(name: str) -> Family:

@@ -13,7 +13,15 @@ from adadepth.metrics.architectures import OPERATION_NAMES, is_fixed
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.significance import GROUPS, SeedMean, average_over_seeds
 from adadepth.report.compute_cost import normalise_rule
-from adadepth.report.matched_networks import EQUAL_COMPUTE, Networks, average_compute, get_depth, group_networks
+from adadepth.report.matched_networks import (
+    EQUAL_COMPUTE,
+    Networks,
+    average_compute,
+    format_steps,
+    get_depth,
+    get_steps,
+    group_networks,
+)
 from adadepth.report.quality_pairs import (
     QualityPair,
     build_gain_pair,
@@ -635,7 +643,9 @@ def _build_rival_pair(files: RunFiles, adaptive: Networks, baseline: Networks, n
     compute, own_compute = average_compute(baseline), average_compute(adaptive)
     ratio = own_compute / compute if own_compute and compute else None
     share = "" if ratio is None else f" ({100 / ratio:.0f} % of its compute)"
-    against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}"
+    steps, own_steps = format_steps(get_steps(baseline)), format_steps(get_steps(adaptive))
+    length = "" if None in (steps, own_steps) or steps == own_steps else f", trained for {steps} steps, not {own_steps}"
+    against = f"the matched baseline trained at fixed depth {get_depth(baseline[0])}{share}{length}"
     means = [row["mean"] for row in adaptive if "mean" in row]
     depths = fmean(means) if means else None, float(get_depth(baseline[0]))
     key, measure = "fixed_depth", name.removeprefix("eval/")

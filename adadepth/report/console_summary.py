@@ -19,7 +19,14 @@ from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
 from adadepth.report.exits import build_exit_quality_table
 from adadepth.report.layers import format_weight_lines
-from adadepth.report.run_files import EXITS, RunFiles, get_evaluation_step, halts, is_interrupted
+from adadepth.report.run_files import (
+    EXITS,
+    RunFiles,
+    get_early_stop_reason,
+    get_evaluation_step,
+    halts,
+    is_interrupted,
+)
 from adadepth.report.table import (
     Column,
     Table,
@@ -94,6 +101,8 @@ def format_screen(
 def format_result(files: RunFiles, report: Path) -> str:
     """Format the result of a run in two lines: metric, depth and compute of the saved model, and the report's path.
 
+    The first line says at which step training ended early, if it did.
+
     Args:
         files: Files of the run.
         report: Path of the report page.
@@ -101,6 +110,8 @@ def format_result(files: RunFiles, report: Path) -> str:
     metrics = files.run.get("final_metrics") or {}
     styles = {str(files.config.get("optimise")): ".4f", _MEAN: ".2f", WORK: ".0%"}
     parts = [f"{_NAMES.get(name, name)} {metrics[name]:{style}}" for name, style in styles.items() if name in metrics]
+    if reason := get_early_stop_reason(files):
+        parts.append(f"ended early: {reason}")
     label = f"{files.run.get('config_name')}, seed {files.run.get('seed')}"
     lines = [*_format_interruption(files), f"{label}: {', '.join(parts) or 'finished'}", f"report: {report}"]
     return "\n".join(map(plain, lines))

@@ -132,12 +132,16 @@ def format_halting(summary: Mapping[str, Any], step: int | None = None) -> str:
     lines += [f"{SPARKLINES}; {loss}", *list_unavailable(summary)]
     if summary["classes"]["all"].get("std") != 0:  # words of one depth have no order
         lines += format_word_lines(summary.get("words", {}))
-    adaptation = summary.get("adaptation", {})
-    if "warning" in adaptation:
-        lines.append(
-            ": ".join(["warning", adaptation["warning"], *([adaptation["advice"]] if "advice" in adaptation else [])])
-        )
+    lines += filter(None, [format_adaptation_warning(summary)])
     return "\n".join(lines)
+
+
+def format_adaptation_warning(summary: Mapping[str, Any]) -> str | None:
+    """Format the warning that depth does not adapt, with the advice for it, or return None if halting.json has none."""
+    adaptation = summary.get("adaptation", {})
+    if "warning" not in adaptation:
+        return None
+    return ": ".join(["warning", adaptation["warning"], *([adaptation["advice"]] if "advice" in adaptation else [])])
 
 
 def list_unavailable(summary: Mapping[str, Any]) -> list[str]:

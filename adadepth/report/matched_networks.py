@@ -1,4 +1,4 @@
-"""Trained matched baselines of a run: networks of fixed depth, trained as the run was, with their compute and quality.
+"""Trained matched baselines of a run: networks of fixed depth, with their steps of training, compute and quality.
 
 The rows of rivals.json are networks of one seed. Rows with the same `group` and `depth` differ only in the seed.
 """
@@ -64,6 +64,42 @@ def average_compute(networks: Networks) -> float | None:
     return None if None in macs else fmean(macs)
 
 
+def get_steps(networks: Networks) -> list[int | None]:
+    """Return the optimiser steps of networks, each None if it is not recorded."""
+    return [row.get("steps") for row in networks]
+
+
+def format_steps(counts: Sequence[int | None]) -> str | None:
+    """Format the optimiser steps of networks that differ only in the seed, or return None if one is not recorded."""
+    recorded = sorted(count for count in counts if count is not None)
+    if not recorded or None in counts:
+        return None
+    return " to ".join(dict.fromkeys(f"{count:,}" for count in (recorded[0], recorded[-1])))
+
+
+def describe_unequal_steps(subject: str, steps: Mapping[str, Sequence[int | None]]) -> str | None:
+    """Return a sentence on the optimiser steps of networks if they differ, or None if they are equal or unknown.
+
+    Args:
+        subject: Noun for the networks, in the plural.
+        steps: Optimiser steps for every seed, by the name of the network.
+    """
+    if len({count for counts in steps.values() for count in counts if count is not None}) < 2:
+        return None
+    trained = [f"{name}: {text}" for name, counts in steps.items() if (text := format_steps(counts)) is not None]
+    return f"{subject} were trained for different numbers of steps: {'; '.join(trained)}."
+
+
+def _describe_steps(groups: Sequence[Networks]) -> str | None:
+    steps = {_name_networks(networks): get_steps(networks) for networks in groups}
+    return describe_unequal_steps("The networks", steps)
+
+
+def _name_networks(networks: Networks) -> str:
+    first = networks[0]
+    return "adaptive" if first.get("kind") == "adaptive" else f"{first['kind']} {get_depth(first)}"
+
+
 def build_rival_table(comparison: Mapping[str, Any]) -> Table:
     """Build the table of an adaptive network and its matched baselines: depth, compute and quality.
 
@@ -82,6 +118,7 @@ def build_rival_table(comparison: Mapping[str, Any]) -> Table:
         Column("std", "sd over units", make_number_format(4)),
         Column("macs", "MACs per unit", "{:.4g}".format),
         Column("compute", "compute ratio", make_number_format(4)),
+        Column("steps", "steps", text, "text"),
         Column("seeds", "seeds"),
     ]
     for name in names:
@@ -96,12 +133,13 @@ def _describe_networks(networks: Networks, names: Sequence[str], reference: floa
     first, compute = networks[0], average_compute(networks)
     is_adaptive = first.get("kind") == "adaptive"
     row: dict[str, Any] = {
-        "network": "adaptive" if is_adaptive else f"{first['kind']} {get_depth(first)}",
+        "network": _name_networks(networks),
         # A network with fewer layers counts other updates than the adaptive one.
         "mean": fmean(row["mean"] for row in networks) if is_adaptive else float(get_depth(first)),
         "std": fmean(row["std"] for row in networks),
         "macs": compute / first["n"] if compute is not None and first.get("n") else None,
         "compute": compute / reference if compute is not None and reference else None,
+        "steps": format_steps(get_steps(networks)),
         "seeds": len(networks) if len(networks) > 1 else None,
     }
     for name in names:
@@ -118,7 +156,9 @@ def format_rivals(comparison: Mapping[str, Any]) -> str:
         comparison: Contents of rivals.json.
     """
     table = to_text(build_rival_table(comparison))
-    return f"matched baselines of fixed depth (compute relative to the adaptive network):\n\n{table}"
+    steps = _describe_steps(group_networks(comparison))
+    remark = "" if steps is None else f"\n\n{steps}"
+    return f"matched baselines of fixed depth (compute relative to the adaptive network):\n\n{table}{remark}"
 
 
 def rivals(files: RunFiles) -> Section | None:
@@ -128,7 +168,7 @@ def rivals(files: RunFiles) -> Section | None:
         return None
     table, seeds = build_rival_table(files.of(RIVALS)), len(groups[0])
     sample = f"n = {len(groups)} networks, {'one seed' if seeds == 1 else f'{seeds} seeds'} each"
-    html = fill("matched_networks", table=table)
+    html = fill("matched_networks", table=table, unequal_steps=_describe_steps(groups))
     return Section("Matched baselines of fixed depth", "rivals", html, tables=[table], of=sample)
 
 

@@ -15,6 +15,7 @@ from adadepth.metrics.task_metrics import get_metric_key
 from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale
 from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
+from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
 from adadepth.report.run_files import EXITS, RunFiles
 from adadepth.report.run_groups import (
@@ -37,6 +38,7 @@ from adadepth.runtime.files import write_atomic
 
 PAPER = "paper"
 _LONGEST_NAME = 45  # characters of a method's name with its settings, which fit under a figure of one column
+_TIME_REMARK = f"{TIME}/remark"
 _WIDE = 0.75  # the figure is 3.85 inches wide; at 3.3 inches, its letters have 7.7 points
 
 
@@ -252,7 +254,10 @@ class _Quantity:
 
 
 def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
-    """Return the columns of depth, compute and time that any method has, in readable units."""
+    """Return the columns of depth and compute that any method has, in readable units.
+
+    Times of separate runs are measured at different moments and loads of a machine, so they are no column.
+    """
     groups = [group for table in tables for group in table.groups]
     macs = choose_unit_macs(groups)
     quantities = [_Quantity(DEPTH, "Depth", 1.0, 2)]
@@ -261,9 +266,6 @@ def _list_costs(tables: Sequence[MethodTable]) -> list[_Quantity]:
         letter, scale = choose_scale(max(values))
         heading = UNIT_COST_TITLES[macs] + (f" ({letter})" if letter else "")
         quantities.append(_Quantity(macs, heading, 1 / scale, _choose_digits(min(values) / scale)))
-    if values := _list_means(groups, TIME):
-        unit, factor = ("ms", 1.0) if max(values) >= 1 else ("µs", 1000.0)
-        quantities.append(_Quantity(TIME, f"Time per token ({unit})", factor, _choose_digits(min(values) * factor)))
     return [quantity for quantity in quantities if any(group.figure(quantity.name) for group in groups)]
 
 
@@ -277,8 +279,13 @@ def _choose_digits(value: float) -> int:
 
 
 def build_csv_table(tables: Sequence[MethodTable]) -> Table:
-    """Build the table of all methods with unformatted values: mean, sample standard deviation and n of every figure."""
+    """Build the table of all methods with unformatted values: mean, sample standard deviation and n of every figure.
+
+    A column beside the times says what they measure.
+    """
     names = [quantity.name for quantity in _list_costs(tables)]
+    has_times = bool(_list_means([group for table in tables for group in table.groups], TIME))
+    names += [TIME] * has_times
     spreads = [f"{name}/{part}" for name in ("score", *names) for part in ("mean", "std", "n")]
     rows = []
     for table in tables:
@@ -288,9 +295,11 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
             cells = {
                 f"{name}/{part}": (figures[name] or {}).get(part) for name in figures for part in ("mean", "std", "n")
             }
+            if has_times:
+                cells[_TIME_REMARK] = _describe_time(method.group)
             labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
             rows.append({**labels, **cells, "corrected_p": method.p, "best": method.is_best})
-    columns = ["data", "method", "metric", *spreads, "corrected_p", "best"]
+    columns = ["data", "method", "metric", *spreads, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
     return Table("table", [Column(name) for name in columns], rows)
 
 
@@ -344,7 +353,7 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
     costs = {cost.name for cost in _list_costs(tables)}
     pairs = sum(len(table.methods) * (len(table.methods) - 1) // 2 for table in tables)
     sentences = [
-        f"Quality, depth and cost on {' and '.join(dict.fromkeys(table.data for table in tables))}.",
+        f"Quality, depth and compute on {' and '.join(dict.fromkeys(table.data for table in tables))}.",
         "Mean ± standard deviation over n seeds.",
     ]
     if pairs:
@@ -354,34 +363,29 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
             f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least}). Its standard errors also "
             "hold the error over the evaluated examples, so they exceed those of the deviation over seeds."
         )
+    steps = {
+        f"{method.name}{f' on {table.data}' if len(tables) > 1 else ''}": [
+            (run.run.get("steps") or {}).get("done") for run in _select_scored_runs(method.group, table.quality.name)
+        ]
+        for table in tables
+        for method in table.methods
+    }
+    sentences += filter(None, [describe_unequal_steps("The methods", steps)])
     if DEPTH in costs:
         families = {run.config.get("model", {}).get("name") for run in runs}
         sizes = ", which differ in size between models" if len(families) > 1 else ""
         sentences.append(f"Depth: mean number of updates{sizes}.")
-    if macs := costs.intersection(UNIT_COST_TITLES) - {TIME}:
+    if macs := costs.intersection(UNIT_COST_TITLES):
         unit = next(iter(macs)).rpartition("_")[2]
         sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without padding.")
-    if TIME in costs:
-        sentences.append("Time: of a token in the evaluation as it ran, loading included.")
-        sentences += _describe_time_limits(tables, runs)
     return " ".join(sentences)
 
 
-def _describe_time_limits(tables: Sequence[MethodTable], runs: Sequence[RunFiles]) -> list[str]:
-    """Return sentences on what the measured times do not compare."""
-    exits = [
-        method.name
-        for table in tables
-        for method in table.methods
-        if any(run.of(EXITS).get("sets") for run in method.group.runs)
-    ]
-    limits = []
-    if exits:
-        names = " and ".join(dict.fromkeys(exits))
-        limits.append(f"The evaluation of {names} ran all steps to measure each, so its time is that of full depth.")
-    if len({str(run.run.get("hardware")) for run in runs}) > 1:
-        limits.append("Times were measured on different machines or numbers of threads.")
-    return limits
+def _describe_time(group: Group) -> str:
+    """Describe what the time of a token of a method measures."""
+    runs_all_steps = any(run.of(EXITS).get("sets") for run in group.runs)
+    limit = "; it ran all steps to measure each, so this is the time of full depth" if runs_all_steps else ""
+    return f"of its own evaluation, loading included, at another moment than other methods{limit}"
 
 
 # ---- figure
@@ -392,7 +396,7 @@ def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
 
     A line joins methods of one model, such as one network at several depths.
     """
-    costs = [cost for cost in _list_costs(tables) if cost.name != TIME and cost.name in UNIT_COST_TITLES]
+    costs = [cost for cost in _list_costs(tables) if cost.name in UNIT_COST_TITLES]
     if not costs:
         return None
     panels = [_build_tradeoff_panel(table, costs[0]) for table in tables]

@@ -17,8 +17,8 @@ from adadepth.data.cache import digest
 from adadepth.data.run_data import RunData
 from adadepth.data.text.tokenizer import TOKENIZER_FILE
 from adadepth.errors import CheckpointError
+from adadepth.models.shared.published_files import TRAINING_DATA
 
-FIELD = "training_data"  # of a model's configuration
 OVERRIDE = "allow_changed_data=true"
 # Texts that tokenizers of equal vocabularies cut differently: case, accents, spaces, digits, punctuation, scripts,
 # symbols. All begin with a space, which some tokenizers add before single words and not before texts.
@@ -82,10 +82,10 @@ class DataIdentity:
         Raises:
             CheckpointError: If a field has a value of a wrong type.
         """
-        stored = getattr(config, FIELD, None)
+        stored = getattr(config, TRAINING_DATA, None)
         if stored is None:
             return None
-        prefix = f"{key}={path}: its config.json: {FIELD}"
+        prefix = f"{key}={path}: its config.json: {TRAINING_DATA}"
         if not isinstance(stored, Mapping):
             raise CheckpointError(f"{prefix} must be an object, not {type(stored).__name__}")
         if (fault := _find_fault(stored)) is not None:
@@ -98,7 +98,7 @@ class DataIdentity:
         stored = {**dataclasses.asdict(self), "columns": list(self.columns)}
         if self.keep_newlines is None:
             del stored["keep_newlines"]
-        setattr(config, FIELD, stored)
+        setattr(config, TRAINING_DATA, stored)
 
 
 def _find_fault(stored: Mapping[str, Any]) -> str | None:

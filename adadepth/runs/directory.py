@@ -231,7 +231,8 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     directory = Path(value)
     if value != "latest" and os.path.isfile(directory / RECORD):
         if not (directory / needs).exists() and not (needs == CHECKPOINTS and has_parts(directory)):
-            raise CheckpointError(f"{value}: this run has no {needs}")
+            hint = _name_newest_checkpoint(directory) if needs == MODEL else ""
+            raise CheckpointError(f"{value}: this run has no {needs}{hint}")
         return directory
     parent = Path(config.output_dir) / config.name
     candidates = _list_runs(parent, needs) if needs in (CHECKPOINTS, MODEL) else _list_runs_and_evaluations(parent)
@@ -246,6 +247,14 @@ def resolve_run(value: str, config: ExperimentConfig, needs: str = RECORD) -> Pa
     names = [str(path) for path in candidates]
     newest_runs = f"; newest runs of {config.name}: {', '.join(names[-3:])}" if names else ""
     raise CheckpointError(f"{value}: not a run directory (no {RECORD}){nearest(value, names)}{newest_runs}")
+
+
+def _name_newest_checkpoint(run: Path) -> str:
+    """Return the end of a message that names the newest complete checkpoint of a run, or an empty text."""
+    from adadepth.runs.checkpoints import list_complete_checkpoints  # imports transformers
+
+    newest = list_complete_checkpoints(run / CHECKPOINTS)[-1:]
+    return "".join(f"; its newest checkpoint is checkpoint={checkpoint}" for checkpoint in newest)
 
 
 def has_parts(run: Path) -> bool:

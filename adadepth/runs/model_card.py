@@ -89,7 +89,7 @@ def write_card(folder: Path, config: ExperimentConfig, record: Mapping[str, Any]
         settings=_select_settings(config),
         versions=record.get("versions") or {},
         citation=_read_citation(),
-        papers=[_format_paper(reference) for reference in _read_citation()["references"]],
+        papers=_list_papers(config.model.name),
         card=data.to_yaml(),
     )
     text = redact_env_values(text)
@@ -107,6 +107,7 @@ def write_layout_card(
     facts: Sequence[tuple[str, str]] = (),
     *,
     has_checks: bool = False,
+    is_untrained: bool = False,
 ) -> Path:
     """Write the model card of an exported model, and return its path.
 
@@ -120,6 +121,7 @@ def write_layout_card(
         settings: Settings of mode `export`.
         facts: Names and values of what the files compute.
         has_checks: Whether the folder has check.py.
+        is_untrained: Whether the weights are those of a frozen network, whose trained exits are left out.
     """
     former = source / CARD
     unmeasured = f"# {_escape_markup(folder.name)}\n\n## Use\n\n## Depth and compute\n\nNo measurements.\n"
@@ -127,12 +129,13 @@ def write_layout_card(
         former.read_text(encoding="utf-8") if former.is_file() else unmeasured, ignore_metadata_errors=True
     )
     entry = export_formats()[settings.format]
+    layers = f"all {model.config.num_hidden_layers} layers for every token" if settings.drop_exits else None
     use = _load_template("LAYOUT.md.j2").render(
         format=settings.format,
         layout=settings.layout,
         use=entry.use,
         model_class=type(model).__name__,
-        rule=_describe_rule(model),
+        rule=_describe_rule(model) if layers is None else f"The model runs {layers}.",
         updates=model.max_updates,
         facts=facts,
         has_checks=has_checks,
@@ -146,7 +149,17 @@ def write_layout_card(
             if f"\n## {heading}\n" in text:
                 unmeasured = "No measurements: those of the run were made with its early exits, which are left out."
                 text = _replace_section(text, heading, f"## {heading}\n\n{unmeasured}")
-    description = _describe_model(model, sum(parameter.numel() for parameter in model.parameters()))
+    if is_untrained:
+        unchanged = "The run trained the early exits alone. The weights are those of its frozen network, unchanged."
+        text = _replace_section(text, "Training", f"## Training\n\n{unchanged}")
+    size = sum(parameter.numel() for parameter in model.parameters())
+    description = _describe_model(model, size)
+    if layers is not None:
+        origin = "the frozen network of a run of adadepth" if is_untrained else "trained with adadepth"
+        description = (
+            f"A decoder of the layout `{settings.layout or settings.format}` ({size:,} parameters), {origin}, without "
+            f"early exits. It has its full depth: {layers}."
+        )
     card.text = re.sub(r"(?m)^A model of the family `.*$", lambda _: description, text, count=1)
     path = folder / CARD
     write_atomic(path, str(card))
@@ -248,11 +261,16 @@ def _read_citation() -> dict[str, Any]:
     return citation
 
 
+def _list_papers(family: str) -> list[str]:
+    """Return the papers of a model family, which are the references that have its name as a keyword."""
+    return [_format_paper(reference) for reference in _read_citation()["references"] if family in reference["keywords"]]
+
+
 def _format_paper(reference: Mapping[str, Any]) -> str:
-    authors = ", ".join(author["family-names"] for author in reference["authors"])
+    authors = ", ".join(author.get("family-names") or author["name"] for author in reference["authors"])
     identifiers = [reference.get("doi"), *(entry["value"] for entry in reference.get("identifiers", []))]
-    identifier = next(filter(None, identifiers), "")
-    return f"{authors} ({reference['year']}). {reference['title']}. {identifier}. {reference.get('notes', '')}".rstrip()
+    parts = [f"{authors} ({reference['year']})", reference["title"], *filter(None, identifiers)]
+    return f"{'. '.join(parts)}. {reference['notes']}"
 
 
 def _escape_markup(text: object) -> str:

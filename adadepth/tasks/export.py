@@ -50,6 +50,7 @@ def export(config: ExperimentConfig) -> None:
     stored_rule = getattr(stored, "exit_rule", None)  # before the settings of the command
     model: Any = load_model(path, model_class, config.model, list_overridden_model_settings(), config=stored)
     check_weights(model, path)
+    is_untrained = settings.drop_exits and getattr(stored, "trains", None) == "exits"
     if settings.drop_exits:
         _drop_exits(model)
     source = find_folder(path, {})
@@ -72,7 +73,9 @@ def export(config: ExperimentConfig) -> None:
             else:
                 say("check.json is left out: it needs a tokenizer, and inputs that are rows of tokens", logging.WARNING)
             facts = describe_export(config, model, stored_rule, inputs)
-            write_layout_card(folder, source, model, settings, facts, has_checks=bool(inputs))
+            write_layout_card(
+                folder, source, model, settings, facts, has_checks=bool(inputs), is_untrained=is_untrained
+            )
     except ConfigError as error:
         raise ConfigError(f"export.{error}" if str(error).startswith("layout=") else f"model.{error}") from error
     except OSError as error:

@@ -273,6 +273,12 @@ def describe_export(
     if inputs and _get_answers(model).continues_texts and model.can_generate():
         count = count_cached_numbers(model, inputs[0])
         rows.append(("cache of keys and values", f"{count:,.0f} numbers a token, {2 * count:,.0f} bytes in 16 bits"))
+    identity = DataIdentity.from_config("checkpoint", str(config.checkpoint), model.config)
+    if identity is not None and identity.keep_newlines is not None:
+        reading = "with its newlines" if identity.keep_newlines else "as lines, without newlines"
+        rows.append(
+            ("text of the training", f"{reading} (`dataset.keep_newlines={str(identity.keep_newlines).lower()}`)")
+        )
     files = _read_checkpoint_run(config)
     if files is not None and not settings.drop_exits:
         rows += _describe_calibration(files, getattr(model.config, "exit_rule", None))

@@ -15,6 +15,7 @@ from transformers import Trainer, TrainerState, TrainingArguments
 from adadepth.config import ExperimentConfig, Mode
 from adadepth.data.run_data import RunData
 from adadepth.models.memory_check import free_memory
+from adadepth.models.registry import family
 from adadepth.runs.checkpoints import list_complete_checkpoints
 from adadepth.runs.commands import format_resume_command
 from adadepth.runs.directory import CHECKPOINTS, Run, get_owner
@@ -32,7 +33,7 @@ _FEWEST_EQUAL = 3  # equal values of a metric that are no chance
 def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, model: Any, data: RunData) -> str:
     """Format the settings in effect in five lines: model, data, training, machine, and what is selected and written.
 
-    An evaluation has no line on training.
+    Warnings of the model's family follow. An evaluation has neither these nor a line on training.
     """
     is_training = config.mode is Mode.train
     needed = estimate_least_memory(model, data.train, args) if is_training else None
@@ -43,6 +44,8 @@ def describe_start(config: ExperimentConfig, args: TrainingArguments, run: Run, 
         f"machine: {_format_machine(config, args, needed)}",
         f"output: {_format_selection(config, args)}, in {run.directory}" if is_training else f"output: {run.directory}",
     ]
+    if is_training:
+        lines += [f"warning: {line}" for warn in family(config.model.name).warnings for line in warn(config)]
     return "\n".join(filter(None, lines))
 
 

@@ -15,6 +15,7 @@ from adadepth.metrics.grid_examples import draw_example_text
 from adadepth.metrics.metric_names import SPEEDUPS
 from adadepth.report.baseline_comparison import to_json
 from adadepth.report.compute_cost import describe_speeds
+from adadepth.report.depth_by_class import format_adaptation_warning
 from adadepth.report.example_sentences import build_sentence_table
 from adadepth.report.pages import RunReport, draw_figures, write_report
 from adadepth.report.run_files import REPORT
@@ -43,6 +44,14 @@ def show_grid(trainer: DepthTrainer) -> None:
     grids = [report.grids for report in trainer.last_reports.values() if report.grids]
     if grids and trainer.is_world_process_zero():
         say(f"\n{draw_example_text(grids[0][0])}\n")
+
+
+def warn_of_depth(trainer: DepthTrainer) -> None:
+    """Print a warning for every evaluation set on which the depth of the saved model does not adapt."""
+    if trainer.is_world_process_zero():
+        warnings = (format_adaptation_warning(report.statistics) for report in trainer.last_reports.values())
+        for warning in dict.fromkeys(filter(None, warnings)):
+            say(warning, wraps=True)
 
 
 def time_executions(

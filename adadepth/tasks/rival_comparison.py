@@ -45,6 +45,7 @@ def describe_network(files: RunFiles, kind: str) -> dict[str, Any]:
         "max_depth": halting["max_depth"],
         **{name: cost[name] for name in ("executed_macs", "adaptive_macs") if name in cost},
         "difficulty": {name: table["rows"] for name, table in get_difficulty_sets(halting).items()},
+        "steps": (record.get("steps") or {}).get("done"),
         "seconds": record.get("wall_time_s"),
         "metrics": metrics,
         "errors": find_errors(halting, metrics),

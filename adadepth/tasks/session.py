@@ -29,6 +29,7 @@ from adadepth.tasks.stored_models import (
     check_weights,
     describe_evaluated_model,
     find_earlier_run,
+    find_trained_step,
     record_loaded_settings,
     require_checkpoint,
     restore_threads,
@@ -138,6 +139,7 @@ class Session:
         session.config = config = record_loaded_settings(self.config, self.model)
         directory = decide(self.args, lambda: run_directory(config))
         with session.open(directory):
+            session.trainer.state.global_step = find_trained_step(path) or 0
             session.trainer.evaluate()
             if finish is not None:
                 finish(session)
@@ -247,6 +249,7 @@ class Session:
             with tracking.logging_saved_model(step):
                 trainer.evaluate()
         results.show_grid(trainer)
+        results.warn_of_depth(trainer)
         results.time_executions(self.config, self.run, trainer, tracking, training_seconds)
         metrics = tracking.last_metrics
         results.save_model(self.config, self.run, trainer, folder, final_metrics=metrics, stopped_because=stop.reason)

@@ -17,11 +17,18 @@ from adadepth.errors import CheckpointError
 from adadepth.halting.exit_rules import parse_rule
 from adadepth.models.folder import read_config
 from adadepth.models.registry import families
-from adadepth.runs.checkpoints import MANIFEST, checkpoints, find_checkpoint_error, read_trainer_state
+from adadepth.runs.checkpoints import (
+    MANIFEST,
+    TRAINER_STATE,
+    checkpoints,
+    find_checkpoint_error,
+    read_trainer_state,
+)
 from adadepth.runs.commands import list_overridden_keys
 from adadepth.runs.directory import (
     CHECKPOINTS,
     FINISHED,
+    MODEL,
     RECORD,
     find_run_of_launch,
     model_path,
@@ -270,3 +277,19 @@ def describe_evaluated_model(model: Any, path: str) -> dict[str, Any]:
     if trained is not None and trained != model.max_updates:
         description["trained_steps"] = int(trained)
     return description
+
+
+def find_trained_step(path: str) -> int | None:
+    """Return the optimiser step of stored weights, from their checkpoint or the record of their run, or None.
+
+    Args:
+        path: Folder or hub id of the weights.
+    """
+    folder = Path(path)
+    if (folder / TRAINER_STATE).is_file():
+        return int(read_trainer_state(folder)["global_step"])
+    if folder.name != MODEL or not (folder.parent / RECORD).is_file():
+        return None
+    record = read_record(folder.parent)
+    step = (record.get("selected") or {}).get("step") or (record.get("steps") or {}).get("done")
+    return None if step is None else int(step)

@@ -33,6 +33,11 @@ def drop_budgets(advice: str) -> str:
     return _SEPARATOR.join(part for part in advice.split(_SEPARATOR) if not part.startswith("budget."))
 
 
+def drop_deeper_starts(advice: str) -> str:
+    """Return advice without the parts that set an initial halting bias, for models that halt at their full depth."""
+    return _SEPARATOR.join(part for part in advice.split(_SEPARATOR) if "model.halt_bias_init=" not in part)
+
+
 def _is_current(override: str, settings: Any) -> bool:
     """Return whether settings have the value of an override, or an initial halting bias that is deeper already."""
     key, _, text = override.partition("=")

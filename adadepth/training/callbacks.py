@@ -21,6 +21,7 @@ from adadepth.config import ExperimentConfig, Mode
 from adadepth.config.experiment import TrainerConfig
 from adadepth.errors import CheckpointError
 from adadepth.evaluation.scorer import EvaluationReport
+from adadepth.halting.exit_decisions import HALTING_SIGNAL
 from adadepth.halting.exit_rules import Fixed
 from adadepth.metrics.architectures import flatten_search
 from adadepth.metrics.depth_statistics import flatten
@@ -35,7 +36,7 @@ from adadepth.report.table import to_records
 from adadepth.runtime.console import discard_terminal_output
 from adadepth.runtime.distributed import is_main_process
 from adadepth.runtime.signals import HANGUP, forward_signal, list_stop_signals, may_repeat
-from adadepth.training.advice import drop_budgets, drop_current_settings
+from adadepth.training.advice import drop_budgets, drop_current_settings, drop_deeper_starts
 from adadepth.training.selection import fill_undefined_metric
 from adadepth.training.stored_states import difference
 from adadepth.training.trackers.base import Tracker
@@ -345,6 +346,18 @@ class TrackingCallback(TrainerCallback):
             return drop_current_settings(advice, self._config)
         return drop_current_settings(advice, SimpleNamespace(model=self.trainer.model.config))
 
+    def _drop_impossible_values(self, missing: dict[str, str]) -> None:
+        """Remove missing values that no evaluation of the model has, or that its table of exits has.
+
+        Args:
+            missing: Reasons of missing values by name, as in halting.json.
+        """
+        model = None if self.trainer is None else self.trainer.model
+        if not getattr(model, "shows_states", True):
+            missing.pop("halting/cosine", None)
+        if HALTING_SIGNAL in getattr(model, "exit_signals", ()):
+            missing.pop("halting/probability", None)
+
     def _keeps_full_depth(self) -> bool:
         """Return whether an extension, such as a depth budget, still holds full depth."""
         return self.trainer is not None and any(one.keeps_full_depth() for one in self.trainer.extensions)
@@ -362,13 +375,17 @@ class TrackingCallback(TrainerCallback):
         `owner` is the prefix of their names: the name of the set and a slash, or an empty string for the first set.
         """
         is_architecture = report.statistics["unit"] == "architecture"
+        self._drop_impossible_values(report.statistics.get("missing", {}))
         adaptation = report.statistics.get("adaptation", {})
         if adaptation and self._has_one_depth():
             adaptation["is_set"] = True
         if self._has_one_depth() or self._keeps_full_depth() or self._has_fixed_depth():
             adaptation.pop("warning", None)
             adaptation.pop("advice", None)
-        if advice := self._select_advice(adaptation.pop("advice", "")):
+        advice = adaptation.pop("advice", "")
+        if adaptation.get("commonest") == report.statistics["max_depth"]:
+            advice = drop_deeper_starts(advice)
+        if advice := self._select_advice(advice):
             adaptation["advice"] = advice
         figures: dict[str, Any] = flatten_search(report.statistics) if is_architecture else flatten(report.statistics)
         if report.exits is not None:

@@ -132,7 +132,7 @@ class ConsoleCallback(TrainerCallback):
             return
         format_report = _format_summary if state.max_steps > 0 else _format_tables
         reports = {} if self.trainer is None else self.trainer.last_reports
-        step = state.global_step if self._best is None else self._best
+        step = (state.global_step or None) if self._best is None else self._best  # None: weights of an unknown step
         for number, (name, report) in enumerate(reports.items()):
             if number and report.statistics["unit"] == "task":
                 continue  # one distribution for all sets
@@ -145,7 +145,7 @@ def _format_step(state: TrainerState) -> str:
     return f"step {state.global_step}/{state.max_steps}"
 
 
-def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
+def _format_tables(report: EvaluationReport, step: int | None) -> Iterator[str]:
     formats = (("layers", format_layers), ("architecture", format_architecture))
     format_statistics = next((text for key, text in formats if key in report.statistics), format_halting)
     yield format_statistics(report.statistics, step)
@@ -153,11 +153,9 @@ def _format_tables(report: EvaluationReport, step: int) -> Iterator[str]:
         yield format_exits(report.exits)
 
 
-def _format_summary(report: EvaluationReport, step: int) -> Iterator[str]:
-    """Yield the text above the first table of an evaluation, and the warnings of the evaluation."""
-    head, _, rest = next(_format_tables(report, step)).partition("\n\n")
-    yield head
-    yield from (line for line in rest.splitlines() if line.startswith("warning: "))
+def _format_summary(report: EvaluationReport, step: int | None) -> Iterator[str]:
+    """Yield the text above the first table of an evaluation."""
+    yield next(_format_tables(report, step)).partition("\n\n")[0]
 
 
 def _sort_key(name: str) -> tuple[bool, bool]:

@@ -8,6 +8,7 @@ This is the only module that imports PEFT.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,11 @@ def add_adapters(model: Any, settings: LoraConfig) -> None:
     _refuse_frozen(model, "modules_to_save", trained if settings.modules_to_save is not None else [])
     config = _build_peft_config(model, settings, adapted, [])  # heads are trained in place, without copies
     model.requires_grad_(False)
-    inject_adapter_in_model(config, model)
+    with warnings.catch_warnings():
+        # PEFT finds tied layers by their names, such as `lm_head`. Heads of exits are copies, and layers that share a
+        # matrix get no adapter.
+        warnings.filterwarnings("ignore", message="Model has `tie_word_embeddings=True`")
+        inject_adapter_in_model(config, model)
     for name in trained:
         model.get_submodule(name).requires_grad_(True)
     model.freeze_untrained()  # such as a halting unit that no loss reads

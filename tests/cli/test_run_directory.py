@@ -18,6 +18,7 @@ from adadepth import tasks
 from adadepth.config import OPTIONAL_GROUPS, ExperimentConfig
 from adadepth.config.fingerprint import hash_result_settings
 from adadepth.errors import CheckpointError
+from adadepth.runs import checkpoints
 from adadepth.runs.directory import (
     jsonable,
     open_run,
@@ -191,6 +192,19 @@ def test_a_wrong_run_names_the_candidates(config: ExperimentConfig) -> None:
     assert resolve_run(str(directory), config) == directory
     with pytest.raises(CheckpointError, match="this run has no checkpoints"):
         resolve_run(str(directory), config, needs="checkpoints")
+
+
+def test_a_run_without_a_model_names_its_newest_checkpoint(
+    config: ExperimentConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory = interrupted(config)
+    with pytest.raises(CheckpointError, match=r"this run has no model$"):
+        resolve_run(str(directory), config, needs="model")
+    names = [directory / "checkpoints" / f"checkpoint-{step}" for step in (16, 32)]
+    monkeypatch.setattr(checkpoints, "list_complete_checkpoints", lambda folder: names)
+    expected = f"this run has no model; its newest checkpoint is checkpoint={names[1]}"
+    with pytest.raises(CheckpointError, match=f"{re.escape(expected)}$"):
+        resolve_run(str(directory), config, needs="model")
 
 
 def interrupted(config: ExperimentConfig) -> Path:

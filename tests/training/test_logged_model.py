@@ -16,6 +16,7 @@ from adadepth import tasks
 from adadepth.config import BudgetConfig
 from adadepth.report.run_files import read_run, series
 from adadepth.tasks import budgets
+from adadepth.tasks.stored_models import find_trained_step
 from adadepth.training.callbacks import TrackingCallback, find_saved_step
 from adadepth.training.depth_budget import TrainingBudget
 from adadepth.training.trackers.base import Tracker
@@ -83,6 +84,19 @@ def test_one_depth_is_no_fault_while_the_budget_holds_full_depth(step: int, warn
     assert {name for name in advice if name in adaptation} == (set(advice) if warns else set())
 
 
+@pytest.mark.parametrize(("commonest", "advice"), [(5, "model.halt_bias_init=-9 starts deeper"), (6, None)])
+def test_a_deeper_start_is_advised_below_full_depth(commonest: int, advice: str | None, tmp_path: Path) -> None:
+    statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
+    collapse = {"warning": "depth does not adapt", "advice": "model.halt_bias_init=-9 starts deeper"}
+    statistics["adaptation"] = statistics["adaptation"] | collapse | {"commonest": commonest}
+    report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
+    tracking = TrackingCallback(Recorder(), tmp_path, configured("act_tiny"))
+    model = SimpleNamespace(one_depth=None, config=SimpleNamespace())
+    tracking.trainer = cast(Any, SimpleNamespace(model=model, extensions=[], last_reports={"test": report}))
+    tracking.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=9), TrainerControl())
+    assert json.loads((tmp_path / "halting.json").read_text())["adaptation"].get("advice") == advice
+
+
 @pytest.mark.parametrize(("rule", "baseline", "warns"), [
     ("margin:0.5", None, True),
     ("fixed:2", None, False),
@@ -104,6 +118,36 @@ def test_a_depth_that_is_fixed_by_design_is_no_fault(
     assert ("warning" in adaptation, "advice" in adaptation) == (warns, warns)
 
 
+@pytest.mark.parametrize(("signals", "shows", "missing"), [
+    (("halting",), False, set()),
+    (("logits",), True, {"halting/cosine", "halting/probability"}),
+])  # fmt: skip
+def test_what_no_evaluation_of_the_model_has_is_not_missing(
+    signals: tuple[str, ...], shows: bool, missing: set[str], tmp_path: Path
+) -> None:
+    statistics = dict(read_run(make_run(tmp_path, 6, 2)).halting)
+    statistics["missing"] = dict.fromkeys(("halting/cosine", "halting/probability"), "a reason")
+    report = SimpleNamespace(statistics=statistics, sentences=[], grids={}, predictions=None, rows=None, exits=None)
+    tracking = TrackingCallback(Recorder(), tmp_path)
+    model = SimpleNamespace(one_depth=None, config=None, exit_signals=signals, shows_states=shows)
+    tracking.trainer = cast(Any, SimpleNamespace(model=model, extensions=[], last_reports={"test": report}))
+    tracking.on_evaluate(TrainingArguments(tmp_path), TrainerState(global_step=9), TrainerControl())
+    assert set(json.loads((tmp_path / "halting.json").read_text())["missing"]) == missing
+
+
+def test_stored_weights_have_the_step_of_their_run_or_checkpoint(tmp_path: Path) -> None:
+    model, checkpoint = tmp_path / "model", tmp_path / "checkpoints" / "checkpoint-40"
+    assert find_trained_step("someone/model") is find_trained_step(str(model)) is None
+    selected = {"step": 32, "metric": "eval/loss", "value": 1.0, "extreme": "lowest"}
+    for best, done in ((selected, 44), (None, 32)):
+        record = {"status": "finished", "selected": best, "steps": {"done": done, "planned": 99}}
+        (tmp_path / "run.json").write_text(json.dumps(record))
+        assert find_trained_step(str(model)) == 32
+    checkpoint.mkdir(parents=True)
+    TrainerState(global_step=40).save_to_json(str(checkpoint / "trainer_state.json"))
+    assert find_trained_step(str(checkpoint)) == 40
+
+
 def run_tiny(root: str, folder: Path, *overrides: str) -> tuple[Path, list[dict[str, Any]], dict[str, float]]:
     """Directory, log and final metrics of a run that is evaluated at every step."""
     each = ("debug=default", "trainer.disable_tqdm=true", "trainer.eval_steps=1", "trainer.save_steps=1")
@@ -123,7 +167,9 @@ NAMES = ("eval/loss", "halting/all/mean", "cost/adaptive_over_full")
 
 
 @pytest.mark.slow
-def test_the_log_ends_with_the_corrected_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_log_ends_with_the_corrected_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def correct(settings: Any, session: Any) -> bool:
         with torch.no_grad():
             session.trainer.model.halting_bias.add_(20.0)
@@ -134,6 +180,10 @@ def test_the_log_ends_with_the_corrected_model(tmp_path: Path, monkeypatch: pyte
     for name in NAMES:
         assert list_logged(lines, name)[-1] == (4, final[name])
     assert list_logged(lines, "halting/all/mean")[-2] != list_logged(lines, "halting/all/mean")[-1]
+    trained, _, saved = capsys.readouterr().out.partition("training ended")
+    assert "halting at step" in trained
+    assert "warning: depth" not in trained
+    assert saved.count("warning: depth does not adapt: 100 % of") == 1, "all tokens stop at update 1"
 
 
 @pytest.mark.slow

@@ -298,3 +298,13 @@ def test_a_frozen_model_is_refused():
     model = BUILD["albert"]().requires_grad_(False)
     with pytest.raises(ConfigError, match=r"^trainer.lora.rank=2: \w+ trains no matrix of a hidden layer here$"):
         add_adapters(model, LoraConfig(rank=2))
+
+
+def test_a_head_of_an_exit_that_is_no_tied_layer_is_added_without_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    model = small_exits(exit_heads="own", trains="exits", tie_word_embeddings=True)
+    weights = [weight.data_ptr() for weight in model.get_input_embeddings().parameters()]
+    add_adapters(model, LoraConfig(rank=2))
+    adapted = [module for module in model.modules() if isinstance(module, peft.tuners.lora.LoraLayer)]
+    assert adapted
+    assert not any(layer.get_base_layer().weight.data_ptr() in weights for layer in adapted)
+    assert [str(warning.message) for warning in recwarn if "tie_word_embeddings" in str(warning.message)] == []

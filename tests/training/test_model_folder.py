@@ -62,6 +62,14 @@ def test_only_checkpoints_hold_the_pickled_arguments(pushed: tuple[Path, Hub]) -
     assert {path.parent.parent.name for path in run.rglob("training_args.bin")} == {"checkpoints"}
 
 
+def test_the_card_cites_the_papers_of_its_family_alone(pushed: tuple[Path, Hub]) -> None:
+    run, _ = pushed
+    _, _, papers = (run / "model" / "README.md").read_text().partition("Also cite the papers of the model family")
+    assert re.findall(r"^- (\w+).*?\((\d+)\)", papers, flags=re.M) == [
+        ("Banino", "2021"), ("Lan", "2019"), ("Balagansky", "2022"),
+    ]  # fmt: skip
+
+
 def test_the_card_says_what_the_run_measured(pushed: tuple[Path, Hub]) -> None:
     run, _ = pushed
     metrics = json.loads((run / "run.json").read_text())["final_metrics"]
@@ -118,19 +126,26 @@ def test_weights_of_others_have_no_license_of_this_package(tmp_path: Path) -> No
     assert card.data.license is None
 
 
-def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(tmp_path: Path) -> None:
-    model = small(exit_heads="own", exit_rule="margin:0.5")
+@pytest.mark.parametrize("is_untrained", [True, False])
+def test_the_card_of_a_network_without_its_exits_has_no_figures_of_exits(is_untrained: bool, tmp_path: Path) -> None:
+    model = small(exit_heads="own", exit_rule="margin:0.5", exit_layers=[2])
     scores = {"eval/loss": 3.0, "eval/lm_loss_step_1": 4.0, "halting/all/mean": 2.5}
     record = {"parameters": 999_999, "final_metrics": scores}
     (tmp_path / "plain").mkdir()
     write_card(tmp_path, configured("exit_tiny"), record, model, "a")
     model.drop_exits()
-    path = write_layout_card(tmp_path / "plain", tmp_path, model, ExportConfig(layout="llama", drop_exits=True))
+    settings = ExportConfig(layout="llama", drop_exits=True)
+    path = write_layout_card(tmp_path / "plain", tmp_path, model, settings, is_untrained=is_untrained)
     card = ModelCard.load(path)
     size = sum(weight.numel() for weight in model.parameters())
     assert card.data.eval_results is None
-    assert f"{size:,} parameters), trained with adadepth. It has its full depth: every token" in card.text
-    assert not re.search("999,999|lm_loss_step|mean updates per unit|adaptive:", card.text)
+    origin = "the frozen network of a run of adadepth" if is_untrained else "trained with adadepth"
+    depth = f"{size:,} parameters), {origin}, without early exits. It has its full depth: all 4 layers for every token."
+    assert depth in card.text
+    assert ("trained with adadepth" in card.text, "dataset.cache_dir" in card.text or "| model." in card.text) == (
+        not is_untrained, not is_untrained,
+    )  # fmt: skip
+    assert not re.search("999,999|lm_loss_step|mean updates per unit|adaptive:|2 updates", card.text)
     headings = re.findall("^## (.*)$", card.text, flags=re.MULTILINE)
     expected = ["Use", "Results", "Depth and compute", "Training", "Limits", "Licence and citation"]
     assert headings == expected

@@ -12,14 +12,18 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from adadepth import tasks
+from adadepth import add_exits, tasks
 from adadepth.config.data import CausalConfig
+from adadepth.models.folder import read_config
 from adadepth.models.looped.retrofit import retrofit
 from adadepth.runs.directory import get_plain_settings
 from adadepth.runs.inheritance import load_run_settings
 from adadepth.tasks.language_model import resolve_newlines
 from tests.configs.support import configured
+from tests.unit.models.early_exit.early_exit_support import small as small_exits
 from tests.unit.models.early_exit.layerskip_support import LAYERS, write_layerskip
+from tests.unit.models.looped.looped_support import OURO
+from tests.unit.models.looped.looped_support import small as small_loops
 
 LENGTH = 48
 TEXT = (
@@ -135,3 +139,18 @@ def test_an_older_run_of_a_pretrained_decoder_has_read_lines(tmp_path: Path) -> 
             del stored["dataset"]["keep_newlines"]
         OmegaConf.save(OmegaConf.create(stored), tmp_path / "config.yaml")
         assert load_run_settings(tmp_path, "resume").dataset.keep_newlines is expected
+
+
+@pytest.mark.parametrize("layout", ["llama", "ouro"])
+def test_a_written_layout_says_how_its_text_was_read(layout: str, tmp_path: Path) -> None:
+    identity = {"dataset": "lines", "keep_newlines": False}
+    model = small_exits() if layout == "llama" else small_loops(**OURO)
+    model.config.training_data = identity
+    model.save_pretrained(tmp_path / "written", layout=layout)
+    unset = CausalConfig(name="a", keep_newlines=None)
+    assert read_config("model.pretrained", str(tmp_path / "written")).training_data == identity
+    assert resolve_newlines(unset, str(tmp_path / "written")).keep_newlines is False
+    if layout == "llama":
+        again = add_exits(str(tmp_path / "written"), exit_layers=[2])
+        again.save_pretrained(tmp_path / "again", layout=layout)
+        assert resolve_newlines(unset, str(tmp_path / "again")).keep_newlines is False

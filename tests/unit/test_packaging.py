@@ -19,6 +19,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from adadepth.config.export import export_formats
+from adadepth.models.registry import families
 from tests.scripts_support import load_script
 from tests.sources_support import PLUGINS, ROOT, SOURCES, list_imports, list_installed_packages
 
@@ -102,6 +103,14 @@ def test_one_version_everywhere() -> None:
     assert stated == [version]
     assert str(citation["version"]) == version
     assert LOCKED.get("adadepth") is None
+
+
+def test_every_family_has_papers_to_cite() -> None:
+    """Plain networks of transformers are cited as transformers' pages say."""
+    references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
+    cited = {keyword for reference in references for keyword in reference["keywords"]}
+    own = {name for name, family in families().items() if family.settings.__module__.startswith("adadepth.")}
+    assert cited == own - {"stock_classifier"}
 
 
 def assigns(node: ast.stmt, name: str) -> bool:

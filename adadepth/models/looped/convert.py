@@ -32,6 +32,7 @@ from adadepth.errors import CheckpointError
 from adadepth.models.shared.published_files import (
     TOKEN_FIELDS,
     TOKENIZER_FILES,
+    TRAINING_DATA,
     find_folder,
     is_rotary_table,
     list_stored_weights,
@@ -59,6 +60,7 @@ _SHARED_FIELDS = (
     "architectures",
     "id2label",
     "label2id",
+    TRAINING_DATA,
 )
 _OURO_NAMES = (
     (r"^(model\.)?layers\.", r"\1core."),

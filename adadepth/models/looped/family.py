@@ -4,7 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from adadepth.config import BudgetUnit
-from adadepth.models.looped.settings import LoopedSettings, check_looped, fix_loops, list_movable_gate_metrics
+from adadepth.models.looped.settings import (
+    LoopedSettings,
+    check_looped,
+    fix_loops,
+    list_movable_gate_metrics,
+    warn_of_untrained_gate,
+)
 from adadepth.models.registry import Adopt, Budgeting, ConfigClass, Family, ModelClass, ToLayout
 from adadepth.models.shared.network_settings import DECODERS
 from adadepth.models.shared.tokenizer_classes import import_fast_tokenizer
@@ -114,4 +120,5 @@ FAMILY = Family(
     adopts=_import_adoption,
     text="blocks",
     checks=(check_looped,),
+    warnings=(warn_of_untrained_gate,),
 )

@@ -304,6 +304,14 @@ def check_looped(config: ExperimentConfig) -> Iterator[str]:
         )
 
 
+def warn_of_untrained_gate(config: ExperimentConfig) -> Iterator[str]:
+    """Yield a warning if a looped model has a halting unit that its objective does not train."""
+    model = config.model
+    assert isinstance(model, LoopedSettings)
+    if model.gate and model.objective not in (Objective.gate, Objective.gate_alone):
+        yield f"the gate is not trained by model.objective={model.objective}; model.objective=gate trains it"
+
+
 def _check_objective(model: LoopedSettings) -> Iterator[str]:
     """Yield errors for an objective that does not exist, or that has no loss where there is a single loop."""
     names, text = tuple(Objective), model.objective

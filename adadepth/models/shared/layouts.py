@@ -20,7 +20,7 @@ from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 from adadepth.errors import ConfigError, nearest
 from adadepth.models.loading import find_family
 from adadepth.models.registry import join_alternatives
-from adadepth.models.shared.published_files import TOKEN_FIELDS, LayoutFiles
+from adadepth.models.shared.published_files import TOKEN_FIELDS, TRAINING_DATA, LayoutFiles
 
 
 def convert_to_layout(model: Any, layout: str, weights: Mapping[str, Tensor] | None = None) -> LayoutFiles:
@@ -82,7 +82,9 @@ def write_layout(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / SAFE_WEIGHTS_INDEX_NAME).unlink(missing_ok=True)  # of an earlier model in several files
     save_torch_state_dict(published.weights, folder, max_shard_size=max_shard_size, metadata={"format": "pt"})
-    (folder / CONFIG_NAME).write_text(json.dumps(published.config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    training_data = getattr(model.config, TRAINING_DATA, None)
+    config = published.config | ({} if training_data is None else {TRAINING_DATA: training_data})
+    (folder / CONFIG_NAME).write_text(json.dumps(config, indent=2, sort_keys=True) + "\n", encoding="utf-8")
     model.generation_config.save_pretrained(folder)
 
 

@@ -23,6 +23,7 @@ from adadepth.errors import CheckpointError
 # Options of `from_pretrained` by which the hub finds a model.
 HUB_OPTIONS = ("cache_dir", "revision", "token", "local_files_only", "force_download")
 TOKEN_FIELDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+TRAINING_DATA = "training_data"  # identity of the training data, which other programs ignore
 TOKENIZER_FILES = ("tokenizer_config.json", "tokenizer.json")
 # Further files of the tokenizers of transformers.
 VOCABULARY_FILES = (

@@ -13,6 +13,7 @@ from adadepth.models.albert_act.report import reference_depth
 from adadepth.report.baseline_comparison import QUESTIONS, Finding
 from adadepth.report.console_summary import (
     format_command_lines,
+    format_result,
     format_screen,
     format_table_lines,
     format_verdict_lines,
@@ -55,6 +56,23 @@ def test_an_interrupted_run_says_which_evaluation_its_figures_are_of(run: Path) 
     files = dataclasses.replace(files, run={**files.run, "status": "interrupted"})
     step = files.halting["step"]
     assert screen_of(files)[0] == f"Interrupted: these are the figures of the evaluation at step {step:,}."
+
+
+@pytest.mark.parametrize(("reason", "done", "end"), [
+    ("time budget spent", 44, ", ended early: time budget spent at step 44 of 100"),
+    ("time budget spent", 100, ""),
+    (None, 44, ""),
+])  # fmt: skip
+def test_a_quiet_result_says_that_training_ended_early(reason: str | None, done: int, end: str, run: Path) -> None:
+    files = read_run(run)
+    metrics = {"halting/all/mean": 2.994, "cost/adaptive_over_full": 0.5}
+    record = {
+        "config_name": "act_tiny", "seed": 3, "final_metrics": metrics, "stopped_because": reason,
+        "steps": {"done": done, "planned": 100},
+    }  # fmt: skip
+    assert format_result(dataclasses.replace(files, run=record), REPORT).splitlines() == [
+        f"act_tiny, seed 3: mean depth 2.99, compute 50%{end}", f"report: {REPORT}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("selected", "line"), [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import stdev
 from typing import Any
 
 import pytest
 
-from adadepth.report.matched_networks import build_rival_table, format_rivals
+from adadepth.report.matched_networks import build_rival_table, format_rivals, rivals
+from adadepth.report.run_files import RIVALS, RunFiles
 
 
 def make_rows(seeds: int) -> list[dict[str, Any]]:
@@ -40,3 +42,19 @@ def test_the_depth_of_a_baseline_is_that_in_updates_of_the_adaptive_network() ->
         row |= {"mean": 1.0, "max_depth": 1, "depth": 2}  # two layers with one exit
     adaptive, baseline = build_rival_table({"rows": rows}).rows
     assert (adaptive["mean"], baseline["network"], baseline["mean"]) == (3.0, "fixed depth 2", 2)
+
+
+def read_section(rows: list[dict[str, Any]]) -> str:
+    section = rivals(RunFiles(Path("run"), {}, {}, [], {}, [], {}, others={RIVALS: {"rows": rows}}))
+    assert section is not None
+    return str(section.html)
+
+
+@pytest.mark.parametrize(("steps", "is_equal"), [((48, 48), True), ((48, 10), False), ((None, 10), True)])
+def test_unequal_numbers_of_steps_are_named(steps: tuple[int | None, int], is_equal: bool) -> None:
+    rows = [row | {"steps": count} for row, count in zip(make_rows(1), steps, strict=True)]
+    text, page = format_rivals({"rows": rows}), read_section(rows)
+    sentence = "The networks were trained for different numbers of steps: adaptive: 48; fixed depth 3: 10."
+    assert (sentence in text, sentence in page) == (not is_equal, not is_equal)
+    assert ("trained the same way" in page) == is_equal
+    assert str(steps[1]) in next(line for line in text.splitlines() if "fixed depth 3" in line)

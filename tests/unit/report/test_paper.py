@@ -22,6 +22,7 @@ from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import compare, find_runs
 from tests.figures_support import inked
 from tests.unit.report.recorded import record
+from tests.unit.report.synthetic_exits import add_exit_files
 
 TITLES = {"albert_act": "ACT-ALBERT", "ponder_albert": "PonderALBERT"}
 PONDER: dict[str, Any] = {"model": {"name": "ponder_albert"}}
@@ -244,7 +245,7 @@ def test_each_data_set_has_a_part_and_one_correction(folder: Path) -> None:
     assert [(table.data, len(table.methods)) for table in tables] == [("hops", 3), ("maze_%", 2)]
     text = format_latex_table(tables)
     check_latex(text)
-    assert text.count(r"\multicolumn{6}") == 2
+    assert text.count(r"\multicolumn{5}") == 2
     assert r"maze\_\%: score $\uparrow$" in text
     assert "4 comparisons" in text
     alone = float(stats.ttest_ind((0.2, 0.21, 0.22), (0.3, 0.31, 0.32), equal_var=False).pvalue)
@@ -277,10 +278,21 @@ def test_signs_of_latex_are_escaped(tmp_path: Path) -> None:
     check_latex((write(tmp_path / "runs") / "table.tex").read_text())
 
 
-def test_times_of_other_machines_are_named(folder: Path) -> None:
-    assert "different machines" not in (write(folder) / "table.tex").read_text()
-    record_method(folder, (0.5, 0.5), budget={"target": 9.0}, run={"hardware": {"cpus": 3}})
-    assert "different machines" in (write(folder) / "table.tex").read_text()
+def test_times_of_separate_runs_are_in_the_csv_alone(folder: Path) -> None:
+    assert "ime" not in (write(folder) / "table.tex").read_text()
+    add_exit_files(folder / "0")
+    remarks = [row["cost/ms_per_token/remark"] for row in read_rows(folder)]
+    assert all("at another moment" in remark for remark in remarks)
+    assert ["time of full depth" in remark for remark in remarks] == [True, False, False]
+
+
+@pytest.mark.parametrize(("steps", "is_named"), [(48, False), (10, True)])
+def test_the_caption_names_different_numbers_of_steps(tmp_path: Path, steps: int, is_named: bool) -> None:
+    record_method(tmp_path / "runs", LOW, run={"steps": {"done": 48, "planned": 200}})
+    baseline: dict[str, Any] = {"model": {"fixed_depth": 2}, "rival_of": "/runs/a"}
+    record_method(tmp_path / "runs", HIGH, run={"steps": {"done": steps, "planned": 10}}, **baseline)
+    sentence = "different numbers of steps: ACT-ALBERT: 48; ACT-ALBERT, fixed depth 2: 10."
+    assert (sentence in (write(tmp_path / "runs") / "table.tex").read_text()) == is_named
 
 
 def test_commands_and_commits_of_every_run_are_listed(folder: Path) -> None:

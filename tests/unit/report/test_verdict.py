@@ -277,6 +277,22 @@ def test_the_best_baseline_of_at_most_the_compute_decides(run: Path) -> None:
     assert costly.endswith("(one seed each; not counted in the answer).")
 
 
+@pytest.mark.parametrize(("steps", "remark"), [
+    ((48, 10), "depth 2 (101 % of its compute), trained for 10 steps, not 48, better by"),
+    ((48, 48), "depth 2 (101 % of its compute), better by"), ((48, None), "depth 2 (101 % of its compute), better by"),
+])  # fmt: skip
+def test_a_baseline_of_another_number_of_steps_is_named_in_the_answer(
+    run: Path, steps: tuple[int, int | None], remark: str
+) -> None:
+    rows = [*network(None, 100.0, {0: 0.9}), *network(2, 100.9, {0: 0.8}, errors={"eval/score": 0.01})]
+    counted = [{**row, "steps": count} for row, count in zip(rows, steps, strict=True)]
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
+    found = verdict(with_files(files, others={RIVALS: {"rows": counted}}))["worth"]
+    assert remark in found.brief
+    assert remark.removesuffix(", better by") in found.sentences[0]
+
+
 def test_seeds_are_compared_by_welch_and_holm(run: Path) -> None:
     adaptive, first, second = {0: 0.9, 1: 0.92, 2: 0.93}, {0: 0.85, 1: 0.84, 2: 0.87}, {0: 0.9, 1: 0.91, 2: 0.89}
     rows = [*network(None, 100.0, adaptive), *network(2, 80.0, first), *network(3, 120.0, second)]

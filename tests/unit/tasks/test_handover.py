@@ -310,6 +310,7 @@ def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.Mo
     budgets = {"unit": "updates", "set": "held_out", "fitted_on": 1000, "measured_on": 1001, "rows": rows}
     write_run(tmp_path, halting={"unit": "token", "classes": {"all": histogram}}, budgets=budgets)
     stored = small(core=2, num_loops=2, exit_rule="margin:0.25")
+    stored.config.training_data = {"dataset": "causal_python_docs", "keep_newlines": False}
     monkeypatch.setattr(handover, "run_of_checkpoint", lambda _: tmp_path)
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     facts = dict(handover.describe_export(config, stored, "margin:0.25", [[3, 1, 4]]))
@@ -319,6 +320,7 @@ def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.Mo
     assert facts == {
         "number format of the weights": "float32",
         "cache of keys and values": "256 numbers a token, 512 bytes in 16 bits",
+        "text of the training": "as lines, without newlines (`dataset.keep_newlines=false`)",
         "calibration of the exit rule": f"{text} 1.52 updates",
         "updates of a token in the evaluation of the run with the exit rule `margin:0.25`": "1: 25.0%, 2: 75.0%",
     }

@@ -81,3 +81,24 @@ def test_the_first_lines_have_the_settings_in_effect(
     assert [line[: len(start)] for line, start in zip(lines, expected, strict=True)] == expected
     assert ("a step needs at least 1 MiB" in lines[-2]) == (config.mode == "train")
     assert ("bf16, seed 0" in lines[-2]) == ("trainer.precision=bf16" in overrides)
+
+
+@pytest.mark.parametrize(("overrides", "is_warned"), [
+    (("model.gate=true",), True),
+    (("model.gate=true", "model.exit_rule=quantile:0.5"), True),
+    (("model.gate=true", "model.objective=gate"), False),
+    (("model.gate=true", "mode=evaluate", "checkpoint=a"), False),
+    ((), False),
+])  # fmt: skip
+def test_a_gate_that_is_not_trained_is_a_warning_at_the_start(
+    overrides: tuple[str, ...], is_warned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_messages, "estimate_least_memory", lambda model, data, args: 2**20)
+    config = configured("loop_tiny", *overrides)
+    record = {"config_name": "loop_tiny", "parameters": 1000, "trainable_parameters": 1000}
+    run: Any = SimpleNamespace(record=record, directory="RUN")
+    model = SimpleNamespace(depth_unit="token", max_updates=4, one_depth=None)
+    data: Any = SimpleNamespace(summary={"name": "causal_python_docs"}, train=None)
+    text = describe_start(config, training_arguments(config), run, model, data)
+    line = "warning: the gate is not trained by model.objective=mean; model.objective=gate trains it"
+    assert (line in text.splitlines()) == is_warned

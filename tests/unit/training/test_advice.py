@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from adadepth.models.registry import family
-from adadepth.training.advice import drop_budgets, drop_current_settings
+from adadepth.training.advice import drop_budgets, drop_current_settings, drop_deeper_starts
 from tests.configs.support import configured
 
 ACT = (
@@ -63,3 +63,7 @@ def test_advice_without_overrides_stays(settings: SimpleNamespace | None) -> Non
 
 def test_a_budget_is_no_advice_to_a_run_that_has_one() -> None:
     assert drop_budgets("; ".join(ACT)) == "; ".join(ACT[1:])
+
+
+def test_a_deeper_start_is_no_advice_at_full_depth() -> None:
+    assert drop_deeper_starts("; ".join(ACT)) == "; ".join([ACT[0], ACT[2]])

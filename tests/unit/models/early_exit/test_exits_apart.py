@@ -14,7 +14,9 @@ from transformers import AutoModelForCausalLM, BertForSequenceClassification, Ll
 
 from adadepth import EarlyExitForCausalLM, EarlyExitForSequenceClassification, LoopedForCausalLM, add_exits
 from adadepth.errors import CheckpointError, ConfigError
-from tests.unit.models.early_exit.early_exit_support import IDS, draw_weights, small
+from adadepth.models.build import build_language_model
+from adadepth.models.early_exit.settings import EarlyExitSettings
+from tests.unit.models.early_exit.early_exit_support import IDS, PIECES, draw_weights, small
 from tests.unit.models.looped.looped_support import small as small_looped
 
 WEIGHTS = "model.safetensors"
@@ -181,3 +183,16 @@ def test_a_model_of_one_repeated_block_has_no_exits_to_drop() -> None:
     assert isinstance(model, LoopedForCausalLM)
     with pytest.raises(ConfigError, match=r"^drop_exits=true: LoopedForCausalLM has no early exits"):
         model.drop_exits()
+
+
+def test_other_exits_of_a_trained_model_are_refused_with_the_way_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    small(exit_layers=[1, 3]).save_pretrained(folder)
+    settings = EarlyExitSettings(pretrained=str(folder), exit_layers=[2], exit_heads="own")
+    advice = f"export checkpoint={folder} export.layout=llama export.drop_exits=true export.folder=FOLDER, then model.p"
+    with pytest.raises(ConfigError, match=re.escape(advice)) as caught:
+        build_language_model(settings, PIECES)
+    assert "model.exit_layers=[2], but the pretrained model has [1, 3]" in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        build_language_model(EarlyExitSettings(pretrained=str(folder), hidden_size=64, exit_layers=[2]), PIECES)
+    assert "mode=export" not in str(caught.value), "the network has another width"
