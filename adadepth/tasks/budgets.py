@@ -112,7 +112,7 @@ def correct_depth(settings: BudgetConfig, session: Session) -> bool:
 
     In a short run the controller leaves an error. The fit removes it on held-out examples; it uses their depths but not
     their labels. The order of units by depth does not change. The record has depth and metrics of these examples before
-    and after the shift. All units get the same shift, so nearly equal depths may become one: a warning says so.
+    and after the shift. All units get the same shift, so nearly equal depths may become one, with a warning.
 
     Returns:
         Whether the model was changed. It is not changed if its depth is within half of the tolerance of the target. It
