@@ -121,8 +121,8 @@ def _score_tags(train: TaggingExamples, data: RunData) -> Scores:
         numbers = range(len(examples))
         labels = [[data.labels[tag] for tag in examples.gold(index)] for index in numbers]
         predicted = [[data.labels[best.get(word, default)] for word in _words(examples, index)] for index in numbers]
-        for tags, gold in zip(predicted, labels, strict=True):  # truncated words have no prediction of the model either
-            tags += [OUTSIDE] * (len(gold) - len(tags))
+        for sentence, gold in zip(predicted, labels, strict=True):  # as for the model, of truncated words
+            sentence += [OUTSIDE] * (len(gold) - len(sentence))
         scores[name] = score_tagging(data.metrics, predicted, labels)
     return scores
 

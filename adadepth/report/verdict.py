@@ -228,8 +228,9 @@ def cost(files: RunFiles) -> Finding:
     figures |= {f"speedup_in_{kind}": value for kind, value in get_speedups(files).items()}
     sentences = list(_describe_updates(halting, unit))
     if needed is not None:
-        whole, share = f"the multiply-accumulates of {_name_full_depth(files)}", compute_share_with_predictions(halting)
-        compute = format_compute_shares(needed, share, format_whole_percent, whole)
+        whole = f"the multiply-accumulates of {_name_full_depth(files)}"
+        with_predictions = compute_share_with_predictions(halting)
+        compute = format_compute_shares(needed, with_predictions, format_whole_percent, whole)
         sentences.append(f"{get_unit_wording(unit).needing} {compute}.")
         without = ", without predictions" if halting.get("prediction_macs") else ""
         sentences += [
