@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,11 @@ from adadepth.tasks.session import Session
 
 # Columns of results per puzzle, (B,) each: (number of rollouts, steps of each, what was measured). Rollouts 0 stand for
 # depth alone.
-Columns = Mapping[tuple[int, int, str], Tensor]
+PuzzleResults = Mapping[tuple[int, int, str], Tensor]
 
 
 def compare_breadth(session: Session) -> None:
-    """Evaluate the rollouts of `breadth.rollouts` on the first evaluation set; write, print and return nothing."""
+    """Evaluate the rollouts of `breadth.rollouts` on the first evaluation set; write and print the results."""
     settings, trainer = session.config.breadth, session.trainer
     if not settings.rollouts:
         return
@@ -46,8 +47,8 @@ def compare_breadth(session: Session) -> None:
         say(format_breadth(breadth), RESULT, wraps=True)
 
 
-def _measure_batches(session: Session, model: Any, dataset: Any) -> Iterator[tuple[Tensor, Columns]]:
-    """Yield the numbers and results of the puzzles, of which as many run together as fill a batch with rollouts."""
+def _measure_batches(session: Session, model: Any, dataset: Any) -> Iterator[tuple[Tensor, PuzzleResults]]:
+    """Yield the numbers and results of the puzzles. All rollouts that run together fill one batch."""
     config, trainer = session.config, session.trainer
     counts = sorted(config.breadth.rollouts)
     size = max(1, trainer.args.eval_batch_size // counts[-1])
@@ -59,20 +60,18 @@ def _measure_batches(session: Session, model: Any, dataset: Any) -> Iterator[tup
                     name: values[start : start + size] for name, values in batch.items() if isinstance(values, Tensor)
                 }
                 numbers = part["index"].cpu()
-                options = {"numbers": numbers.tolist(), "puzzle_kinds": part.get("puzzle_kinds")}
+                run = partial(
+                    run_rollouts, model, part["input_ids"], puzzle_kinds=part.get("puzzle_kinds"),
+                    numbers=numbers.tolist(), seed=config.seed,
+                )  # fmt: skip
                 with trainer.autocast_smart_context_manager():
-                    wide = run_rollouts(
-                        model, part["input_ids"], rollouts=counts[-1], noise=config.breadth.noise, seed=config.seed,
-                        **options,
-                    )  # fmt: skip
-                    deep = run_rollouts(
-                        model, part["input_ids"], rollouts=1, noise=0.0, steps=counts[-1] * model.max_updates, **options
-                    )
+                    wide = run(rollouts=counts[-1], noise=config.breadth.noise)
+                    deep = run(rollouts=1, noise=0.0, steps=counts[-1] * model.max_updates)
                 yield numbers, measure_columns(wide, deep, part["labels"], counts)
                 advance(len(numbers))
 
 
-def measure_columns(wide: Rollouts, deep: Rollouts, labels: Tensor, counts: Sequence[int]) -> Columns:
+def measure_columns(wide: Rollouts, deep: Rollouts, labels: Tensor, counts: Sequence[int]) -> PuzzleResults:
     """Return which puzzles are solved, and the steps that they take, for all numbers of rollouts and steps.
 
     The steps of a rollout are powers of 2 and the maximum N. Depth alone has every number of steps that some rollouts

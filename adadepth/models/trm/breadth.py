@@ -131,7 +131,7 @@ def run_rollouts(
     numbers: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Rollouts:
-    """Run several noisy rollouts of every puzzle, each of which halts by the exit rule on its own.
+    """Run several noisy rollouts of every puzzle. The exit rule halts each rollout on its own.
 
     The noise of a rollout depends on the seed, the number of the puzzle and the number of the rollout alone, and not
     on the other puzzles of the batch or on the number of rollouts.
@@ -142,7 +142,7 @@ def run_rollouts(
         rollouts: Number of rollouts K of each puzzle.
         noise: Standard deviation sigma of the noise; with 0, every rollout is the model without breadth.
         steps: Maximum number of steps N, or None for that of the model.
-        exit_rule: Rule by which rollouts halt, or None for that of the configuration. With `fixed:k`, none halts.
+        exit_rule: Rule that halts rollouts, or None for that of the configuration. With `fixed:k`, none halts.
         puzzle_kinds: Kind of each puzzle, (B,), or None if all puzzles are of the first kind.
         numbers: Number of each puzzle in its data set, (B,), or None for 0 to B - 1.
         seed: Seed of the noise.
