@@ -267,7 +267,7 @@ class BreadthConfig:
         [], "mode=evaluate: numbers of rollouts of every puzzle to compare with more steps at equal compute"
     )
     noise: float = setting(
-        0.3, "standard deviation of the noise that a rollout adds to the reasoning state before every step", at_least(0)
+        1.0, "standard deviation of the noise that a rollout adds to the reasoning state before every step", at_least(0)
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from adadepth.metrics.significance import LEVEL
 from adadepth.metrics.unit_costs import format_macs
@@ -111,7 +111,7 @@ def build_breadth_section(files: RunFiles) -> Section | None:
         f"Each rollout exits by {breadth['exit_rule']}. Depth alone is one rollout without noise that may run as many "
         "steps as all rollouts together. p is that of the difference from depth alone, corrected by Holm."
     )
-    html = Markup('<p>{}</p>\n<p class="note">{}</p>\n').format(escape(describe_breadth(breadth)), note)
+    html = Markup('<p>{}</p>\n<p class="note">{}</p>\n').format(describe_breadth(breadth), note)
     html += render_charts(figure) + to_html(table)
     sample = f"n = {breadth['n']:,} puzzles of {breadth['set']}"
     return Section("Breadth against depth", "breadth", html, [figure], [table], of=sample)
