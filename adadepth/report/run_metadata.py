@@ -99,6 +99,7 @@ _SETTING_TITLES = {
     "halting": "Second stage",
     "search": "Search",
     "context": "Evaluation",
+    "breadth": "Rollouts",
 }
 
 
