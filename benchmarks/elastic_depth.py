@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import time
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from adadepth.config.data import HopsConfig
 from adadepth.data.generated.hops import TaggedHops, list_node_symbols
 from adadepth.metrics.significance import LEVEL, average_over_seeds, compare_means, correct_p_values
 
-LOOPS, BATCH, RATE, WARMUP = 6, 64, 3e-3, 50
-SIZES = {"hidden_size": 48, "core": 1, "num_attention_heads": 3, "intermediate_size": 96}
-DATA = {"nodes": 10, "colours": 4, "train_hops": [0, 5], "beyond_hops": None, "causal": True, "sequence_length": 10}
+LOOPS, BATCH, RATE, WARMUP = 4, 64, 3e-3, 50
+SIZES = {"hidden_size": 32, "core": 1, "num_attention_heads": 2, "intermediate_size": 64}
+DATA = {"nodes": 12, "colours": 4, "train_hops": [0, 4], "beyond_hops": None, "causal": True, "sequence_length": 12}
 EXAMPLES, TEST_SEED = 1024, 10**6
 
 # Settings of every method, and the mean number of loops that it runs in an optimiser step.
@@ -36,7 +37,7 @@ METHODS: dict[str, tuple[dict[str, Any], float]] = {
     "control": ({"objective": "elastic"}, LOOPS * 1.5),
     "mean": ({"objective": "mean"}, LOOPS),
     "drawn": ({"train_loops": "drawn"}, LOOPS + 1),
-    **{f"fixed {k}": ({"num_loops": k}, k) for k in (1, 2, 3, 4, 6)},
+    **{f"fixed {k}": ({"num_loops": k}, k) for k in range(1, LOOPS + 1)},
 }
 
 
@@ -67,6 +68,8 @@ def train(method: str, seed: int, steps: int) -> LoopedForTokenClassification:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
+        if step % 100 == 99:
+            print(method, seed, step + 1, f"{loss.item():.3f}", flush=True)
     return model.eval()
 
 
@@ -91,7 +94,13 @@ def run(folder: Path, method: str, seed: int, steps: int) -> dict[str, list[floa
         begin = time.process_time()
         scores = score(train(method, seed, steps))
         file.write_text(json.dumps(scores | {"seconds": time.process_time() - begin}))
-        print(method, seed, [round(value, 3) for value in scores["loops"]], f"{time.process_time() - begin:.0f} s")
+        print(
+            method,
+            seed,
+            [round(value, 3) for value in scores["loops"]],
+            f"{time.process_time() - begin:.0f} s",
+            flush=True,
+        )
     read: dict[str, list[float]] = json.loads(file.read_text())
     return read
 
@@ -117,15 +126,18 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--steps", type=int, default=800, help="optimiser steps of elastic")
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
+    parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--folder", type=Path, default=Path("outputs/elastic_depth"))
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
     seeds = range(options.first_seed, options.first_seed + options.seeds)
+    jobs = [(options.folder, name, seed, options.steps) for seed in seeds for name in options.methods]
+    with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
+        scores = pool.starmap(run, jobs, chunksize=1)
     results: dict[str, list[dict[str, list[float]]]] = {name: [] for name in options.methods}
-    for seed in seeds:
-        for name in options.methods:
-            results[name].append(run(options.folder, name, seed, options.steps))
+    for (_, name, *_), result in zip(jobs, scores, strict=True):
+        results[name].append(result)
     if len(seeds) > 1 and "elastic" in results:
         compare(results)
 
