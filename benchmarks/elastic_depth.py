@@ -28,7 +28,7 @@ from adadepth.metrics.significance import LEVEL, average_over_seeds, compare_mea
 
 LOOPS, BATCH, RATE, WARMUP = 4, 64, 3e-3, 50
 SIZES = {"hidden_size": 32, "core": 1, "num_attention_heads": 2, "intermediate_size": 64}
-DATA = {"nodes": 12, "colours": 4, "train_hops": [0, 4], "beyond_hops": None, "causal": True, "sequence_length": 12}
+DATA = {"nodes": 12, "colours": 4, "train_hops": [0, 5], "beyond_hops": None, "causal": True, "sequence_length": 12}
 EXAMPLES, TEST_SEED = 1024, 10**6
 
 # Settings of every method, and the mean number of loops that it runs in an optimiser step.

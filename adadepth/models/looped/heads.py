@@ -138,9 +138,8 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         results, rule = self._run_loops(run, rule, call, all_loops, units, input_ids, attention_mask, targets)
         output = self._build_output(run, results, real, all_loops)
         if targets is not None:
-            terms = self._compute_losses(results, rule, targets.flatten(), output)
-            if short is not None:
-                terms |= self._compute_short_losses(*self._run_short(short, results, units), targets.flatten())
+            read_short = None if short is None else self._run_short(short, results, units)
+            terms = self._compute_losses(results, rule, targets.flatten(), output, read_short)
             num_items = options.get("num_items_in_batch")
             output.loss, output.loss_parts = combine_terms(terms, num_targets, num_items)
         if targets is None or not self.training:
@@ -173,9 +172,22 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
         return output
 
     def _compute_losses(
-        self, results: LoopResults, rule: ExitRule, targets: Tensor, output: LoopedOutput
+        self,
+        results: LoopResults,
+        rule: ExitRule,
+        targets: Tensor,
+        output: LoopedOutput,
+        short: tuple[Tensor, Tensor] | None,
     ) -> dict[str, LossTerm]:
-        """Compute the parts of the loss, and set the losses of single tokens in the output."""
+        """Compute the parts of the loss, and set the losses of single tokens in the output.
+
+        Args:
+            results: Results of the loops.
+            rule: Exit rule of the forward pass.
+            targets: Next token of every token, negative where there is none, (B T,).
+            output: Output whose fields are set.
+            short: Head inputs and distances of a short schedule, if one ran; see `_run_short`.
+        """
         counted = (targets >= 0).nonzero().squeeze(1)
         targets = targets[counted]
         readings = results.all_loops or [results.at_exit]
@@ -192,13 +204,12 @@ class LoopedForCausalLM(CheckedGeneration, LoopedTaskModel, GenerationMixin):
             last = torch.full_like(targets, losses.shape[1])
             exits = last if results.all_loops is None else results.exit_steps[counted].minimum(last)
             output.token_losses = output.step_losses.gather(1, exits.unsqueeze(1) - 1).squeeze(1)
-        return objective_terms(self.config, losses, halting, torch.ones_like(losses[:, 0]))
-
-    def _compute_short_losses(self, read: Tensor, distances: Tensor, targets: Tensor) -> dict[str, LossTerm]:
-        """Compute the parts of the loss of a short schedule from its head inputs and their distances."""
-        counted = (targets >= 0).nonzero().squeeze(1)
-        losses = cross_entropies(read[counted], targets[counted], self.lm_head, self.config.vocab_size)
-        return elastic_terms(losses, distances[counted], torch.ones_like(losses))
+        weights = torch.ones_like(losses[:, 0])
+        terms = objective_terms(self.config, losses, halting, weights)
+        if short is not None:
+            read, distances = (values[counted] for values in short)
+            terms |= elastic_terms(cross_entropies(read, targets, self.lm_head, pieces), distances, weights)
+        return terms
 
     def _read_logits(
         self, results: LoopResults, rule: ExitRule, shape: torch.Size, logits_to_keep: int | Tensor
