@@ -28,8 +28,17 @@ from adadepth.metrics.significance import LEVEL, average_over_seeds, compare_mea
 
 LOOPS, BATCH, RATE, WARMUP = 4, 64, 3e-3, 50
 SIZES = {"hidden_size": 32, "core": 1, "num_attention_heads": 2, "intermediate_size": 64}
-DATA = {"nodes": 12, "colours": 4, "train_hops": [0, 5], "beyond_hops": None, "causal": True, "sequence_length": 12}
+DATA: dict[str, Any] = {
+    "nodes": 12,
+    "colours": 4,
+    "train_hops": [0, 5],
+    "beyond_hops": None,
+    "causal": True,
+    "sequence_length": 12,
+}
 EXAMPLES, TEST_SEED = 1024, 10**6
+
+Scores = dict[str, list[float]]
 
 # Settings of every method, and the mean number of loops that it runs in an optimiser step.
 METHODS: dict[str, tuple[dict[str, Any], float]] = {
@@ -74,10 +83,10 @@ def train(method: str, seed: int, steps: int) -> LoopedForTokenClassification:
 
 
 @torch.no_grad()
-def score(model: LoopedForTokenClassification) -> dict[str, list[float]]:
+def score(model: LoopedForTokenClassification) -> Scores:
     """Return the accuracies with k = 1..N loops, and at exits after k of N loops; `deep`: at most pointers alone."""
     ids, labels, hops = draw_batch(EXAMPLES, np.random.default_rng(TEST_SEED))
-    deep, scores = hops == DATA["train_hops"][1], {"loops": [], "exits": [], "deep": []}
+    deep, scores = hops == DATA["train_hops"][1], Scores(loops=[], exits=[], deep=[])
     for k in range(1, LOOPS + 1):
         right = model(ids, num_loops=k).logits.argmax(-1) == labels
         exits = model(ids, num_loops=LOOPS, exit_rule=f"fixed:{k}").logits.argmax(-1) == labels
@@ -87,7 +96,7 @@ def score(model: LoopedForTokenClassification) -> dict[str, list[float]]:
     return scores
 
 
-def run(folder: Path, method: str, seed: int, steps: int) -> dict[str, list[float]]:
+def run(folder: Path, method: str, seed: int, steps: int) -> Scores:
     """Return the scores of a method and a seed, from its file if there is one."""
     file = folder / f"{method.replace(' ', '_')}_{seed}.json"
     if not file.exists():
@@ -101,23 +110,48 @@ def run(folder: Path, method: str, seed: int, steps: int) -> dict[str, list[floa
             f"{time.process_time() - begin:.0f} s",
             flush=True,
         )
-    read: dict[str, list[float]] = json.loads(file.read_text())
+    read: Scores = json.loads(file.read_text())
     return read
 
 
-def compare(results: dict[str, list[dict[str, list[float]]]]) -> None:
+def compare(results: dict[str, list[Scores]]) -> None:
     """Print mean accuracies, and differences of `elastic` from the other methods at the same number of loops."""
-    for name, found in results.items():
-        table = np.array([result["loops"] for result in found])
-        print(f"{name:9}", *(f"{m:.3f} ± {s:.3f}" for m, s in zip(table.mean(0), table.std(0, ddof=1), strict=True)))
+    for name, seeds in results.items():
+        for kind in ("loops", "exits", "deep"):
+            table = np.array([scores[kind] for scores in seeds])
+            cells = (f"{m:.3f} ± {s:.3f}" for m, s in zip(table.mean(axis=0), table.std(axis=0, ddof=1), strict=True))
+            print(f"{name:9} {kind:6}", *cells)
     rows = []
-    for name, found in results.items():
-        depths = [int(name.split()[1])] if name.startswith("fixed") else range(1, LOOPS + 1)
-        for k in depths if name != "elastic" else ():
-            pair = [average_over_seeds([r["loops"][k - 1] for r in each]) for each in (results["elastic"], found)]
+    for name, seeds in results.items():
+        for k in list_loops(name) if name != "elastic" else ():
+            pair = [average_over_seeds([scores["loops"][k - 1] for scores in of]) for of in (results["elastic"], seeds)]
             rows.append((name, k, pair[0].mean - pair[1].mean, compare_means(*pair)))
     for (name, k, gain, _), p in zip(rows, correct_p_values([row[3] for row in rows]), strict=True):
         print(f"elastic - {name:9} {k} loops {gain:+.3f} p {p:.3f} {'*' if p < LEVEL else ''}")
+
+
+def list_loops(method: str) -> list[int]:
+    """Return the numbers of loops at which a method is compared: all, or the one of a fixed depth."""
+    return [METHODS[method][0]["num_loops"]] if method.startswith("fixed") else list(range(1, LOOPS + 1))
+
+
+def draw_figure(results: dict[str, list[Scores]], file: Path) -> None:
+    """Draw the mean accuracy and its standard deviation against the number of loops, with fixed depths as one curve."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(5, 3.4), layout="constrained")
+    curves: dict[str, list[tuple[int, float, float]]] = {}
+    for name, seeds in results.items():
+        for k in list_loops(name):
+            values = [scores["loops"][k - 1] for scores in seeds]
+            curve = curves.setdefault("fixed depths" if name.startswith("fixed") else name, [])
+            curve.append((k, float(np.mean(values)), float(np.std(values, ddof=1))))
+    for label, curve in curves.items():
+        loops, means, deviations = zip(*curve, strict=True)
+        axes.errorbar(loops, means, deviations, label=label, marker="o", markersize=3, capsize=2)
+    axes.set(xlabel="loops", ylabel="accuracy", xticks=range(1, LOOPS + 1))
+    axes.legend()
+    figure.savefig(file, dpi=150)
 
 
 def main() -> None:
@@ -128,6 +162,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="*", default=list(METHODS))
     parser.add_argument("--jobs", type=int, default=1, help="number of processes")
     parser.add_argument("--folder", type=Path, default=Path("outputs/elastic_depth"))
+    parser.add_argument("--figure", type=Path, help="image file of accuracy against the number of loops")
     options = parser.parse_args()
     torch.set_num_threads(1)
     options.folder.mkdir(parents=True, exist_ok=True)
@@ -135,11 +170,13 @@ def main() -> None:
     jobs = [(options.folder, name, seed, options.steps) for seed in seeds for name in options.methods]
     with multiprocessing.get_context("fork").Pool(options.jobs) as pool:
         scores = pool.starmap(run, jobs, chunksize=1)
-    results: dict[str, list[dict[str, list[float]]]] = {name: [] for name in options.methods}
+    results: dict[str, list[Scores]] = {name: [] for name in options.methods}
     for (_, name, *_), result in zip(jobs, scores, strict=True):
         results[name].append(result)
     if len(seeds) > 1 and "elastic" in results:
         compare(results)
+    if options.figure is not None:
+        draw_figure(results, options.figure)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ runs this long schedule, and a short one of L ~ U{1..N-1} steps, which are unifo
 
     L = CE(r_long) + .1 CE(r_short) + .1 |sg(r_long) - r_short|^2 / D
 
-where r is the head input after the last loop, and sg stops the gradient. The paper's control has this loss without
+The head input after the last loop is r, and sg stops the gradient. The paper's control has this loss without
 conditioning, as `loop_conditioning=none` has. With other `norms` than `pre`, a gain multiplies what is added to x,
 after the norm of `branch` and before that of `sandwich`.
 
