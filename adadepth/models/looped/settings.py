@@ -320,15 +320,15 @@ def _check_elastic(config: ExperimentConfig, model: LoopedSettings) -> Iterator[
     if problem := find_conditioning_problem(model):
         yield f"model.{problem}"
     if model.loop_conditioning is Conditioning.time and model.train_loops is TrainLoops.drawn:
-        yield "model.train_loops=drawn: must be fixed with model.loop_conditioning=time"
+        yield "model.train_loops=drawn: must be fixed with loop_conditioning=time"
     if model.objective != Objective.elastic or config.mode is not Mode.train:
         return
     if model.num_loops == 1:
-        yield "model.num_loops=1: must be at least 2, because model.objective=elastic also trains fewer loops"
+        yield "model.num_loops=1: must be at least 2, because objective=elastic also trains fewer loops"
     if model.loop_curriculum is not Curriculum.none:
-        yield f"model.loop_curriculum={model.loop_curriculum}: must be none with model.objective=elastic"
+        yield f"model.loop_curriculum={model.loop_curriculum}: must be none with objective=elastic"
     if config.runtime.compile:
-        yield "runtime.compile=true: must be false with model.objective=elastic, whose short schedules differ by step"
+        yield "runtime.compile=true: must be false with objective=elastic, whose short schedules differ by step"
 
 
 def find_conditioning_problem(described: Any) -> str | None:
@@ -340,9 +340,7 @@ def find_conditioning_problem(described: Any) -> str | None:
     if described.loop_conditioning == Conditioning.none:
         return None
     if described.cache_policy == "frozen":
-        return (
-            "cache_policy=frozen: its keys of later loops do not know the time; unavailable with loop_conditioning=time"
-        )
+        return "cache_policy=frozen: unavailable with loop_conditioning=time"
     if described.low_layers:
         return f"low_layers={described.low_layers}: must be 0 with loop_conditioning=time"
     return None

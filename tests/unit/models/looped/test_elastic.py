@@ -222,12 +222,12 @@ def test_caches_without_early_exits_change_nothing(policy: str) -> None:
     [
         ([], None),
         (["model.num_loops=1"], "model.num_loops=1: must be at least 2"),
-        (["model.loop_curriculum=linear"], "model.loop_curriculum=linear: must be none with model.objective=elastic"),
+        (["model.loop_curriculum=linear"], "model.loop_curriculum=linear: must be none with objective=elastic"),
         (["model.train_loops=drawn"], "model.train_loops=drawn: "),
-        (["runtime.compile=true"], "runtime.compile=true: must be false with model.objective=elastic"),
+        (["runtime.compile=true"], "runtime.compile=true: must be false with objective=elastic"),
         (["model.low_layers=1"], "model.low_layers=1: must be 0 with loop_conditioning=time"),
         (["model.cache_policy=frozen"], "model.cache_policy=frozen: "),
-        (["model.objective=last", "model.train_loops=drawn"], "must be fixed with model.loop_conditioning=time"),
+        (["model.objective=last", "model.train_loops=drawn"], "must be fixed with loop_conditioning=time"),
     ],
 )
 def test_settings_that_contradict_each_other_are_one_line(overrides: list[str], message: str | None) -> None:
