@@ -133,7 +133,7 @@ class LoopedSettings(ModelConfig):
     draw_seed: int = setting(
         0,
         "random seed of initial states outside training, which are the same in every row, and of random numbers "
-        "of loops",
+        "of loops and their steps",
         at_least(0),
     )
     start_std: float = setting(
@@ -319,8 +319,6 @@ def _check_elastic(config: ExperimentConfig, model: LoopedSettings) -> Iterator[
     """Yield errors for settings that cannot be combined with conditioned layers, or with a short schedule."""
     if problem := find_conditioning_problem(model):
         yield f"model.{problem}"
-    if model.loop_conditioning is Conditioning.time and model.train_loops is TrainLoops.drawn:
-        yield "model.train_loops=drawn: must be fixed with loop_conditioning=time"
     if model.objective != Objective.elastic or config.mode is not Mode.train:
         return
     if model.num_loops == 1:
@@ -341,6 +339,8 @@ def find_conditioning_problem(described: Any) -> str | None:
         return None
     if described.cache_policy == "frozen":
         return "cache_policy=frozen: unavailable with loop_conditioning=time"
+    if described.train_loops == TrainLoops.drawn:
+        return "train_loops=drawn: must be fixed with loop_conditioning=time"
     if described.low_layers:
         return f"low_layers={described.low_layers}: must be 0 with loop_conditioning=time"
     return None
