@@ -182,6 +182,7 @@ _DECODER_SIZES = (
     "intermediate_size",
 )
 _LAYER_SETTINGS = (
+    "loop_conditioning",
     "low_layers",
     "hidden_act",
     "attention_gate",

@@ -206,21 +206,42 @@ def plain_retrofit(
     return 30.0 * torch.tanh(logits / 30.0) if kind == "gemma2" else logits
 
 
-def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None) -> list[Tensor]:
-    """Logits (T, V) after every loop of one row, of any description with layers of our own."""
+def plain_conditioning(w: Weights, time: float, step: float, layer: int, width: int) -> list[Tensor]:
+    """Gain and scale of attention, then of the feed-forward layer, (D,) each, of one layer in one loop."""
+    total = torch.zeros(width, dtype=torch.float64)
+    for name, value in (("time", time), ("step", step)):
+        angles = [value * 10000 ** (-i / 128) for i in range(128)]
+        waves = torch.tensor([math.cos(a) for a in angles] + [math.sin(a) for a in angles], dtype=torch.float64)
+        p = f"model.conditioning.{name}_embedding."
+        inner = w[p + "0.weight"] @ waves + w[p + "0.bias"]
+        total = total + w[p + "2.weight"] @ (inner * torch.sigmoid(inner)) + w[p + "2.bias"]
+    p, begin = "model.conditioning.modulation.", 4 * layer * width
+    made = w[p + "weight"] @ (total * torch.sigmoid(total)) + w[p + "bias"]
+    return [made[begin + part * width : begin + (part + 1) * width] for part in range(4)]
+
+
+def plain_looped(
+    config: Any, weights: Weights, ids: Tensor, state: Tensor | None = None, steps: Sequence[float] | None = None
+) -> list[Tensor]:
+    """Logits (T, V) after every loop of one row, with layers of our own, with equal or given steps."""
     w = {name: weight.double() for name, weight in weights.items()}
+    steps = [1 / config.num_loops] * config.num_loops if steps is None else steps
 
     def norm(u: Tensor, name: str) -> Tensor:
         return rms(u, w.get(name, torch.ones(u.shape[-1], dtype=u.dtype)), config.rms_norm_eps)
 
-    def layer(x: Tensor, p: str, previous: Tensor | None = None) -> Tensor:
-        def add(u: Tensor, branch: Tensor, name: str) -> Tensor:
-            if config.norms == "pre":
-                return u + branch
-            return norm(u + branch, p + name) if config.norms == "sandwich" else u + norm(branch, p + name)
+    def layer(x: Tensor, p: str, previous: Tensor | None = None, conditioning: Any = (1, 0, 1, 0)) -> Tensor:
+        gain, scale, mlp_gain, mlp_scale = conditioning
 
-        u = norm(x, p + "attention_norm.weight")
-        asked = u if previous is None else norm(previous, p + "attention_norm.weight")
+        def add(u: Tensor, branch: Tensor, gain: Any, name: str) -> Tensor:
+            if config.norms == "pre":
+                return u + gain * branch
+            if config.norms == "sandwich":
+                return norm(u + gain * branch, p + name)
+            return u + gain * norm(branch, p + name)
+
+        u = norm(x, p + "attention_norm.weight") * (1 + scale)
+        asked = u if previous is None else norm(previous, p + "attention_norm.weight") * (1 + scale)
         shared = config.num_key_value_heads or config.num_attention_heads
         a = attention(
             u, asked, *(w[f"{p}self_attn.{letter}_proj.weight"] for letter in "qkvo"),
@@ -228,9 +249,10 @@ def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | Non
             q_bias=w.get(p + "self_attn.q_proj.bias"), k_bias=w.get(p + "self_attn.k_proj.bias"),
             gate=w.get(p + "self_attn.gate_proj.weight"),
         )  # fmt: skip
-        x = add(x, a, "attention_post_norm.weight")
+        x = add(x, a, gain, "attention_post_norm.weight")
         parts = (w[f"{p}mlp.{part}_proj.weight"] for part in ("gate", "up", "down"))
-        return add(x, swiglu(norm(x, p + "mlp_norm.weight"), *parts), "mlp_post_norm.weight")
+        mixed = swiglu(norm(x, p + "mlp_norm.weight") * (1 + mlp_scale), *parts)
+        return add(x, mixed, mlp_gain, "mlp_post_norm.weight")
 
     root = math.sqrt(config.hidden_size) if config.scale_embeddings else 1.0
     e = w["model.embed_tokens.weight"][ids] * (config.embedding_scale or root)
@@ -249,7 +271,7 @@ def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | Non
             "restart": lambda: e,
         }[config.injection]()
 
-    for _ in range(config.num_loops):
+    for loop, step in enumerate(steps):
         for _ in range(config.low_cycles if config.low_layers else 0):
             low = inject(s + low)
             for number in range(config.low_layers):
@@ -257,8 +279,11 @@ def plain_looped(config: Any, weights: Weights, ids: Tensor, state: Tensor | Non
             low = norm(low, "model.low_norm.weight")
         z = inject(s + low)
         for number in range(config.core):
-            z = layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None)
-        s = s + (1.0 / config.num_loops if config.damping is None else config.damping) * (z - s)
+            conditioning = (1, 0, 1, 0)
+            if config.loop_conditioning == "time":
+                conditioning = plain_conditioning(w, sum(steps[:loop]), step, number, config.hidden_size)
+            z = layer(z, f"model.core.{number}.", previous if config.queries == "previous" else None, conditioning)
+        s = s + (1.0 / len(steps) if config.damping is None else config.damping) * (z - s)
         normed = norm(s, "model.norm.weight")
         s = normed if config.state_norm == "fed" else s
         previous = normed
