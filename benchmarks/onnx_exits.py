@@ -66,7 +66,7 @@ def main() -> None:
     """Print the tables."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    print(describe_machine())
+    print(describe_machine(torch.device("cpu")))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--run", type=Path, help="folder of a run of ponder_hops")
     run = parser.parse_args().run

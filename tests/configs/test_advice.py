@@ -259,6 +259,9 @@ def _flat(command: tuple[str, list[str]]) -> list[str]:
 
 # Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
 EXEMPT = {
+    "; first write its {} alone": "tests/unit/models/early_exit/test_exits_apart.py and test_newlines.py follow it",
+    "{} (`dataset.keep_newlines={}`)": "says what was set",
+    "only used with mode=evaluate, but mode={}": "tests/configs/test_mistakes.py",
     "export.format=gguf needs rope_parameters.rope_type=default": "the checkpoint's own value",
     "exit_rules=[{}] fits them": "tests/training/test_fitted_exit_rule.py follows it",
     "training a tokenizer on the training text, once for all runs": "a setting that shortens it, not a remedy",
