@@ -40,7 +40,7 @@ def write_executorch(model: Any, folder: Path, source: Path, settings: ExportCon
         edge.to_executorch().write_to_file(file)
 
 
-def _expand_gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+def _expand_gelu(x: Tensor, *, approximate: str = "none") -> Any:
     """Compute the tanh approximation of GELU in parts, because XNNPACK computes the exact GELU instead of it."""
     if approximate != "tanh":
         return NotImplemented  # torch.export then keeps the operator
