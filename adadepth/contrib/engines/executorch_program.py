@@ -6,11 +6,14 @@ branches.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+from torch import Tensor
 
 from adadepth.config.export import ExportConfig
 from adadepth.contrib.engines.programs import build_program, make_example, prepare_model, trace_program
@@ -29,8 +32,16 @@ def write_executorch(model: Any, folder: Path, source: Path, settings: ExportCon
     model = prepare_model(model, "executorch")
     longest = _LONGEST if model.longest_sequence is None else min(model.longest_sequence, _LONGEST)
     traced = trace_program(build_program(model), make_example(model), longest)
+    traced = traced.run_decompositions({torch.ops.aten.gelu.default: _expand_gelu})
     edge = to_edge_transform_and_lower(
         traced, partitioner=[XnnpackPartitioner()], compile_config=EdgeCompileConfig(_check_ir_validity=False)
     )
     with (folder / FILE).open("wb") as file:
         edge.to_executorch().write_to_file(file)
+
+
+def _expand_gelu(x: Tensor, *, approximate: str = "none") -> Any:
+    """Compute the tanh approximation of GELU in parts, because XNNPACK computes the exact GELU instead of it."""
+    if approximate != "tanh":
+        return NotImplemented  # torch.export then keeps the operator
+    return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x * x * x)))
