@@ -262,18 +262,6 @@ class BudgetConfig:
 
 
 @dataclass
-class BreadthConfig:
-    """Settings of several noisy rollouts of every puzzle in an evaluation, which are compared with more steps."""
-
-    rollouts: list[int] = setting(
-        [], "mode=evaluate: numbers of rollouts of every puzzle to compare with more steps at equal compute"
-    )
-    noise: float = setting(
-        1.0, "standard deviation of the noise that a rollout adds to the reasoning state before every step", at_least(0)
-    )
-
-
-@dataclass
 class DistanceConfig:
     """Settings of relative positions in attention, shared by experiments and model configurations."""
 
@@ -482,7 +470,6 @@ class ExperimentConfig:
     halting: HaltingConfig = setting(HaltingConfig, "second stage of training, for the halting head only")
     search: SearchConfig = setting(SearchConfig, "settings of task=architecture_search and of every supernet")
     context: ContextConfig = setting(ContextConfig, "attention context in the evaluation of a language model")
-    breadth: BreadthConfig = setting(BreadthConfig, "group breadth: several rollouts of a puzzle (TRM)")
     runtime: RuntimeConfig = setting(RuntimeConfig, "settings that only change speed")
     seeds: int = setting(1, "number of runs with consecutive seeds; metrics are means over the runs", at_least(1))
     exit_rules: list[str] = setting([], "mode=evaluate: early-exit rules to compare on one checkpoint, or [all]")
@@ -545,5 +532,4 @@ OPTIONAL_GROUPS: dict[str, type] = {
     "halting": HaltingConfig,
     "search": SearchConfig,
     "context": ContextConfig,
-    "breadth": BreadthConfig,
 }

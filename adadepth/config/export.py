@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -101,8 +100,6 @@ def check_export(config: Any) -> Iterator[str]:
             f"export.weights={settings.weights}: "
             + (f"must be {allowed}" if entry.weights else f"export.format={settings.format} keeps those of the model")
         )
-    if missing := [name for name in entry.libraries if find_spec(name) is None]:
-        yield f"export.format={settings.format}: needs {', '.join(missing)}; pip install '{entry.needs}'"
 
 
 def _find_problem(descriptor: object, name: str) -> str | None:

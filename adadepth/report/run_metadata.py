@@ -99,7 +99,6 @@ _SETTING_TITLES = {
     "halting": "Second stage",
     "search": "Search",
     "context": "Evaluation",
-    "breadth": "Rollouts",
 }
 
 

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,9 @@ def export(config: ExperimentConfig) -> None:
             read, or the folder cannot be written.
     """
     settings: ExportConfig = get_mode_settings(config, "export")
+    entry = export_formats()[settings.format]
+    if missing := [name for name in entry.libraries if find_spec(name) is None]:
+        raise ConfigError(f"export.format={settings.format}: needs {', '.join(missing)}; pip install '{entry.needs}'")
     folder = Path(str(settings.folder))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(f"export.folder={folder}: must be new or empty")
@@ -63,7 +67,7 @@ def export(config: ExperimentConfig) -> None:
     try:
         with _emptied_after_error(folder), convert_full_disk_errors(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            export_formats()[settings.format].write()(model, folder, source, settings)
+            entry.write()(model, folder, source, settings)
             for file in files:
                 shutil.copyfile(file, folder / file.name)
             tokenizer = _load_tokenizer(path, model, files)

@@ -31,7 +31,7 @@ from adadepth.models.registry import budget_mode
 from adadepth.report.run_files import write_prediction_rows
 from adadepth.runtime.console import RESULT, say
 from adadepth.runtime.distributed import run_main_process_first
-from adadepth.tasks import breadth, budgets, exit_study
+from adadepth.tasks import budgets, exit_study
 from adadepth.tasks.checks import check_depth, check_positions, check_step_loss
 from adadepth.tasks.identity import (
     check_evaluated_data,
@@ -160,7 +160,6 @@ def evaluate(config: ExperimentConfig) -> dict[str, float]:
     def finish(session: Session) -> None:
         if rules:
             exit_study.compare_exit_rules(rules, data, session)
-        breadth.compare_breadth(session)
         budgets.compare_requested_budgets(session)
         _write_tests(config, data, session)
 

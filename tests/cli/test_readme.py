@@ -137,6 +137,8 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         shutil.copytree(trained(arguments[1]), tmp_path, dirs_exist_ok=True)
     if "resume=latest" in arguments:
         stopped_early(next(tmp_path.glob("outputs/*/*")))
+    if "export.format=gguf" in arguments:
+        pytest.importorskip("gguf")
     if "mode=serve" in arguments:
         opened: list = []
         page = SimpleNamespace(open_page=lambda served, *address: opened.extend(served))

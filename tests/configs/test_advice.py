@@ -259,7 +259,6 @@ def _flat(command: tuple[str, list[str]]) -> list[str]:
 
 # Overrides that stand for a value of the user's, and texts that say what is, and not what to do.
 EXEMPT = {
-    "only used with mode=evaluate, but mode={}": "tests/configs/test_mistakes.py",
     "export.format=gguf needs rope_parameters.rope_type=default": "the checkpoint's own value",
     "exit_rules=[{}] fits them": "tests/training/test_fitted_exit_rule.py follows it",
     "training a tokenizer on the training text, once for all runs": "a setting that shortens it, not a remedy",
@@ -314,7 +313,6 @@ EXEMPT = {
     "first write its {} alone": "a model of the user's: tests/unit/models/early_exit/test_exits_apart.py",
     "the gate is not trained by model.objective": "a warning: tests/unit/tasks/test_log_messages.py",
     "(`dataset.keep_newlines={}`)": "a fact of a model card",
-    "its newest checkpoint is": "a checkpoint of the user's: tests/cli/test_run_directory.py",
     "'exit_rules=[{}]'": "a rule that was studied: tests/training/test_finetune.py",
     "log in with `hf auth login`": "an account",
     "has one step, so there is no exit": "what was given",

@@ -146,21 +146,6 @@ def test_rules_and_budgets_are_fitted_afterwards(trained: Path, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_rollouts_are_compared_with_depth(trained: Path, tmp_path: Path) -> None:
-    """The results do not depend on the batch size, and depth alone is the evaluation of the run."""
-    data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=fixed:4")
-    evaluate = (*data, "mode=evaluate", f"checkpoint={trained}", "breadth.rollouts=[1,3]", "breadth.noise=1")
-    directory = run_in(tmp_path / "first", *evaluate)
-    breadth = read(directory / "breadth.json")
-    assert [(row["rollouts"], row["steps"]) for row in breadth["rows"]] == [(k, t) for k in (1, 3) for t in (1, 2, 4)]
-    exact = logged(directory, "eval/exact_accuracy")[-1]
-    assert [row["accuracy"] for row in breadth["depth"] if row["steps"] == 4] == pytest.approx([exact])
-    assert "Breadth against depth" in (directory / "report.html").read_text()
-    again = run_in(tmp_path / "again", *evaluate, "trainer.per_device_eval_batch_size=5")
-    assert read(again / "breadth.json") == breadth
-
-
-@pytest.mark.slow
 def test_an_evaluation_with_places_stops_at_exits(trained: Path, tmp_path: Path) -> None:
     """The same answers and depths for the work that they need; what single steps are worth is then unknown."""
     data = ("dataset.max_evaluation_examples=24", "dataset.train_examples=90", "model.exit_rule=confidence:0.2")
@@ -286,11 +271,6 @@ TARGET = ("budget=depth", "budget.target=2")
     (("dataset.size=5",), "dataset.size=5: must be 4, 6 or 9"),
     (("trainer.optimizer=adam_atan2",), "trainer.adam_epsilon=1e-08: trainer.optimizer=adam_atan2 has none; set"),
     (("dataset.metrics=[accuracy]",), "dataset.metrics=accuracy: not a metric of a puzzle"),
-    (("breadth.rollouts=[2]",), "breadth.rollouts=[2]: only used with mode=evaluate, but mode=train"),
-    (("mode=evaluate", "checkpoint=x", "breadth.rollouts=[2,2]"), "breadth.rollouts=[2, 2]: must be different numbers"),
-    (("mode=evaluate", "checkpoint=x", "breadth.rollouts=[0]"), "breadth.rollouts=[0]: must be different numbers"),
-    (("mode=evaluate", "checkpoint=x", "breadth.noise=2"), "breadth.noise=2: only used with breadth.rollouts"),
-    (("mode=evaluate", "checkpoint=x", "breadth.rollouts=[2]", "breadth.noise=-1"), "breadth.noise=-1"),
 ])  # fmt: skip
 def test_mistakes_are_one_line(
     arguments: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path

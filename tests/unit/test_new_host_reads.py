@@ -100,7 +100,6 @@ EXCEPTIONS = {
     "models/early_exit/modeling.py": {"ExitStepper.keep": _EXITS},
     "models/early_exit/token_steps.py": {"*": _EXITS},
     "models/early_exit/word_model.py": {"*": _TARGETS},
-    "models/trm/breadth.py": {"NoisyStepper.keep": "the rows that stay are on the CPU"},
     "models/looped/cache.py": {"*": _EXITS},
     "models/looped/exits.py": {"*": _EXITS},
     "models/looped/heads.py": {

@@ -1,16 +1,8 @@
 """Descriptor of tiny recursive models."""
 
 from adadepth.config import BudgetUnit
-from adadepth.models.registry import (
-    Budgeting,
-    ConfigClass,
-    Family,
-    ModelClass,
-    ReadFolder,
-    RenameWeights,
-    ReportSection,
-)
-from adadepth.models.trm.settings import TrmSettings, check_breadth, check_slots, check_target, fix_supervision_steps
+from adadepth.models.registry import Budgeting, ConfigClass, Family, ModelClass, ReadFolder, RenameWeights
+from adadepth.models.trm.settings import TrmSettings, check_slots, check_target, fix_supervision_steps
 
 
 def _import_config() -> ConfigClass:
@@ -37,12 +29,6 @@ def _import_folder_reader() -> ReadFolder:
     return read_folder
 
 
-def _import_breadth_section() -> ReportSection:
-    from adadepth.models.trm.report import BREADTH_SECTION
-
-    return BREADTH_SECTION
-
-
 FAMILY = Family(
     settings=TrmSettings,
     title="TRM",
@@ -58,9 +44,7 @@ FAMILY = Family(
     depth="num_steps",
     fixed_depth=fix_supervision_steps,
     trains_in_slots=True,
-    reads=frozenset({"breadth"}),
-    sections=(_import_breadth_section,),
-    checks=(check_slots, check_breadth),
+    checks=(check_slots,),
     weights_from=_import_weight_conversion,
     folders_from=_import_folder_reader,
     advice="the Q head needs solved puzzles to distinguish them: train longer, or with fewer cycles",

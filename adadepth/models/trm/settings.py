@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from adadepth.config import BreadthConfig, ExperimentConfig, Mode, ModelConfig, family_name
+from adadepth.config import ExperimentConfig, Mode, ModelConfig, family_name
 from adadepth.config.declaration import POSITIVE, SHARE, at_least, setting
 from adadepth.errors import ConfigError
 
@@ -129,19 +129,6 @@ def check_slots(config: ExperimentConfig) -> Iterator[str]:
     rows = trainer.per_device_train_batch_size
     if examples is not None and examples < rows:
         yield f"dataset.train_examples={examples}: fewer than trainer.per_device_train_batch_size={rows}"
-
-
-def check_breadth(config: ExperimentConfig) -> Iterator[str]:
-    """Yield an error if rollouts are set in another mode than an evaluation, or if a number of rollouts is wrong."""
-    rollouts = config.breadth.rollouts
-    if not rollouts:
-        if config.breadth != BreadthConfig():
-            yield f"breadth.noise={config.breadth.noise:g}: only used with breadth.rollouts, e.g. [2,4,8]"
-        return
-    if config.mode is not Mode.evaluate:
-        yield f"breadth.rollouts={rollouts}: only used with mode=evaluate, but mode={config.mode}"
-    if min(rollouts) < 1 or len(set(rollouts)) < len(rollouts):
-        yield f"breadth.rollouts={rollouts}: must be different numbers of at least 1"
 
 
 def check_target(config: ExperimentConfig) -> Iterator[str]:

@@ -153,7 +153,6 @@ def test_forced_depths_and_replayed_masses_come_before_the_unit() -> None:
 
 def test_the_unit_counts_in_the_compute_of_act() -> None:
     batch = padded_batch()
-    depths = torch.full((3, 12), 3.0) * batch["attention_mask"]
 
     class Wide(HaltingUnit):
         name = "wide"
@@ -166,16 +165,17 @@ def test_the_unit_counts_in_the_compute_of_act() -> None:
             return self.outer(self.inner(states)).squeeze(-1) + self.bias, memory
 
     adadepth.register_halting_unit(Wide)
-    work = []
-    for unit in ("linear", "wide"):
-        model = act(AlbertActModel, "linear", execution="dense").float() if unit == "linear" else None
-        model = model or AlbertActModel(small_config(halting_unit=unit, execution="dense", **MOVING))
-        model.force_depth(3)
-        with torch.no_grad():
-            work.append(model.price(model(**batch).trace))
+    linear = act(AlbertActModel, "linear", execution="dense").float()
+    wide = AlbertActModel(small_config(halting_unit="wide", execution="dense", **MOVING))
+    with torch.no_grad():
+        trace = wide(**batch).trace
+    counted, expected = wide.price(trace), linear.price(trace)
     more = (32 * 5 + 5) - 32
-    assert work[1].adaptive - work[0].adaptive == more * depths.sum()
-    assert work[1].executed - work[0].executed == more * 3 * 12 * 3
+    assert counted.adaptive - expected.adaptive == more * trace.updates.sum()
+    assert counted.executed - expected.executed == more * trace.executed.steps * trace.updates.numel()
+    for model in (linear, wide):
+        model.force_depth(3)  # the unit does not run
+    assert wide.price(trace).adaptive == linear.price(trace).adaptive
 
 
 # ---- Looped models

@@ -284,7 +284,7 @@ def test_exit_rules_are_timed_with_waiting_examples(refills: bool, monkeypatch: 
     )  # fmt: skip
     monkeypatch.setattr(exit_study, "REPETITIONS", 1)
     monkeypatch.setattr(exit_study, "WARM_UP", 0)
-    timings = exit_study.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")])
+    timings = exit_study.measure(trainer, list(puzzles(10)[0]), [parse_rule("fixed:1")], 10, exit_study.BATCHES)
     assert set(timings["fixed:1"]) == set(exit_study.BATCHES)
     of_batches = {(1, None), (8, None), (2, None), (10, None)}
     assert set(calls) == ({(10, places) for places in exit_study.BATCHES} if refills else of_batches)

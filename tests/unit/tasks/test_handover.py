@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -105,8 +106,7 @@ def test_a_check_agrees(llama: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_changed_weight_fails_the_check(llama: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for file in llama.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(llama, tmp_path, dirs_exist_ok=True)
     weights = load_file(llama / "model.safetensors")
     weights["model.layers.2.mlp.down_proj.weight"][3, 5] += 1.0
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
