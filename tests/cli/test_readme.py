@@ -139,6 +139,9 @@ def test_run(arguments, tmp_path, monkeypatch, capsys, trained):
         stopped_early(next(tmp_path.glob("outputs/*/*")))
     if "export.format=gguf" in arguments:
         pytest.importorskip("gguf")
+        invoke(monkeypatch, *arguments)
+        assert {"model.gguf", "check.py", "check.json"} <= {path.name for path in Path("served").iterdir()}
+        return
     if "mode=serve" in arguments:
         opened: list = []
         page = SimpleNamespace(open_page=lambda served, *address: opened.extend(served))
