@@ -17,6 +17,9 @@ from torch import Tensor
 
 from adadepth.config.export import ExportConfig
 from adadepth.contrib.engines.programs import build_program, make_example, prepare_model, trace_program
+from adadepth.errors import ConfigError
+from adadepth.models.early_exit.classifiers import EarlyExitForTokenClassification
+from adadepth.models.looped.heads import LoopedForTokenClassification
 
 FILE = "model.pte"
 _LONGEST = 512  # tokens; the runtime reserves memory for a text of this length, which grows with its square
@@ -29,6 +32,11 @@ def write_executorch(model: Any, folder: Path, source: Path, settings: ExportCon
         ConfigError: If no program can express the model, or its exit rule.
     """
     del source, settings
+    if isinstance(model, EarlyExitForTokenClassification | LoopedForTokenClassification):
+        kind = f"model_type={model.config.model_type}"
+        raise ConfigError(
+            f"{kind}: export.format=executorch has no sizes that depend on the text, as labels of tokens need"
+        )
     model = prepare_model(model, "executorch")
     longest = _LONGEST if model.longest_sequence is None else min(model.longest_sequence, _LONGEST)
     traced = trace_program(build_program(model), make_example(model), longest)

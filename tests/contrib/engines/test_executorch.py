@@ -5,13 +5,16 @@ import torch
 
 from adadepth.config.export import ExportConfig
 from adadepth.contrib import engines
+from adadepth.errors import ConfigError
 from tests.contrib.engines.models_under_test import BRANCHING, DENSE, draw_batch, predict
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("executorch")
 
+REFUSED = {"early_exit_tokens", "looped_tokens"}
 
-@pytest.mark.parametrize("name", BRANCHING | DENSE)
+
+@pytest.mark.parametrize("name", sorted((BRANCHING | DENSE).keys() - REFUSED))
 def test_a_program_predicts_as_its_model_does(name, tmp_path):
     from adadepth.contrib.engines import run_executorch
 
@@ -27,3 +30,10 @@ def test_a_program_predicts_as_its_model_does(name, tmp_path):
         torch.testing.assert_close(outputs[0], logits, rtol=1e-4, atol=5e-5)
         if len(outputs) > 1:
             assert torch.equal(outputs[1], depths)
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_labels_of_tokens_are_refused_in_one_line(name, tmp_path):
+    with pytest.raises(ConfigError, match=r"^model_type=\w+: export.format=executorch has no sizes that depend on"):
+        engines.EXECUTORCH.write()(DENSE[name](), tmp_path, tmp_path, ExportConfig(format="executorch"))
+    assert not any(tmp_path.iterdir())
