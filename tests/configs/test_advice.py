@@ -303,7 +303,6 @@ EXEMPT = {
     "export.format={}: needs {}; pip install": "pip",
     "{}: export.format={} ": "a setting of a model: tests/contrib/engines/test_programs.py",
     "{}: export.format=executorch has": "a setting of a model: tests/contrib/engines/test_executorch.py",
-    "{}: export.format=executorch {}": "a setting of a model: tests/contrib/engines/test_executorch.py",
     "export.format={} has no layouts; leave it out": "a setting that is left out",
     "python -m llama_cpp.server": "a command of a model card: tests/contrib/engines/test_server.py runs it",
     "DEPTH": "a family's advice, below",
