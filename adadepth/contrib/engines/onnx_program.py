@@ -42,7 +42,7 @@ def write_onnx(model: Any, folder: Path, source: Path, settings: ExportConfig) -
     del source
     model = prepare_model(model, "onnx")
     steps, rule = select_steps(model), get_exit_rule(model)
-    with _quiet():
+    with _hide_converter_messages():
         if steps is not None and rule is not None and not rule.mixes and not isinstance(rule, Fixed):
             proto = convert_steps(steps, rule, make_example(model))
         else:
@@ -111,7 +111,7 @@ def save_program(proto: Any, path: Path, weights: str) -> None:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def _hide_converter_messages() -> Iterator[None]:
     """Suppress warnings of the converters on their own code and on libraries that they do not find."""
     converters = [logging.getLogger(name) for name in ("torch.onnx", "torch.utils._pytree", "root", "onnxscript")]
     levels = [logger.level for logger in converters]

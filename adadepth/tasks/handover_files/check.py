@@ -1,4 +1,4 @@
-"""CheckResult of the model in this folder, as an engine runs it, with the answers of the program that exported it.
+"""Compare the model in this folder, as an engine runs it, with the answers of the program that exported it.
 
     python check.py                                     # engine.py runs the files of this folder
     python check.py --url http://localhost:8000/v1      # a server with OpenAI's completions runs them
