@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 UNIT_MACS = ("cost/macs_per_token", "cost/macs_per_sequence")  # at the decided depths, without padding
@@ -12,6 +12,7 @@ UNIT_COST_TITLES = {
     "cost/macs_per_sequence": "MACs per sequence",
     TIME: "ms per token",
 }
+WITHOUT_PREDICTIONS = "without predictions at exits"  # what `cost/adaptive_macs` and its ratios leave out
 _SCALES = (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3), ("", 1.0))
 
 
@@ -53,6 +54,28 @@ def compute_share_with_predictions(summary: Mapping[str, Any]) -> float | None:
     return with_predictions
 
 
+def has_separate_predictions(summaries: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether predictions at exits are counted apart from the compute of any network, which leaves them out.
+
+    Args:
+        summaries: Contents of halting.json, or rows of budgets.json.
+    """
+    return any(summary.get("prediction_macs") for summary in summaries)
+
+
+def name_compute(title: str, summaries: Iterable[Mapping[str, Any]]) -> str:
+    """Return the title of compute, which says so before its first comma if predictions at exits are left out of it.
+
+    Args:
+        title: Title, such as `compute, share of full depth`.
+        summaries: Those of `has_separate_predictions`.
+    """
+    if not has_separate_predictions(summaries):
+        return title
+    name, comma, rest = title.partition(",")
+    return f"{name} {WITHOUT_PREDICTIONS}{comma}{rest}"
+
+
 def format_compute_shares(
     share: float, with_predictions: float | None, format_share: Callable[[float], str], whole: str
 ) -> str:
@@ -69,15 +92,15 @@ def format_compute_shares(
     without = format_share(share)
     if with_predictions is None or format_share(with_predictions) == without:
         return f"{without} of {whole}"
-    return f"{format_share(with_predictions)} of {whole} ({without} without predictions at exits)"
+    return f"{format_share(with_predictions)} of {whole} ({without} {WITHOUT_PREDICTIONS})"
 
 
-def choose_scale(macs: float) -> tuple[str, float]:
-    """Return letter and factor of the largest scale that multiply-accumulates reach, such as `M` and 1e6."""
-    return next(((letter, scale) for letter, scale in _SCALES if macs >= scale), _SCALES[-1])
+def choose_scale(count: float) -> tuple[str, float]:
+    """Return letter and factor of the largest scale that a count reaches, such as `M` and 1e6."""
+    return next(((letter, scale) for letter, scale in _SCALES if count >= scale), _SCALES[-1])
 
 
-def format_macs(macs: float) -> str:
-    """Format multiply-accumulates with three digits, as `1.23M`."""
-    letter, scale = choose_scale(macs)
-    return f"{macs / scale:.3g}{letter}"
+def format_count(count: float) -> str:
+    """Format a large count, such as multiply-accumulates or parameters, with three digits, as `1.23M`."""
+    letter, scale = choose_scale(count)
+    return f"{count / scale:.3g}{letter}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_macs
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_count
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill
@@ -89,7 +89,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("executed_over_full", where="file"),
         Column("adaptive_over_full", "compute", make_number_format(3)),
         *(
-            Column(name, title, make_number_format(3) if name == "ms_per_token" else format_macs)
+            Column(name, title, make_number_format(3) if name == "ms_per_token" else format_count)
             for name, title in _UNIT_COSTS.items()
             if any(name in row for row in budgets["rows"])
         ),

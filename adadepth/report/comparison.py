@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.metric_names import WORK, find_first_depth
-from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_macs
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_count
 from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,
@@ -63,7 +63,7 @@ Build = Callable[[Comparison, Path], Section | None]
 
 
 def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Section]:
-    """Build all report sections that compare runs.
+    """Build all report sections that compare runs, quality against compute first.
 
     Args:
         comparison: Compared runs.
@@ -71,13 +71,13 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
     """
     return _build_sections(
         (
+            compare_tradeoffs,
             best,
             build_search_section,
             settings,
             verdicts,
             over_training,
             figures,
-            compare_tradeoffs,
             compare_classes,
             runs,
         ),
@@ -88,7 +88,12 @@ def build_comparison_sections(comparison: Comparison, folder: Path) -> list[Sect
 
 def build_sections_beside_seeds(comparison: Comparison, folder: Path) -> list[Section]:
     """Build the sections that compare runs with different seeds, shown below their summary."""
-    return _build_sections((verdicts, over_training, compare_tradeoffs, compare_classes, runs), comparison, folder)
+    return _build_sections((verdicts, over_training, compare_classes, runs), comparison, folder)
+
+
+def build_tradeoff_section(comparison: Comparison, folder: Path) -> Section | None:
+    """Build the section on quality against compute alone, or return None without such figures."""
+    return next(iter(_build_sections((compare_tradeoffs,), comparison, folder)), None)
 
 
 def _build_sections(builders: Sequence[Build], comparison: Comparison, folder: Path) -> list[Section]:
@@ -312,7 +317,7 @@ def _describe_unit_costs(entry: Group) -> str:
     """Format compute and time of a token or sequence in brackets, or return an empty text if none is known."""
     costs = {title: figure["mean"] for name, title in UNIT_COST_TITLES.items() if (figure := entry.figure(name))}
     described = ", ".join(
-        f"{f'{cost:.3g}' if title == UNIT_COST_TITLES[TIME] else format_macs(cost)} {title}"
+        f"{f'{cost:.3g}' if title == UNIT_COST_TITLES[TIME] else format_count(cost)} {title}"
         for title, cost in costs.items()
     )
     return f" ({described})" if described else ""

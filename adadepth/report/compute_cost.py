@@ -13,7 +13,7 @@ from adadepth.metrics.unit_costs import (
     UNIT_MACS,
     compute_share_with_predictions,
     compute_unit_macs,
-    format_macs,
+    format_count,
 )
 from adadepth.report.run_files import (
     ARCHITECTURES,
@@ -245,7 +245,7 @@ def build_compute_table(halting: Mapping[str, Any], unit: str, unit_costs: Mappi
         Column("macs", words.macs, "{:.4g}".format),
         *([Column("of_dense", "of dense", percent)] if "dense" in names else []),
         Column("of_full", f"of {words.of_full}", percent),
-        *(Column(name, UNIT_COST_TITLES[name], format_macs) for name in per_unit),
+        *(Column(name, UNIT_COST_TITLES[name], format_count) for name in per_unit),
     ]
     rows = [{"compute": name, **_compute_shares(cost, key)} for key, name in names.items()]
     if share is not None:

@@ -18,11 +18,17 @@ from adadepth.metrics.metric_names import get_unit_wording
 from adadepth.report import export
 from adadepth.report.architectures import build_frame_panel, get_search_history
 from adadepth.report.baseline_comparison import Verdict
-from adadepth.report.comparison import build_comparison_sections, build_sections_beside_seeds, count_runs
+from adadepth.report.comparison import (
+    build_comparison_sections,
+    build_sections_beside_seeds,
+    build_tradeoff_section,
+    count_runs,
+)
 from adadepth.report.figure import subsample
 from adadepth.report.guard import build_or_leave_out
 from adadepth.report.matched_networks import rivals
 from adadepth.report.page_writer import FIGURES, sanitise_file_name, write_page
+from adadepth.report.quality_against_compute import build_quality_section
 from adadepth.report.run_files import (
     CONFIG,
     HALTING,
@@ -87,14 +93,25 @@ def _find_standalone(files: RunFiles, placed: Iterable[SectionEntry]) -> Section
 
 def _build_seed_sections(summary: RunFiles, findings: Verdict) -> list[Section]:
     """Build the sections of a summary over seeds and, if it names its runs, the sections that compare them."""
+    comparison = compare(read_seed_runs(summary))
+    beside = build_sections_beside_seeds(comparison, summary.directory) if comparison.runs else []
     sections = [
-        section for build in (seeds, build_facts_section) if (section := build_or_leave_out(build, summary, None))
+        _build_seed_quality(summary, comparison),
+        build_verdict_section(summary, findings),
+        *(build_or_leave_out(build, summary, None) for build in (rivals, seeds)),
+        *beside,
+        build_or_leave_out(build_facts_section, summary, None),
     ]
-    comparisons = (build_verdict_section(summary, findings), build_or_leave_out(rivals, summary, None))
-    matched = [section for section in comparisons if section is not None]
-    runs = read_seed_runs(summary)
-    beside = build_sections_beside_seeds(compare(runs), summary.directory) if runs else []
-    return [_add_sample_size(section, summary) for section in (*matched, *sections[:1], *beside, *sections[1:])]
+    return [_add_sample_size(section, summary) for section in sections if section is not None]
+
+
+def _build_seed_quality(summary: RunFiles, comparison: Comparison) -> Section | None:
+    """Build the section on quality against compute: means over seeds beside those of baselines, and every seed."""
+    means = build_or_leave_out(build_quality_section, summary, None)
+    by_seed = build_tradeoff_section(comparison, summary.directory)
+    if means is None or by_seed is None:
+        return means or by_seed
+    return replace(by_seed, html=means.html + by_seed.html, figures=[*means.figures, *by_seed.figures])
 
 
 def _add_sample_size(section: Section, files: RunFiles) -> Section:

@@ -7,17 +7,25 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
+from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from adadepth.metrics.significance import LEVEL, SeedMean, average_over_seeds, compare_means, correct_p_values
+from adadepth.metrics.significance import (
+    LEVEL,
+    SeedMean,
+    average_over_seeds,
+    compare_means,
+    correct_p_values,
+    subtract_means,
+)
 from adadepth.metrics.task_metrics import get_metric_key
-from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale, format_count, has_separate_predictions
 from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.matched_networks import describe_unequal_steps
 from adadepth.report.quality_pairs import find_error, get_relevant_difference
-from adadepth.report.run_files import EXITS, RunFiles
+from adadepth.report.run_files import EXITS, RunFiles, get_run_unit
 from adadepth.report.run_groups import (
     DEPTH,
     Comparison,
@@ -52,6 +60,7 @@ class Method:
         score: Quality over seeds. Its error is None for one seed, which says nothing about other seeds.
         p: Largest p-value against the other methods on the same data, corrected for all comparisons of the table, or
             None without another method.
+        freedom: Degrees of freedom of the t-test with this p-value, or None without another method with an error.
         is_best: Whether it is significantly better than all other methods on the same data.
     """
 
@@ -59,7 +68,14 @@ class Method:
     group: Group
     score: SeedMean
     p: float | None = None
+    freedom: float | None = None
     is_best: bool = False
+
+    @property
+    def parameters(self) -> int | None:
+        """Number of parameters of the model, or None if it was not recorded."""
+        count: int | None = self.group.runs[0].run.get("parameters")
+        return count
 
 
 @dataclass(frozen=True)
@@ -218,22 +234,56 @@ def mark_best_methods(tables: Sequence[MethodTable]) -> list[MethodTable]:
     """
     pairs = [pair for table in tables for pair in combinations(table.methods, 2)]
     p_values = correct_p_values([compare_means(first.score, second.score) for first, second in pairs])
-    corrected = {frozenset(map(id, pair)): p for pair, p in zip(pairs, p_values, strict=True)}
+    differences = [subtract_means(first.score, second.score) for first, second in pairs]
+    tests = {
+        frozenset(map(id, pair)): (p, None if difference.error is None else difference.freedom)
+        for pair, p, difference in zip(pairs, p_values, differences, strict=True)
+    }
 
     def mark(table: MethodTable, method: Method) -> Method:
         competitors = [other for other in table.methods if other is not method]
         if not competitors:
             return method
-        p = max(corrected[frozenset((id(method), id(other)))] for other in competitors)
+        p, freedom = max((tests[frozenset((id(method), id(other)))] for other in competitors), key=itemgetter(0))
         sign = -1 if table.quality.less_is_better else 1
         least = min(sign * (method.score.mean - other.score.mean) for other in competitors)
         is_best = p < LEVEL and least >= get_relevant_difference(table.quality.name)
-        return replace(method, p=p, is_best=is_best)
+        return replace(method, p=p, freedom=freedom, is_best=is_best)
 
     return [replace(table, methods=[mark(table, method) for method in table.methods]) for table in tables]
 
 
 # ---- table
+
+
+class EvaluationSet(NamedTuple):
+    """First evaluated set of a run, whose metrics the table shows.
+
+    Attributes:
+        name: Name of the set, which is that of its split if the data have splits, or empty if it is unknown.
+        sequences: Number of sequences, such as texts or puzzles, or None if it is unknown.
+        tokens: Number of tokens with a depth of their own, or None if it is unknown or tokens have none.
+    """
+
+    name: str
+    sequences: int | None
+    tokens: int | None
+
+    def __str__(self) -> str:
+        """Describe the set with its size, such as `validation, 512 sequences, 8,192 tokens`; empty if unknown."""
+        sizes = {"sequences": self.sequences, "tokens": self.tokens}
+        return ", ".join([*filter(None, [self.name]), *(f"{count:,} {unit}" for unit, count in sizes.items() if count)])
+
+
+def find_evaluation_set(run: RunFiles) -> EvaluationSet:
+    """Return name and size of the first evaluated set of a run from its files, with None for what they lack."""
+    counts: Mapping[str, Any] = (run.run.get("data") or {}).get("evaluation") or {}
+    sets = [name for name, entry in counts.items() if isinstance(entry, Mapping)]
+    name, n, unit = run.halting.get("set", next(iter(sets), "")), run.halting.get("n"), get_run_unit(run)
+    counts = counts.get(name, {}) if sets else counts
+    recorded = next((counts[key] for key in ("examples_used", "examples", "blocks") if key in counts), None)
+    sequences = n if recorded is None and unit in ("sequence", "task") else recorded
+    return EvaluationSet(name, sequences, n if unit == "token" else None)
 
 
 @dataclass(frozen=True)
@@ -297,16 +347,26 @@ def build_csv_table(tables: Sequence[MethodTable]) -> Table:
             }
             if has_times:
                 cells[_TIME_REMARK] = _describe_time(method.group)
+            evaluation = find_evaluation_set(method.group.runs[0])
             labels = {"data": table.data, "method": method.name, "metric": table.quality.name}
-            rows.append({**labels, **cells, "corrected_p": method.p, "best": method.is_best})
-    columns = ["data", "method", "metric", *spreads, *[_TIME_REMARK] * has_times, "corrected_p", "best"]
+            sizes = {"evaluation_set": evaluation.name, "sequences": evaluation.sequences, "tokens": evaluation.tokens}
+            sizes |= {"parameters": method.parameters}
+            test = {"corrected_p": method.p, "degrees_of_freedom": method.freedom, "best": method.is_best}
+            rows.append({**labels, **sizes, **cells, **test})
+    columns = [
+        *("data", "method", "metric", "evaluation_set", "sequences", "tokens", "parameters"),
+        *spreads,
+        *[_TIME_REMARK] * has_times,
+        *("corrected_p", "degrees_of_freedom", "best"),
+    ]
     return Table("table", [Column(name) for name in columns], rows)
 
 
 def format_latex_table(tables: Sequence[MethodTable]) -> str:
     """Format the table of all methods in LaTeX for booktabs: caption, label, and a part for each data set."""
     costs, is_single = _list_costs(tables), len(tables) == 1
-    headings = ["Method", _capitalise(tables[0].title) if is_single else "Quality", *(cost.heading for cost in costs)]
+    quality_heading = _capitalise(tables[0].title) if is_single else "Quality"
+    headings = ["Method", quality_heading, *(cost.heading for cost in costs), "Params"]
     lines = [_join_cells([*map(escape_latex, headings), "$n$"]), r"\midrule"]
     for number, table in enumerate(tables):
         if not is_single:
@@ -317,11 +377,14 @@ def format_latex_table(tables: Sequence[MethodTable]) -> str:
         for method in table.methods:
             cells = [escape_latex(quantity.format(method.group)) for quantity in (quality, *costs)]
             cells[0] = rf"\textbf{{{cells[0]}}}" if method.is_best else cells[0]
+            cells.append(format_count(method.parameters) if method.parameters else "–")
             lines.append(_join_cells([escape_latex(method.name), *cells, str(method.score.seeds)]))
     table_lines = [
         "% needs \\usepackage{booktabs}",
         r"\begin{table}",
         r"\centering",
+        r"\footnotesize",
+        r"\setlength{\tabcolsep}{3pt}",
         rf"\caption{{{escape_latex(_write_caption(tables))}}}",
         r"\label{tab:methods}",
         rf"\begin{{tabular}}{{l{'r' * len(headings)}}}",
@@ -348,20 +411,21 @@ def _capitalise(text: str) -> str:
 
 
 def _write_caption(tables: Sequence[MethodTable]) -> str:
-    """Write the caption, which says all that the numbers need: spread, n, rule of significance, units."""
+    """Write the caption, which says all that the numbers need: data, spread, n, rule of significance, units."""
     runs = [run for table in tables for group in table.groups for run in group.runs]
     costs = {cost.name for cost in _list_costs(tables)}
     pairs = sum(len(table.methods) * (len(table.methods) - 1) // 2 for table in tables)
     sentences = [
-        f"Quality, depth and compute on {' and '.join(dict.fromkeys(table.data for table in tables))}.",
+        f"Quality, depth and compute on {' and '.join(dict.fromkeys(map(_describe_data, tables)))}.",
         "Mean ± standard deviation over n seeds.",
     ]
     if pairs:
         least = " or ".join(dict.fromkeys(f"{get_relevant_difference(table.quality.name):g}" for table in tables))
         sentences.append(
-            f"Bold: significantly better than all other methods (Welch's t-test, p < {LEVEL:g} after Holm's correction "
-            f"for {pairs} comparison{'s' * (pairs != 1)}, difference of at least {least}). Its standard errors also "
-            "hold the error over the evaluated examples, so they exceed those of the deviation over seeds."
+            f"Bold: significantly better than all other methods (Welch's t-test{_describe_freedom(tables)}, "
+            f"p < {LEVEL:g} after Holm's correction for {pairs} comparison{'s' * (pairs != 1)}, difference of at least "
+            f"{least}). Its standard errors also hold the error over the evaluated sequences, so they exceed those of "
+            "the deviation over seeds."
         )
     steps = {
         f"{method.name}{f' on {table.data}' if len(tables) > 1 else ''}": [
@@ -377,8 +441,27 @@ def _write_caption(tables: Sequence[MethodTable]) -> str:
         sentences.append(f"Depth: mean number of updates{sizes}.")
     if macs := costs.intersection(UNIT_COST_TITLES):
         unit = next(iter(macs)).rpartition("_")[2]
-        sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without padding.")
+        left_out = (
+            "padding or predictions at exits" if has_separate_predictions(run.halting for run in runs) else "padding"
+        )
+        sentences.append(f"MACs: multiply-accumulates of a {unit} at the decided depths, without {left_out}.")
     return " ".join(sentences)
+
+
+def _describe_data(table: MethodTable) -> str:
+    """Name a data set with the evaluated set and its size, such as `hops (inside, 512 sequences, 8,192 tokens)`."""
+    sets = dict.fromkeys(str(find_evaluation_set(run)) for group in table.groups for run in group.runs)
+    described = " or ".join(filter(None, sets))
+    return f"{table.data} ({described})" if described else table.data
+
+
+def _describe_freedom(tables: Sequence[MethodTable]) -> str:
+    """Describe the degrees of freedom of the tests of all methods; empty if no error was measured."""
+    values = [method.freedom for table in tables for method in table.methods if method.freedom is not None]
+    if not values:
+        return ""
+    span = " to ".join(dict.fromkeys(f"{value:.1f}" for value in (min(values), max(values))))
+    return f" with {span} degrees of freedom of Welch and Satterthwaite"
 
 
 def _describe_time(group: Group) -> str:

@@ -13,19 +13,20 @@ from typing import Any
 
 from adadepth.metrics.architectures import NOT_RETRAINED, compared_rows
 from adadepth.metrics.metric_names import WORK, is_loss
+from adadepth.metrics.unit_costs import name_compute
 from adadepth.report.architectures import build_network_panels
-from adadepth.report.baseline_comparison import compare_with_baselines
+from adadepth.report.baseline_comparison import compare_with_baselines, find_fitted_rule, qualities
 from adadepth.report.budgets import format_budget_label, has_targets, select_drawn_quality
 from adadepth.report.exits import build_study_panel, format_set_sizes
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.quality_pairs import get_relevant_difference
-from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, RunFiles
+from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, MATCHED_BASELINE, RunFiles
+from adadepth.report.run_groups import read_seed_runs
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import percent
 
 _NEEDED = WORK.removeprefix("cost/")
 _COMPUTE = "compute, share of full depth"
-_COMPUTE_ALONE = "compute without predictions, share of full depth"
 _UPDATES = "updates, share of full depth"
 Groups = Sequence[tuple[str, Sequence[Dot]]]
 
@@ -33,14 +34,16 @@ Groups = Sequence[tuple[str, Sequence[Dot]]]
 def build_quality_section(files: RunFiles) -> Section | None:
     """Build the section on quality against compute, or return None if the run has no such points.
 
-    Its points are those of exit rules, of one checkpoint at several depths, of the exits of one network, or of networks
-    that were trained as baselines.
+    Its points are those of exit rules, of one checkpoint at several depths, of the exits of one network, of one network
+    at its own, fixed and shuffled depths, or of networks that were trained as baselines.
     """
     if files.of(ARCHITECTURES).get("rows"):
         return _build_network_section(files.of(ARCHITECTURES))
     panels = {"rules": list(_build_rule_panels(files)), "budgets": list(_build_budget_panels(files))}
     if not any(panels.values()):
         panels["exits"] = list(_build_exit_panels(files))
+    if not any(panels.values()):
+        panels["depths"] = list(_build_depth_panels(files))
     if not panels["rules"]:  # they have fixed depths and controls of their own
         panels["baselines"] = list(_build_baseline_panels(files))
     kinds = [kind for kind, drawn in panels.items() if drawn]
@@ -68,6 +71,9 @@ def _count_sample(files: RunFiles, kind: str) -> str:
     """Format the sample size of the first panels; an empty text stands for the units of the evaluation."""
     if kind == "budgets":
         return f"n = {files.of(BUDGETS)['measured_on']:,} examples of {files.of(BUDGETS)['set']}"
+    if kind == "depths":
+        sets = files.of(MATCHED_BASELINE)["sets"].items()
+        return "n = " + ", ".join(f"{entry['examples']:,} examples of {name}" for name, entry in sets)
     sets = {"rules": EXIT_RULES, "exits": EXITS}.get(kind)
     return "" if sets is None else format_set_sizes(files.of(sets)["sets"])
 
@@ -96,7 +102,7 @@ def _build_budget_panels(files: RunFiles) -> Iterator[Panel]:
             groups[group].append(Dot(row[_NEEDED], value, title))
     drawn = [(name, dots) for name, dots in groups.items() if dots]
     if drawn:
-        title = _COMPUTE if not files.halting.get("prediction_macs") else _COMPUTE_ALONE
+        title = name_compute(_COMPUTE, budgets["rows"])
         yield _build_panel(f"{budgets['set']}: one checkpoint at several depths", drawn, title, metric, joined=drawn)
 
 
@@ -118,6 +124,25 @@ def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
             yield _build_panel(f"{name}: exits of one network", groups, _UPDATES, metric, joined)
 
 
+def _build_depth_panels(files: RunFiles) -> Iterator[Panel]:
+    """Yield a panel for every evaluated set: the quality of one network at its own, fixed and shuffled depths."""
+    fitted = find_fitted_rule(files)
+    own = "its own depths" if fitted is None else f"depths by {fitted.label}"
+    for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
+        metric = next((metric for metric in (*qualities(files), "loss", "accuracy") if metric in entry["own"]), None)
+        most, mean = entry.get("max_depth", files.halting.get("max_depth")), entry["mean"]
+        if metric is None or most is None or entry["std"] == 0:
+            continue
+        points = [("fixed depth", row["depth"], row["quality"]) for row in entry["fixed"]]
+        points += [(own, mean, entry["own"]), (f"{own}, shuffled", mean, entry["permuted"]["quality"])]
+        groups: dict[str, list[Dot]] = {}
+        for kind, depth, quality in points:
+            title = f"{kind}: {metric} {quality[metric]:.4f} at {depth:.2f} updates"
+            groups.setdefault(kind, []).append(Dot(depth / most, quality[metric], title, marked=kind == own))
+        joined = [("fixed depth", groups["fixed depth"])]
+        yield _build_panel(f"{name}: depths of one network", list(groups.items()), _UPDATES, metric, joined)
+
+
 def _get_quality(row: Mapping[str, Any], metric: str) -> float | None:
     """Return a metric or the loss of a step or of the exits, or None if it was not measured."""
     value: float | None = {**row, **row.get("quality", {})}.get(metric)
@@ -125,19 +150,25 @@ def _get_quality(row: Mapping[str, Any], metric: str) -> float | None:
 
 
 def _build_baseline_panels(files: RunFiles) -> Iterator[Panel]:
-    """Yield the panel of the run and the baselines whose compute was measured, without a line between networks."""
-    needed = files.halting.get("cost", {}).get(_NEEDED)
+    """Yield the panel of the run and the baselines whose compute was measured, without a line between networks.
+
+    A summary over seeds has means over seeds.
+    """
+    seed_runs = read_seed_runs(files)
+    summaries = [run.halting for run in seed_runs or [files]]
+    shares = [summary["cost"][_NEEDED] for summary in summaries if _NEEDED in summary.get("cost", {})]
     pairs = [pair for pair in compare_with_baselines(files).comparisons if pair.is_about_depth and pair.compute_ratio]
-    if not pairs or needed is None:
+    if not pairs or not shares:
         return
-    first = pairs[0]
-    groups = {"this run": [Dot(needed, first.adaptive, f"this run: {first.adaptive:.4f} at {percent(needed)}")]}
+    first, needed = pairs[0], statistics.mean(shares)
+    own = f"these {len(seed_runs)} seeds" if seed_runs else "this run"
+    groups = {own: [Dot(needed, first.adaptive, f"{own}: {first.adaptive:.4f} at {percent(needed)}")]}
     for pair in pairs:
         if pair.measure == first.measure and math.isclose(pair.adaptive, first.adaptive) and pair.compute_ratio:
             name, compute = pair.brief_against or pair.against, needed / pair.compute_ratio
             groups[name] = [Dot(compute, pair.baseline, f"{name}: {pair.baseline:.4f} at {percent(compute)}")]
-    title = _COMPUTE if not files.halting.get("prediction_macs") else _COMPUTE_ALONE
-    yield _build_panel("This run and its baselines", list(groups.items()), title, first.measure, joined=())
+    title, x_title = f"{own} and {'their' if seed_runs else 'its'} baselines", name_compute(_COMPUTE, summaries)
+    yield _build_panel(title[0].upper() + title[1:], list(groups.items()), x_title, first.measure, joined=())
 
 
 def _build_panel(title: str, groups: Groups, x_title: str, metric: str, joined: Groups) -> Panel:

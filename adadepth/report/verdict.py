@@ -19,7 +19,7 @@ from adadepth.metrics.unit_costs import (
     UNIT_MACS,
     compute_share_with_predictions,
     format_compute_shares,
-    format_macs,
+    format_count,
 )
 from adadepth.report.baseline_comparison import (
     ANSWERS,
@@ -234,7 +234,7 @@ def cost(files: RunFiles) -> Finding:
         sentences.append(f"{get_unit_wording(unit).needing} {compute}.")
         without = ", without predictions" if halting.get("prediction_macs") else ""
         sentences += [
-            f"This is {format_macs(value)} {UNIT_COST_TITLES[name]}{without}." for name, value in macs.items()
+            f"This is {format_count(value)} {UNIT_COST_TITLES[name]}{without}." for name, value in macs.items()
         ]
     if (fitted := find_fitted_rule(files)) is not None:
         share = format_whole_percent(fitted.mean / fitted.max_depth)

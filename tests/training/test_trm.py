@@ -223,8 +223,10 @@ def test_a_stopped_run_is_fitted_to_its_target(
     stopped = interrupted_after(20, budgeted, tmp_path)
     (stopped / "budgets.json").unlink()
     assert execute(f"resume={stopped}") == 0
-    found = read(stopped / "budgets.json")
-    assert found == read(budgeted / "budgets.json")
+    found, expected = read(stopped / "budgets.json"), read(budgeted / "budgets.json")
+    for row in (*found["rows"], *expected["rows"]):
+        assert row.pop("ms_per_token") > 0  # measured, so it differs
+    assert found == expected
     rule, spent = found["rows"][1]["rule"], found["rows"][1]["mean"]
     is_far = abs(spent - 2) > 0.1
     told = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other examples"

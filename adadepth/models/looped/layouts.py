@@ -19,7 +19,9 @@ from transformers import LlamaConfig, PreTrainedConfig
 
 from adadepth.config.declaration import get_field_specs
 from adadepth.errors import ConfigError
-from adadepth.halting.exit_rules import parse_rule
+from adadepth.halting.exit_by_signal import Quantile
+from adadepth.halting.exit_decisions import ExitRule
+from adadepth.halting.exit_rules import Fixed
 from adadepth.models.looped.configuration import LoopedConfig
 from adadepth.models.looped.convert import NORM_NAMES, convert_config, convert_raven
 from adadepth.models.looped.layers import rotation_tables
@@ -99,6 +101,7 @@ def to_ouro(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFil
     """
     config = model.config
     _refuse_network(config, layout)
+    exit_fields = _describe_exit_rule(config.parsed_exit_rule)
     stored = {
         "model_type": "ouro",
         "architectures": ["OuroForCausalLM"],
@@ -119,10 +122,12 @@ def to_ouro(model: Any, weights: Mapping[str, Tensor], layout: str) -> LayoutFil
         "max_window_layers": config.core,
         "attention_dropout": 0.0,
         "use_cache": True,
-        **_describe_exit_rule(config.exit_rule),
+        **exit_fields,
     }  # fmt: skip
-    allowed = {"exit_rule": "None, quantile:Q or fixed:N"}
-    _refuse_other_settings(layout, config, LoopedConfig(**convert_config(stored)), allowed)
+    read = LoopedConfig(**convert_config(stored))
+    if exit_fields:  # Ouro's threshold is a quantile with the choice at equality, which it does not store
+        read.exit_rule = config.exit_rule
+    _refuse_other_settings(layout, config, read, {"exit_rule": "None, quantile:Q or fixed:N"})
     return LayoutFiles(stored, _rename(_drop_tied(config, weights), _OURO_NAMES))
 
 
@@ -274,12 +279,11 @@ def to_decoder(model: Any, weights: Mapping[str, Tensor], layout: str) -> Layout
     return LayoutFiles(describe_decoder(network, config), _rename(numbered, _LLAMA_NAMES))
 
 
-def _describe_exit_rule(rule: str | None) -> dict[str, Any]:
+def _describe_exit_rule(rule: ExitRule | None) -> dict[str, Any]:
     """Return the field of Ouro's configuration for an exit rule, none for rules that it does not have."""
-    kind, _, value = str(rule).partition(":")
-    if kind == "quantile":
-        return {"early_exit_threshold": float(value.partition(":")[0])}  # without the choice at equality
-    return {"early_exit_step": int(value) - 1} if kind == "fixed" else {}
+    if isinstance(rule, Quantile):
+        return {"early_exit_threshold": rule.q}
+    return {"early_exit_step": rule.k - 1} if isinstance(rule, Fixed) else {}
 
 
 def _describe_raven(config: LoopedConfig) -> dict[str, Any]:
@@ -387,12 +391,7 @@ def _refuse_other_settings(layout: str, config: LoopedConfig, read: LoopedConfig
     names = [name for name, spec in get_field_specs(LoopedSettings).items() if spec.in_model and name not in ignored]
     for name in (*names, "logit_factor"):
         value, allowed_value = (getattr(settings, properties.get(name, name)) for settings in (config, read))
-        rules = (
-            [rule and parse_rule(rule) for rule in (value, allowed_value)]
-            if name == "exit_rule"
-            else [value, allowed_value]
-        )
-        if differs(*rules):
+        if differs(value, allowed_value):
             raise refuse_setting(layout, name, value, allowed.get(name, allowed_value))
     for name in () if config.base_config is None else _BASE_FIELDS:
         value, allowed_value = (getattr(settings.base_config, name, None) for settings in (config, read))

@@ -66,6 +66,13 @@ def section(comparison: Comparison, anchor: str) -> Section:
     return next(found for found in build_comparison_sections(comparison, Path()) if found.anchor == anchor)
 
 
+def test_quality_against_compute_is_the_first_figure(compared: Comparison) -> None:
+    sections = build_comparison_sections(compared, Path())
+    assert sections[0].anchor == "quality"
+    assert sections[0].figures
+    assert [found.anchor for found in sections].count("quality") == 1
+
+
 def test_runs_that_differ_in_the_seed_are_a_group(compared: Comparison) -> None:
     assert [(group.label, len(group.runs)) for group in compared.groups] == [("target=2.5", 3), ("target=5", 3)]
     assert get_differing_keys([group.settings for group in compared.groups]) == ["budget.target"]
@@ -351,6 +358,29 @@ def test_a_summary_of_seeds_stands_for_its_runs_and_its_page_shows_them(tmp_path
     page = write_report(read_report(summary)).read_text()
     assert page.index("Over 2 seeds") < page.index('id="training"') < page.index('id="runs"')
     assert (summary / "figures" / "curves.svg").is_file()
+
+
+def test_a_summary_of_seeds_begins_with_its_means_its_baselines_and_every_seed(tmp_path: Path) -> None:
+    works, scores = (0.3, 0.4), (0.9, 0.8)
+    for seed in (0, 1):
+        record(tmp_path / f"run_{seed}", seed, work=works[seed], score=scores[seed])
+    summary = summary_of_seeds(tmp_path / "summary", {"0": "../run_0", "1": "../run_1"})
+    (alone, *_) = read_report(summary).sections
+    assert (alone.anchor, [figure.name for figure in alone.figures]) == ("quality", ["quality_and_work"])
+    rows = [
+        {"kind": kind, "group": kind, "max_depth": 3, "mean": 2.0, "std": 0.0, "adaptive_macs": macs,
+         "metrics": {"eval/score": score}}
+        for kind, macs, values in (("adaptive", 30.0, scores), ("fixed depth", 60.0, (0.7, 0.6))) for score in values
+    ]  # fmt: skip
+    (summary / "rivals.json").write_text(json.dumps({"rows": rows}))
+    sections = read_report(summary).sections
+    assert [found.anchor for found in sections].count("quality") == 1
+    assert [figure.name for figure in sections[0].figures] == ["quality_against_compute", "quality_and_work"]
+    (panel,) = sections[0].figures[0].panels
+    assert isinstance(panel.mark, Scatter)
+    points = [(name, dot.x, dot.y) for name, (dot,) in panel.mark.groups]
+    assert points[0] == ("these 2 seeds", pytest.approx(0.35), pytest.approx(0.85))
+    assert points[1][1:] == (pytest.approx(2 * 0.35), pytest.approx(0.65))
 
 
 def test_runs_of_a_sweep_know_its_name(tmp_path: Path) -> None:

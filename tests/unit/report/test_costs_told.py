@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from adadepth.metrics.unit_costs import format_macs
+from adadepth.metrics.unit_costs import format_count
 from adadepth.report.comparison import compare_tradeoffs
 from adadepth.report.compute_cost import build_compute_section, measure_unit_costs
 from adadepth.report.figure import Scatter
@@ -135,7 +135,7 @@ def test_recorded_compute_of_a_token_is_not_computed_again(tmp_path: Path) -> No
     ("macs", "written"), [(0.5, "0.5"), (999.0, "999"), (1234.0, "1.23k"), (2.5e6, "2.5M"), (4e12, "4T")]
 )
 def test_macs_are_written_with_three_digits(macs: float, written: str) -> None:
-    assert format_macs(macs) == written
+    assert format_count(macs) == written
 
 
 def test_the_table_of_compute_has_that_of_a_token(tmp_path: Path) -> None:

@@ -17,7 +17,14 @@ from scipy import stats
 from adadepth.metrics.significance import LEVEL
 from adadepth.models.registry import families
 from adadepth.report.figure import Scatter
-from adadepth.report.paper import build_method_tables, draw_tradeoff, format_latex_table, name_metric, write_paper
+from adadepth.report.paper import (
+    build_method_tables,
+    draw_tradeoff,
+    find_evaluation_set,
+    format_latex_table,
+    name_metric,
+    write_paper,
+)
 from adadepth.report.run_files import read_run
 from adadepth.report.run_groups import compare, find_runs
 from tests.figures_support import inked
@@ -245,7 +252,7 @@ def test_each_data_set_has_a_part_and_one_correction(folder: Path) -> None:
     assert [(table.data, len(table.methods)) for table in tables] == [("hops", 3), ("maze_%", 2)]
     text = format_latex_table(tables)
     check_latex(text)
-    assert text.count(r"\multicolumn{5}") == 2
+    assert text.count(r"\multicolumn{6}") == 2
     assert r"maze\_\%: score $\uparrow$" in text
     assert "4 comparisons" in text
     alone = float(stats.ttest_ind((0.2, 0.21, 0.22), (0.3, 0.31, 0.32), equal_var=False).pvalue)
@@ -270,6 +277,60 @@ def test_latex_is_well_formed_with_label_and_caption(folder: Path) -> None:
     assert r"\label{tab:methods}" in text
     assert re.search(r"\\caption\{.*n seeds.*Holm.*\}$", text, re.M)
     assert all(rule in text for rule in (r"\toprule", r"\midrule", r"\bottomrule"))
+
+
+def test_the_evaluation_set_is_named_with_its_size(folder: Path, tmp_path: Path) -> None:
+    """Sizes are those of the record of the data and, for tokens, of the halting statistics."""
+    assert "Quality, depth and compute on hops (inside, 4 tokens)." in (write(folder) / "table.tex").read_text()
+    data = {"evaluation": {"inside": {"examples": 1512}, "beyond": {"examples": 7}}}
+    runs = tmp_path / "more"
+    record_method(runs, LOW, run={"data": data})
+    row, text = read_rows(runs)[0], (write(runs) / "table.tex").read_text()
+    assert (row["evaluation_set"], row["sequences"], row["tokens"]) == ("inside", "1512", "4")
+    assert "on hops (inside, 1,512 sequences, 4 tokens)." in text
+    assert "7" not in text.partition("on hops (")[2].partition(")")[0]
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "unit", "expected"),
+    [
+        ({"blocks": 143, "tokens": 13511}, "token", ("inside", 143, 4)),  # a text without splits of its own
+        ({"examples": 90, "examples_used": 60}, "token", ("inside", 60, 4)),
+        ({"inside": {"examples": 4}}, "sequence", ("inside", 4, None)),
+        ({}, "sequence", ("inside", 4, None)),
+        ({}, "token", ("inside", None, 4)),
+    ],
+)
+def test_the_size_of_an_evaluation_set_is_that_of_every_record(
+    tmp_path: Path, evaluation: dict[str, Any], unit: str, expected: tuple[str, int | None, int | None]
+) -> None:
+    record(tmp_path / "run", unit=unit, run={"data": {"evaluation": evaluation}})
+    assert find_evaluation_set(read_run(tmp_path / "run")) == expected
+
+
+def test_parameters_are_a_column(folder: Path) -> None:
+    record_method(folder, LOW, run={"parameters": 2_345_678}, budget={"target": 7.0})
+    heading, *rows = check_latex((write(folder) / "table.tex").read_text())
+    assert heading[-2].strip() == "Params"
+    assert [row[-2].strip() for row in rows] == ["1k", "2.35M", "1k", "77"]
+    assert [row["parameters"] for row in read_rows(folder)] == ["1000", "2345678", "1000", "77"]
+
+
+def test_degrees_of_freedom_are_those_of_the_deciding_test(folder: Path) -> None:
+    """scipy's Welch test has them; the deciding test of a method is the one with the largest p."""
+    scores = (LOW, HIGH, OTHER)
+    tests = {
+        pair: stats.ttest_ind(scores[pair[0]], scores[pair[1]], equal_var=False)
+        for pair in itertools.combinations(range(3), 2)
+    }
+    expected = []
+    for number in range(3):
+        deciding = max((test for pair, test in tests.items() if number in pair), key=lambda test: float(test.pvalue))
+        expected.append(float(deciding.df))
+    rows = read_rows(folder)
+    assert [float(row["degrees_of_freedom"]) for row in rows] == pytest.approx(expected)
+    text = (folder.parent / "paper" / "table.tex").read_text()
+    assert f"Welch's t-test with {min(expected):.1f} to {max(expected):.1f} degrees of freedom" in text
 
 
 def test_signs_of_latex_are_escaped(tmp_path: Path) -> None:

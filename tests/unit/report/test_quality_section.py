@@ -12,7 +12,7 @@ import pytest
 from adadepth.report.figure import Panel, Scatter
 from adadepth.report.pages import build_report, write_report
 from adadepth.report.quality_against_compute import build_quality_section
-from adadepth.report.run_files import BUDGETS, EXIT_RULES, EXITS, RIVALS, RunFiles, read_run
+from adadepth.report.run_files import BUDGETS, EXIT_RULES, EXITS, MATCHED_BASELINE, RIVALS, RunFiles, read_run
 from tests.pages_support import read_report, sections_of_page
 from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
@@ -117,6 +117,30 @@ def test_differences_below_the_least_relevant_one_look_small(tmp_path: Path) -> 
     assert panel.y is not None
     low, high = panel.y.span
     assert high - low >= 4 * 0.005
+
+
+def test_a_training_run_begins_with_its_own_fixed_and_shuffled_depths(tmp_path: Path) -> None:
+    entry: dict[str, Any] = {
+        "examples": 240, "of_examples": 512, "rule": None, "max_depth": 8, "n": 900, "mean": 3.2, "std": 1.1,
+        "own": {"score": 0.6}, "permuted": {"quality": {"score": 0.5}},
+        "fixed": [{"depth": 3, "quality": {"score": 0.55}}, {"depth": 4, "quality": {"score": 0.57}}],
+    }  # fmt: skip
+    files = dataclasses.replace(
+        read_run(make_run(tmp_path)), others={MATCHED_BASELINE: {"sets": {"inside": entry, "one": entry | {"std": 0}}}}
+    )
+    (panel,) = panels_of(files)
+    assert points_of(panel) == {
+        "fixed depth": [(3 / 8, 0.55), (4 / 8, 0.57)],
+        "its own depths": [(3.2 / 8, 0.6)],
+        "its own depths, shuffled": [(3.2 / 8, 0.5)],
+    }
+    assert scatter_of(panel).lines == [[(3 / 8, 0.55), (4 / 8, 0.57)]]
+    assert "inside" in panel.title
+    fitted = dataclasses.replace(
+        files, others={MATCHED_BASELINE: {"sets": {"inside": entry | {"rule": "margin:0.25"}}}}
+    )
+    (panel,) = panels_of(fitted)
+    assert "depths by margin:0.25" in points_of(panel)
 
 
 def test_a_run_that_measured_one_point_has_no_such_section(tmp_path: Path) -> None:

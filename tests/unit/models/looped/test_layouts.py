@@ -16,6 +16,8 @@ from transformers import LlamaForCausalLM
 
 from adadepth import LoopedForCausalLM, LoopedForSequenceClassification, Pipeline, tasks
 from adadepth.errors import CheckpointError, ConfigError
+from adadepth.models.looped.convert import convert_config
+from adadepth.models.looped.layouts import to_ouro
 from tests.configs.support import configured
 from tests.marks_support import quick_one_in
 from tests.unit.data.tokenizers_support import tokenizer
@@ -94,6 +96,17 @@ def test_what_is_written_is_read_bit_for_bit(layout: str, fields: dict[str, Any]
             assert torch.equal(*steps)
     assert again.generation_config.eos_token_id == 7
     assert {path.name for path in tmp_path.iterdir()} == {"config.json", "model.safetensors", "generation_config.json"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "read"),
+    [("quantile:.7", "quantile:0.7:1"), ("quantile", "quantile:0.5:1"), ("quantile:1", "quantile:1.0")],
+)
+def test_ouros_threshold_is_reached_however_the_rule_is_written(rule: str, read: str) -> None:
+    model = small(**OURO | {"exit_rule": rule})
+    stored = to_ouro(model, model.state_dict(), "ouro").config
+    assert convert_config(stored)["exit_rule"] == read
+    assert stored["early_exit_threshold"] == model.config.parsed_exit_rule.q
 
 
 @pytest.mark.parametrize(
