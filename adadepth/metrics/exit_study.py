@@ -211,6 +211,7 @@ class _ReplayEvaluator:
             row["warning"] = f"always fires at step {step}: every example exits there"
             if step == self.records.max_updates:
                 row["warning"] = "never fires: every example runs all steps"
+            row["gains"] = self._estimate_gains(exits[0], [], row["macs"])
             return row
         permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]
         row["permuted"] = self._evaluate_control(permuted, rule.reads)
@@ -220,7 +221,7 @@ class _ReplayEvaluator:
         return row
 
     def _estimate_gains(self, exits: Tensor, permuted: Sequence[Tensor], macs: float) -> dict[str, Any]:
-        """Return the gains over permuted exits, and over the best fixed step of at most the compute of a rule.
+        """Return the gains over permuted exits, if there are any, and over the best fixed step of at most its compute.
 
         Between two steps, the fixed step is a mixture of both with the compute of the rule.
         """

@@ -201,8 +201,8 @@ def compare_with_baselines(files: RunFiles) -> Finding:
         *_compare_networks(files),
     ]
     pairs = correct_pairs(pairs)
-    if has_one_depth(files):
-        return _judge_one_depth(files, pairs)
+    if (one_depth := _find_one_depth(files)) is not None:
+        return _judge_one_depth(files, one_depth, pairs)
     sentences = [pair.sentence for pair in sorted(pairs, key=lambda pair: not pair.is_about_depth)]
     if remark := _compare_in_words(pairs):
         sentences.append(f"The model is {remark}; the answer does not depend on this.")
@@ -354,12 +354,6 @@ def _explain_no_comparison(files: RunFiles) -> _Reason:
         return _Reason(f"{_NOTHING}: the matched baseline was skipped, {reason}.", "the matched baseline was skipped")
     if is_interrupted(files):
         return _Reason(f"{_NOTHING}, because the run was interrupted.", "the run was interrupted")
-    sets = files.of(EXITS).get("sets", {}).values()
-    if sets and all(map(_is_constant, sets)):
-        return _Reason(
-            "All examples exit at the same step, so a comparison with a fixed step is impossible.",
-            "nothing was compared, because all examples exit at the same step",
-        )
     described = files.halting.get("architecture")
     if described is not None and is_fixed(described):
         return _Reason(
@@ -381,19 +375,34 @@ def _explain_no_comparison(files: RunFiles) -> _Reason:
     )
 
 
-def has_one_depth(files: RunFiles) -> bool:
-    """Return whether an adaptive model gave all tokens or sequences of the evaluated set the same depth."""
-    return any(entry["std"] == 0 for entry in files.of(MATCHED_BASELINE).get("sets", {}).values())
+class _OneDepth(NamedTuple):
+    """Depth of a model whose tokens or sequences all get the same one, and its exit rule or None."""
+
+    depth: float
+    rule: str | None
 
 
-def _judge_one_depth(files: RunFiles, pairs: Sequence[QualityPair]) -> Finding:
+def _find_one_depth(files: RunFiles) -> _OneDepth | None:
+    """Return the depth of a model that gave all tokens or sequences of an evaluated set the same, or None."""
+    for entry in files.of(MATCHED_BASELINE).get("sets", {}).values():
+        if entry["std"] == 0:
+            return _OneDepth(entry["mean"], entry.get("rule"))
+    rule, exits = get_exit_rule(files), [entry["exit"] for entry in files.of(EXITS).get("sets", {}).values()]
+    if files.of(EXIT_RULES) and rule is not None and not exits:
+        rows = [row for study in files.of(EXIT_RULES)["sets"].values() for row in study["rows"]]
+        varies = any("permuted" in row for row in rows if normalise_rule(row["rule"]) == normalise_rule(rule))
+        exits = [] if varies else [files.halting.get("classes", {}).get("all", {})]  # of the first set
+    is_constant = bool(exits) and all(statistics.get("std") == 0 for statistics in exits)
+    return _OneDepth(exits[0]["mean"], rule) if is_constant else None
+
+
+def _judge_one_depth(files: RunFiles, one_depth: _OneDepth, pairs: Sequence[QualityPair]) -> Finding:
     """Return the verdict's answer for a model whose tokens or sequences all get the same depth."""
-    entry = next(entry for entry in files.of(MATCHED_BASELINE)["sets"].values() if entry["std"] == 0)
-    rule = "" if entry.get("rule") is None else f" with exit rule {_format_rule(entry['rule'])}"
-    stops = f"every {get_run_unit(files)} stops{rule} at update {entry['mean']:g}"
+    rule = "" if one_depth.rule is None else f" with exit rule {_format_rule(one_depth.rule)}"
+    stops = f"every {get_run_unit(files)} stops{rule} at update {one_depth.depth:g}"
     first = f"Nothing was compared: {stops}, so a fixed depth gives the same network."
     brief = f"nothing was compared, because {stops}"
-    if deciding := sorted(_select_deciding(pairs), key=_rank):  # trained networks
+    if deciding := sorted(_select_deciding(pairs), key=_rank):
         results = " and ".join(f"{_PHRASES[pair.result]} {_name_baseline(pair, False)}" for pair in deciding)
         first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {results}."
         brief = f"{stops}; {results}"
@@ -432,8 +441,7 @@ def _format_rule(label: str) -> str:
 def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons with the run's matched baseline: one fixed depth and shuffled depths, or a trained network."""
     for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
-        if entry["std"] > 0:
-            yield from _compare_readings(files, name, entry)
+        yield from _compare_readings(files, name, entry)
     metrics = files.run.get("final_metrics") or {}
     for network in files.of(MATCHED_BASELINE).get("networks", []):
         name = select_compared_metric(metrics, network["metrics"], [f"/{quality}" for quality in qualities(files)])
@@ -449,8 +457,8 @@ def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> I
     sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
-        if measure is None:
-            continue
+        if measure is None or (entry["std"] == 0 and gains[measure]["baseline_depth"] in (None, entry["mean"])):
+            continue  # the second is the model itself
         if key == "fixed":
             depth = gains[measure]["baseline_depth"]
             against, brief = _format_fixed_depth(depth, entry["mean"], rule), _format_brief_depth(depth)
@@ -674,23 +682,15 @@ def qualities(files: RunFiles) -> list[str]:
 
 
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
-    """Yield comparisons with the same network when all examples exit at one step.
-
-    A set is skipped if all its examples exit at one step already.
-    """
+    """Yield comparisons with the same network when all its units exit at one step, if that is not the model itself."""
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
-        gain = set_exits["exit"].get("gain")
-        if gain is not None and not _is_constant(set_exits):
-            depth, mean = gain["baseline_depth"], set_exits["exit"]["mean"]
+        gain, mean = set_exits["exit"].get("gain"), set_exits["exit"]["mean"]
+        if gain is not None and (set_exits["exit"].get("std") != 0 or gain["baseline_depth"] != mean):
+            depth = gain["baseline_depth"]
             against, brief = _format_fixed_depth(depth, mean), _format_brief_depth(depth)
             sequences = gain["sequences"] + gain.get("selected_on", 0)
             sample = "" if sequences == set_exits["n"] else f"n {set_exits['n']:,}"
             yield build_gain_pair(files, f"fixed_step/{name}", against, name, gain, mean, sample, brief)
-
-
-def _is_constant(set_exits: Mapping[str, Any]) -> bool:
-    """Return whether all examples of a set exit at the same step."""
-    return bool(set_exits["exit"].get("std") == 0)
 
 
 def _compare_rules(files: RunFiles, compared: Collection[str]) -> Iterator[QualityPair]:
@@ -707,7 +707,7 @@ def _compare_rules(files: RunFiles, compared: Collection[str]) -> Iterator[Quali
     own_rule = None if model_rule is None else normalise_rule(model_rule)
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         rows = [row for row in study["rows"] if {"fixed", "permuted"} <= row.get("gains", {}).keys()]
-        if model_rows := [row for row in rows if normalise_rule(row["rule"]) == own_rule]:
+        if model_rows := [row for row in study["rows"] if row.get("gains") and normalise_rule(row["rule"]) == own_rule]:
             yield from _compare_own_rule(files, name, model_rows[0], study["rows"])
             continue
         if not rows or model_rule is not None or f"fixed_step/{name}" in compared:
@@ -746,11 +746,13 @@ def _compare_own_rule(
     gains, depth = row["gains"], row.get("mean_updates")
     baseline_depth, ratio = gains["fixed"]["baseline_depth"], _compare_with_fixed_macs(rows, row)
     brief = _format_brief_depth(baseline_depth)
-    against = f"{brief}, the best with at most its compute"
-    yield build_gain_pair(
-        files, f"fixed_step/{name}", against, name, gains["fixed"], depth, brief_against=brief, compute_ratio=ratio
-    )
-    yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
+    if "permuted" in gains or baseline_depth != depth:  # otherwise, all exits are at this fixed depth
+        yield build_gain_pair(
+            files, f"fixed_step/{name}", f"{brief}, the best with at most its compute", name, gains["fixed"], depth,
+            brief_against=brief, compute_ratio=ratio,
+        )  # fmt: skip
+    if "permuted" in gains:
+        yield build_gain_pair(files, f"random_depths/{name}", "its own exits shuffled", name, gains["permuted"], depth)
 
 
 def _compare_with_fixed_macs(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> float | None:

@@ -143,7 +143,7 @@ def test_the_last_step_of_a_cell_is_its_answer_and_full_depth_is_the_most(hops: 
 def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
     masked = small_act(AlbertActForMaskedLM, state_rule="single")
     looped = small(**OURO | {"vocab_size": len(PIECES)})
-    fixed = {masked: lambda depth: {"fixed_depth": depth}, looped: lambda depth: {"exit_rule": f"fixed:{depth}"}}
+    fixed = {masked: lambda depth: ("fixed_depth", depth), looped: lambda depth: ("exit_rule", f"fixed:{depth}")}
     for model, words, text in ((masked, WORDS, "a [MASK] cat [MASK]"), (looped, PIECES, "a cat")):
         one = of_text(model, words)
         answer = compute_answer(one, text, Setting(FULL))
@@ -151,7 +151,7 @@ def test_words_of_every_step_are_what_a_model_of_that_depth_says() -> None:
         said = []
         for depth in range(1, model.max_updates + 1):
             with restore_depth(model):
-                vars(model.config).update(fixed[model](depth))
+                setattr(model.config, *fixed[model](depth))
                 tokens = compute_answer(one, text, Setting()).row["tokens"]
             said.append([tokens[place]["label"] for place in answer.steps])
         assert [list(step) for step in zip(*answer.steps.values(), strict=True)] == said

@@ -177,6 +177,9 @@ def test_a_rule_that_decides_nothing_is_called_out(records: StepRecords, rule: s
     row = studied(records, rule)[parse_rule(rule).label]
     assert words in row["warning"]
     assert "permuted" not in row
+    (gain,) = row["gains"].values()  # over a fixed step of at most its compute, beside that of all its examples
+    assert 1 <= gain["baseline_depth"] <= row["mean_updates"]
+    assert gain["baseline"] >= gain["adaptive"] or gain["baseline_depth"] < row["mean_updates"]
 
 
 def test_rules_that_adapt_by_design_to_nothing_are_not_warned_about(rows: dict[str, dict[str, Any]]) -> None:

@@ -647,7 +647,7 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
             {"kind": "fixed depth", "max_depth": 1, "depth": 2, "metrics": {"eval/score": 0.95}}]  # fmt: skip
     files = read_run(run)
     files.halting["classes"]["all"] |= {"accuracy": 0.9, "accuracy_error": 0.01}
-    compared = {"sets": {"held_out": {**matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 2.0}}}
+    compared = {"sets": {"held_out": {**matched_set(4.0, 4.0, 4.0, std=0.0, depth=2.0), "mean": 2.0}}}
     found = verdict(with_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
     assert found.answer == "no"
     result = "worse than the matched baseline trained at fixed depth 2"
@@ -656,6 +656,31 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
     assert found.sentences[0] == first
     assert "score 0.900 against 0.950, worse by 0.050" in found.sentences[1]
     assert found.brief == f"{stops}; {result}"
+
+
+@pytest.mark.parametrize(("baseline", "words"), [(0.82, "worse than"), (0.803, "not clearly better than")])
+def test_one_depth_for_all_is_compared_with_the_best_fixed_depth(run: Path, baseline: float, words: str) -> None:
+    """Also of an exit rule: the fixed depths of its study are on the page, so the answer is known."""
+    gain = make_gain("accuracy", 0.8, baseline, 0.002, baseline_depth=2.0, full_depth=6, full_depth_value=0.8)
+    rows = [{"rule": "kl:0.1", "mean_updates": 4.0, "macs": 4.0, "gains": {"fixed": gain}}]
+    rows += [{"rule": f"fixed:{depth}", "mean_updates": float(depth), "macs": float(depth)} for depth in (2, 4)]
+    files = read_run(run)
+    files.halting["classes"]["all"] |= {"mean": 4.0, "std": 0.0}
+    files.config["model"] = {"exit_rule": "kl:0.10"}
+    evaluated = with_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
+    entry = {**matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 4.0}
+    entry["own"], entry["gains"] = {"accuracy": 0.8}, {"fixed": {"accuracy": gain}, "permuted": {}}
+    trained = with_files(files, others={MATCHED_BASELINE: {"sets": {"test": entry}}})
+    for rule, found in ((" with exit rule kl:0.1", verdict(evaluated)["worth"]), ("", verdict(trained)["worth"])):
+        assert found.answer == "no"
+        stops = f"every token stops{rule} at update 4"
+        first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {words} fixed depth 2."
+        assert found.sentences[0] == first
+        assert f"accuracy 0.800 against {baseline:.3f}" in found.sentences[1]
+        assert [pair.key for pair in found.comparisons] == ["fixed_step/test"]
+    gain["baseline_depth"] = 4.0  # the best is the model itself
+    nothing = "Nothing was compared: every token stops with exit rule kl:0.1 at update 4"
+    assert verdict(evaluated)["worth"].sentences[0].startswith(nothing)
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])
@@ -814,8 +839,10 @@ def test_where_all_exit_at_one_step_there_is_nothing_to_compare(run: Path) -> No
     exits = {"sets": {"validation": {"n": 9, "steps": [{"step": 2, "quality": {"score": 0.5}}],
                                      "exit": {"mean": 2.0, "std": 0.0, "quality": {"score": 0.5}}}}}  # fmt: skip
     found = verdict(with_files(read_run(run), others={EXITS: exits}))["worth"]
-    assert found.answer == "unknown"
-    assert "All examples exit at the same step" in found.sentences[0]
+    assert found.answer == "no"
+    assert found.sentences == [
+        "Nothing was compared: every token stops at update 2, so a fixed depth gives the same network."
+    ]
 
 
 def test_weights_that_were_set_chose_nothing(run: Path) -> None:
