@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from adadepth.metrics.unit_costs import UNIT_COST_TITLES, format_count
+from adadepth.metrics.unit_costs import (
+    UNIT_COST_TITLES,
+    WITHOUT_PREDICTIONS,
+    format_count,
+    has_separate_predictions,
+    name_compute,
+)
 from adadepth.report.figure import Axis, Figure, Lines, Panel, build_line_panel, pad_range
 from adadepth.report.run_files import BUDGETS, BUDGETS_TABLE, RunFiles, series, write_json
 from adadepth.report.section import Section, SectionEntry, fill
@@ -87,7 +93,7 @@ def build_budget_table(budgets: Mapping[str, Any]) -> Table:
         Column("mean", "depth", make_number_format(2)),
         Column("std", "sd", make_number_format(2)),
         Column("executed_over_full", where="file"),
-        Column("adaptive_over_full", "compute", make_number_format(3)),
+        Column("adaptive_over_full", name_compute("compute", budgets["rows"]), make_number_format(3)),
         *(
             Column(name, title, make_number_format(3) if name == "ms_per_token" else format_count)
             for name, title in _UNIT_COSTS.items()
@@ -112,7 +118,7 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
     header = (
         f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: fitted on "
         f"{budgets['fitted_on']:,} examples of {budgets['set']}, measured on {budgets['measured_on']:,} others; "
-        "compute as a share of full depth"
+        f"compute as a share of full depth{f', {WITHOUT_PREDICTIONS}' * has_separate_predictions(budgets['rows'])}"
     )
     return f"{header}\n\n{to_text(build_budget_table(budgets))}"
 
@@ -159,7 +165,8 @@ def targets(files: RunFiles) -> Section | None:
         axes = Axis(f"mean depth ({budgets['unit']})", x), Axis(name.replace("_", " "), y)
         panels = [Panel(f"{format_loss_title(name)} against depth", Lines([("", points)]), *axes)]
     figures, table = [Figure("budgets", panels)] if panels else [], build_budget_table(budgets)
-    html = fill("budgets:targets", fits=budgets, figures=figures, table=table)
+    predictions_apart = has_separate_predictions(budgets["rows"])
+    html = fill("budgets:targets", fits=budgets, figures=figures, table=table, predictions_apart=predictions_apart)
     sample = f"n = {budgets['measured_on']:,} examples of {budgets['set']}"
     return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
 

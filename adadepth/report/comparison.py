@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.metric_names import WORK, find_first_depth
-from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_count
+from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, format_count, has_separate_predictions, name_compute
 from adadepth.report.baseline_comparison import QUESTIONS
 from adadepth.report.comparison_tables import (
     Spread,
@@ -137,7 +137,11 @@ def verdicts(comparison: Comparison, folder: Path) -> Section | None:
     if not any(run_verdict for _, run_verdict in run_verdicts):
         return None
     table = build_verdict_table(comparison)
-    html = fill("compared:verdicts", table=table, verdicts=run_verdicts, questions=QUESTIONS)
+    html = fill(
+        "compared:verdicts", table=table, verdicts=run_verdicts, questions=QUESTIONS,
+        over_seeds=any(len(entry.runs) > 1 for entry in comparison.entries),
+        predictions_apart=has_separate_predictions(run.halting for run in comparison.runs),
+    )  # fmt: skip
     return Section("Verdicts", "verdicts", html, tables=[table])
 
 
@@ -228,10 +232,14 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
         names = [name for name in names if name != DEPTH]
     if not names:
         return None
+    predictions_apart = has_separate_predictions(run.halting for run in comparison.runs)
     if len(comparison.groups) == 1 and len(comparison.runs) > 1:
-        return build_seeds_section(comparison.groups[0].summary)
+        return build_seeds_section(comparison.groups[0].summary, predictions_apart)
     table = build_figure_table(comparison.entries, names)
-    html = fill("compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=join_names)
+    html = fill(
+        "compared:figures", table=table, unshared=get_unshared_metrics(comparison.groups), listed=join_names,
+        predictions_apart=predictions_apart,
+    )  # fmt: skip
     return Section("Final metrics", "figures", html, tables=[table])
 
 
@@ -240,9 +248,10 @@ def figures(comparison: Comparison, folder: Path) -> Section | None:
 
 def _list_costs(entries: Sequence[Group]) -> list[tuple[str, str]]:
     """Return names and titles of the costs in which groups of runs are compared."""
-    macs = choose_unit_macs(entries)
-    units = [(name, UNIT_COST_TITLES[name]) for name in (macs, TIME) if name is not None]
-    return [*units, (WORK, "compute needed, share of full depth"), (DEPTH, "mean depth (updates)")]
+    macs, halting = choose_unit_macs(entries), [run.halting for entry in entries for run in entry.runs]
+    units = [] if macs is None else [(macs, name_compute(UNIT_COST_TITLES[macs], halting))]
+    share = name_compute("compute needed, share of full depth", halting)
+    return [*units, (TIME, UNIT_COST_TITLES[TIME]), (WORK, share), (DEPTH, "mean depth (updates)")]
 
 
 def compare_tradeoffs(comparison: Comparison, folder: Path) -> Section | None:

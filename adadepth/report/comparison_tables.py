@@ -4,16 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from adadepth.metrics.directions import is_less_better
 from adadepth.metrics.metric_names import get_unit_wording
-from adadepth.metrics.unit_costs import UNIT_COST_TITLES
-from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, to_json
+from adadepth.metrics.unit_costs import UNIT_COST_TITLES, UNIT_MACS, name_compute
+from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict, to_json
 from adadepth.report.figure import Axis, Bars, Figure, Lines, Panel, Points
 from adadepth.report.guard import build_or_leave_out
-from adadepth.report.run_files import RunFiles, get_early_stop_reason, get_run_unit
+from adadepth.report.run_files import (
+    HALTING,
+    RIVALS,
+    SEEDS,
+    RunFiles,
+    get_early_stop_reason,
+    get_run_unit,
+    read_run,
+)
 from adadepth.report.run_groups import (
     Comparison,
     Group,
@@ -99,13 +108,18 @@ def build_verdict_table(comparison: Comparison) -> Table:
         for name in ("target", "adapts", "worth")
         if name != "target" or any(name in get_verdict(run) for run in comparison.runs)
     ]
-    unit_costs = [name for name in UNIT_COST_TITLES if any(entry.figure(name) for entry in comparison.entries)]
+    halting = [run.halting for run in comparison.runs]
+    unit_costs = {
+        name: name_compute(title, halting) if name in UNIT_MACS else title
+        for name, title in UNIT_COST_TITLES.items()
+        if any(entry.figure(name) for entry in comparison.entries)
+    }
     columns = [
         Column("run", "run", text, "text"),
         *(Column(name, QUESTIONS[name], text, "text") for name in questions),
         Column("cost", QUESTIONS["cost"], _format_work_share, where="view"),
         *(Column(f"cost/{part}", where="file") for part in _SPREAD_KEYS),
-        *(column for name in unit_costs for column in _build_spread_columns(name, UNIT_COST_TITLES[name])),
+        *(column for name, title in unit_costs.items() for column in _build_spread_columns(name, title)),
     ]
     rows = [
         _add_spread_parts(
@@ -138,8 +152,24 @@ def get_verdict(run: RunFiles) -> Mapping[str, Any]:
     return to_json(build_or_leave_out(verdict, run, {})) or (recorded if isinstance(recorded, dict) else {})
 
 
+def _assess_seeds(entry: Group) -> Verdict:
+    """Return the verdict on several runs that differ in the seed, which is that of their summary over seeds."""
+    first, owners = entry.runs[0], {run.run.get("owner") for run in entry.runs}
+    owner = owners.pop() if len(owners) == 1 else None
+    trained = {} if owner is None else read_run(first.directory.parent / owner).of(RIVALS)
+    others = {SEEDS: dict(entry.summary), RIVALS: trained}
+    summary = replace(first, run={}, halting={}, missing={HALTING: "there is none"}, others=others)
+    return build_or_leave_out(verdict, summary, {})
+
+
 def _join_answers(entry: Group, name: str) -> str | None:
-    """Join the answers that several runs gave to a question of the verdict, the most frequent first, with counts."""
+    """Join the answers that several runs gave to a question of the verdict, the most frequent first, with counts.
+
+    The answer on quality is that over seeds.
+    """
+    if name == "worth" and len(entry.runs) > 1:
+        answer = finding.answer if (finding := _assess_seeds(entry).get(name)) else None
+        return None if answer is None else ANSWERS[answer]
     answers = [get_verdict(run).get(name, {}).get("answer") for run in entry.runs]
     counts = Counter(ANSWERS[answer] for answer in answers if answer in ANSWERS)
     if len(entry.runs) == 1:

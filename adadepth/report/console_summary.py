@@ -14,6 +14,7 @@ from typing import Any
 
 from adadepth.metrics.architectures import is_fixed
 from adadepth.metrics.metric_names import WORK
+from adadepth.metrics.unit_costs import compute_share_with_predictions, format_compute_shares
 from adadepth.report.architectures import build_evaluation_table, build_gate_table
 from adadepth.report.baseline_comparison import ANSWERS, QUESTIONS, Verdict
 from adadepth.report.depth_by_class import build_class_table
@@ -47,7 +48,6 @@ _SPREADS = ("std", "p10", "p90", "at_cap")  # which the drawn distributions show
 _OPTIONAL = ("p10", "p90", "std", "at_cap", "loss", "accuracy", "shape")
 
 _MEAN = "halting/all/mean"
-_NAMES = {_MEAN: "mean depth", WORK: "compute"}
 
 
 @dataclass(frozen=True)
@@ -108,8 +108,12 @@ def format_result(files: RunFiles, report: Path) -> str:
         report: Path of the report page.
     """
     metrics = files.run.get("final_metrics") or {}
-    styles = {str(files.config.get("optimise")): ".4f", _MEAN: ".2f", WORK: ".0%"}
-    parts = [f"{_NAMES.get(name, name)} {metrics[name]:{style}}" for name, style in styles.items() if name in metrics]
+    optimised = str(files.config.get("optimise"))
+    styles = {optimised: (optimised, ".4f"), _MEAN: ("mean depth", ".2f")}
+    parts = [f"{title} {metrics[name]:{style}}" for name, (title, style) in styles.items() if name in metrics]
+    if WORK in metrics:
+        share = compute_share_with_predictions(files.halting)
+        parts.append(f"compute {format_compute_shares(metrics[WORK], share, '{:.0%}'.format, 'full depth')}")
     if reason := get_early_stop_reason(files):
         parts.append(f"ended early: {reason}")
     label = f"{files.run.get('config_name')}, seed {files.run.get('seed')}"

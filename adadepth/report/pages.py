@@ -44,9 +44,10 @@ from adadepth.report.run_files import (
     is_interrupted,
     is_summary_of_seeds,
     max_updates,
+    read_seed_runs,
     sources,
 )
-from adadepth.report.run_groups import Comparison, compare, join_names, read_seed_runs
+from adadepth.report.run_groups import Comparison, compare, join_names
 from adadepth.report.run_metadata import build_facts_section, title
 from adadepth.report.section import Section, SectionEntry, SectionOf
 from adadepth.report.seeds import seeds

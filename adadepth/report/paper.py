@@ -20,7 +20,14 @@ from adadepth.metrics.significance import (
     subtract_means,
 )
 from adadepth.metrics.task_metrics import get_metric_key
-from adadepth.metrics.unit_costs import TIME, UNIT_COST_TITLES, choose_scale, format_count, has_separate_predictions
+from adadepth.metrics.unit_costs import (
+    TIME,
+    UNIT_COST_TITLES,
+    WITHOUT_PREDICTIONS,
+    choose_scale,
+    format_count,
+    has_separate_predictions,
+)
 from adadepth.report import export
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.matched_networks import describe_unequal_steps
@@ -484,8 +491,10 @@ def draw_tradeoff(tables: Sequence[MethodTable]) -> Figure | None:
         return None
     panels = [_build_tradeoff_panel(table, costs[0]) for table in tables]
     has_intervals = any(method.score.error for table in tables for method in table.methods)
-    note = "bars: 95 % intervals over seeds and examples" if has_intervals else ""
-    return Figure("figure", panels, columns=1, of=note)
+    runs = [run for table in tables for group in table.groups for run in group.runs]
+    notes = ["bars: 95 % intervals over seeds and sequences"] * has_intervals
+    notes += [f"compute {WITHOUT_PREDICTIONS}"] * has_separate_predictions(run.halting for run in runs)
+    return Figure("figure", panels, columns=1, of="; ".join(notes))
 
 
 def _build_tradeoff_panel(table: MethodTable, cost: _Quantity) -> Panel:

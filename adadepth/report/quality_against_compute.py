@@ -20,8 +20,15 @@ from adadepth.report.budgets import format_budget_label, has_targets, select_dra
 from adadepth.report.exits import build_study_panel, format_set_sizes
 from adadepth.report.figure import Axis, Dot, Figure, Panel, Scatter, pad_range
 from adadepth.report.quality_pairs import get_relevant_difference
-from adadepth.report.run_files import ARCHITECTURES, BUDGETS, EXIT_RULES, EXITS, MATCHED_BASELINE, RunFiles
-from adadepth.report.run_groups import read_seed_runs
+from adadepth.report.run_files import (
+    ARCHITECTURES,
+    BUDGETS,
+    EXIT_RULES,
+    EXITS,
+    MATCHED_BASELINE,
+    RunFiles,
+    read_seed_runs,
+)
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import percent
 

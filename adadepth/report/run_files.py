@@ -235,6 +235,11 @@ def is_summary_of_seeds(files: RunFiles) -> bool:
     return bool(files.of(SEEDS)) and HALTING in files.missing
 
 
+def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
+    """Read the runs that a summary over seeds names; return an empty list for an ordinary run."""
+    return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
+
+
 def max_updates(files: RunFiles) -> int:
     """Return the maximum depth L of a run's model.
 

@@ -24,13 +24,13 @@ from adadepth.report.run_files import (
     CONFIG,
     METRICS,
     RUN,
-    SEEDS,
     RunFiles,
     get_early_stop_reason,
     get_run_unit,
     halts,
     is_summary_of_seeds,
     read_run,
+    read_seed_runs,
     series,
 )
 from adadepth.report.run_metadata import title
@@ -144,11 +144,6 @@ def _expand_seeds(run: RunFiles) -> list[RunFiles]:
     The list is empty for an older summary that does not name its runs.
     """
     return read_seed_runs(run) if is_summary_of_seeds(run) else [run]
-
-
-def read_seed_runs(summary: RunFiles) -> list[RunFiles]:
-    """Read the runs that a summary over seeds names; return an empty list for an ordinary run."""
-    return [read_run(summary.directory / folder) for folder in (summary.of(SEEDS).get("runs") or {}).values()]
 
 
 Settings = Mapping[str, Any]

@@ -9,8 +9,9 @@ from typing import Any
 
 from adadepth.metrics.architectures import agreement_over_seeds, architectures_over_seeds
 from adadepth.metrics.layer_weights import collect_seed_weights, compute_seed_distance
+from adadepth.metrics.unit_costs import has_separate_predictions
 from adadepth.report.architectures import build_third_table, letters
-from adadepth.report.run_files import SEEDS, RunFiles
+from adadepth.report.run_files import SEEDS, RunFiles, read_seed_runs
 from adadepth.report.section import Section, SectionEntry, fill
 from adadepth.report.table import Column, Table, is_number, make_number_format, text, to_text
 
@@ -128,17 +129,26 @@ def format_seeds(summary: Mapping[str, Any]) -> str:
 
 def seeds(files: RunFiles) -> Section | None:
     """Build the report section on metrics over seeds, with the agreement of learned layers and architectures."""
-    return build_seeds_section(files.of(SEEDS)) if files.of(SEEDS) else None
+    if not files.of(SEEDS):
+        return None
+    halting = [run.halting for run in read_seed_runs(files)]
+    return build_seeds_section(files.of(SEEDS), has_separate_predictions(halting))
 
 
-def build_seeds_section(summary: Mapping[str, Any]) -> Section:
-    """Build the report section on seeds from a summary that `summarise_seeds` made."""
+def build_seeds_section(summary: Mapping[str, Any], predictions_apart: bool) -> Section:
+    """Build the report section on seeds.
+
+    Args:
+        summary: Result of `summarise_seeds`.
+        predictions_apart: Whether predictions at exits are counted apart from the compute of the runs.
+    """
     table, layer_table = build_seed_table(summary), build_layer_seed_table(summary)
     agreement = summary.get("architecture_agreement")
     strips = [(seed, letters(string)) for seed, string in agreement["strings"].items()] if agreement else []
     thirds = build_third_table(agreement["thirds"]) if agreement else None
     content = {"thirds": thirds, "n": summary["n"], "table": table, "layer_table": layer_table, "strips": strips}
-    html = fill("seeds", **content, distance=summary.get("layer_distance"), agreement=agreement)
+    content |= {"distance": summary.get("layer_distance"), "agreement": agreement}
+    html = fill("seeds", **content, predictions_apart=predictions_apart)
     title = f"Over {summary['n']} seed{'' if summary['n'] == 1 else 's'}"
     tables, sample = (
         [table, *([layer_table] if layer_table else [])],

@@ -17,6 +17,7 @@ from adadepth.metrics.significance import LEVEL, SeedMean, compare_means, correc
 from adadepth.metrics.unit_costs import (
     UNIT_COST_TITLES,
     UNIT_MACS,
+    WITHOUT_PREDICTIONS,
     compute_share_with_predictions,
     format_compute_shares,
     format_count,
@@ -232,7 +233,7 @@ def cost(files: RunFiles) -> Finding:
         with_predictions = compute_share_with_predictions(halting)
         compute = format_compute_shares(needed, with_predictions, format_whole_percent, whole)
         sentences.append(f"{get_unit_wording(unit).needing} {compute}.")
-        without = ", without predictions" if halting.get("prediction_macs") else ""
+        without = f", {WITHOUT_PREDICTIONS}" if halting.get("prediction_macs") else ""
         sentences += [
             f"This is {format_count(value)} {UNIT_COST_TITLES[name]}{without}." for name, value in macs.items()
         ]

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from adadepth.report import svg
+from adadepth.report.baseline_comparison import ANSWERS
 from adadepth.report.comparison import MAX_CURVES, build_comparison_sections
-from adadepth.report.comparison_tables import format_best_line
+from adadepth.report.comparison_tables import build_verdict_table, format_best_line
 from adadepth.report.figure import Lines, Scatter
 from adadepth.report.pages import draw_comparison, write_comparison, write_report
 from adadepth.report.run_files import read_run
@@ -381,6 +382,54 @@ def test_a_summary_of_seeds_begins_with_its_means_its_baselines_and_every_seed(t
     points = [(name, dot.x, dot.y) for name, (dot,) in panel.mark.groups]
     assert points[0] == ("these 2 seeds", pytest.approx(0.35), pytest.approx(0.85))
     assert points[1][1:] == (pytest.approx(2 * 0.35), pytest.approx(0.65))
+
+
+def test_seeds_have_the_answer_of_their_summary_on_every_page(tmp_path: Path) -> None:
+    """Without trained baselines it is not known, whatever the single seeds say; with them, their comparison decides."""
+    spread = {"more": {"halting/all/std": 0.7}}
+    for seed, score in enumerate((0.90, 0.91, 0.92)):
+        record(tmp_path / f"run_{seed}", seed, score=score, run={"owner": "summary"}, **spread)
+    record(tmp_path / "run_z", 0, budget={"target": 5.0}, **spread)
+    summary = summary_of_seeds(tmp_path / "summary", {str(seed): f"../run_{seed}" for seed in range(3)})
+    stored = json.loads((summary / "seeds.json").read_text())
+    stored["metrics"]["halting/all/std"] = {"n": 3, "mean": 0.7, "std": 0.0, "values": {}}
+    (summary / "seeds.json").write_text(json.dumps(stored))
+
+    def read_answers() -> tuple[str, str]:
+        """Return the answer on the page of the summary, and that of its runs in a comparison."""
+        group, _ = build_verdict_table(compare(find_runs(tmp_path))).rows
+        return ANSWERS[read_report(summary).verdict["worth"].answer], group["worth"]
+
+    assert read_answers() == ("not known", "not known")
+    rows = [
+        {"kind": kind, "group": kind, "max_depth": 3, "mean": 2.0, "std": 0.0, "adaptive_macs": 30.0,
+         "metrics": {"eval/score": score}}
+        for kind, scores in (("adaptive", (0.90, 0.91, 0.92)), ("fixed depth", (0.7, 0.71, 0.72))) for score in scores
+    ]  # fmt: skip
+    (summary / "rivals.json").write_text(json.dumps({"rows": rows}))
+    assert read_answers() == ("yes", "yes")
+
+
+def test_headings_of_compute_say_that_predictions_at_exits_are_left_out(tmp_path: Path) -> None:
+    costs = {"more": {"cost/macs_per_token": 2e6}}
+    directories = [record(tmp_path / "a", 0, **costs), record(tmp_path / "b", 0, budget={"target": 5.0}, **costs)]
+
+    def read_texts() -> str:
+        comparison = compare(find_runs(tmp_path))
+        panels = section(comparison, "quality").figures[0].panels
+        titles = [panel.x.title for panel in panels if panel.x is not None]
+        headings = [column.heading for column in build_verdict_table(comparison).columns]
+        pages = [str(section(comparison, anchor).html) for anchor in ("verdicts", "figures")]
+        return " | ".join([*titles, *headings, *pages])
+
+    assert "without predictions" not in read_texts()
+    halting = json.loads((directories[0] / "halting.json").read_text())
+    (directories[0] / "halting.json").write_text(json.dumps(halting | {"prediction_macs": 9.0}))
+    text = read_texts()
+    assert "compute needed without predictions at exits, share of full depth" in text
+    assert text.count("MACs per token without predictions at exits") == 3  # axis, heading, and heading on the page
+    assert "without padding or predictions at exits" in text
+    assert "(<code>cost/</code>) is without predictions at exits" in text
 
 
 def test_runs_of_a_sweep_know_its_name(tmp_path: Path) -> None:

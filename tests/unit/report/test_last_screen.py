@@ -71,8 +71,18 @@ def test_a_quiet_result_says_that_training_ended_early(reason: str | None, done:
         "steps": {"done": done, "planned": 100},
     }  # fmt: skip
     assert format_result(dataclasses.replace(files, run=record), REPORT).splitlines() == [
-        f"act_tiny, seed 3: mean depth 2.99, compute 50%{end}", f"report: {REPORT}",
+        f"act_tiny, seed 3: mean depth 2.99, compute 50% of full depth{end}", f"report: {REPORT}",
     ]  # fmt: skip
+
+
+def test_a_quiet_result_counts_predictions_at_exits_as_the_verdict_does(run: Path) -> None:
+    """Full depth costs 100 and one prediction 50: (30 + 2 * 50) / 150 with a prediction after each of two updates."""
+    files = read_run(run)
+    cost = {"adaptive_macs": 300.0, "adaptive_over_full": 0.3}
+    halting = {**files.halting, "n": 10, "cost": cost, "prediction_macs": 50.0, "predictions_per_unit": 2.0}
+    record = {"config_name": "act_tiny", "seed": 3, "final_metrics": {"cost/adaptive_over_full": 0.3}}
+    (line, _) = format_result(dataclasses.replace(files, run=record, halting=halting), REPORT).splitlines()
+    assert line == "act_tiny, seed 3: compute 87% of full depth (30% without predictions at exits)"
 
 
 @pytest.mark.parametrize(("selected", "line"), [
