@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +11,14 @@ from typing import Any
 import pytest
 
 from adadepth.metrics.unit_costs import format_count
+from adadepth.report.budgets import format_budgets
 from adadepth.report.comparison import compare_tradeoffs
 from adadepth.report.compute_cost import build_compute_section, measure_unit_costs
 from adadepth.report.figure import Scatter
 from adadepth.report.pages import write_comparison
-from adadepth.report.run_files import read_run
+from adadepth.report.run_files import SEEDS, read_run
 from adadepth.report.run_groups import compare, find_runs
-from adadepth.report.seeds import build_seed_table
+from adadepth.report.seeds import build_seed_table, seeds
 from tests.marks_support import quick_one_in
 from tests.pages_support import check_costs, sections_of_page, told
 from tests.unit.report.recorded import record
@@ -185,3 +187,17 @@ def test_pareto_lines_join_points_of_one_model(tmp_path: Path) -> None:
     assert share.mark.lines == [[(0.2, 0.5), (0.4, 0.6)], [(0.3, 0.4), (0.5, 0.55)]]
     assert isinstance(macs.mark, Scatter)
     assert macs.mark.lines == [[(1e6, 0.5), (2e6, 0.6)]], "the other model is worse at more compute"
+
+
+@pytest.mark.parametrize("prediction_macs", [0.0, 9.0])
+def test_budgets_and_seeds_say_that_predictions_at_exits_are_left_out(tmp_path: Path, prediction_macs: float) -> None:
+    row = {"target": None, "fit": None, "adaptive_over_full": 0.5, "prediction_macs": prediction_macs, "metrics": {}}
+    budgets = {"rows": [row], "unit": "updates", "knob": "k", "set": "s", "fitted_on": 5, "measured_on": 6}
+    directory = record(tmp_path / "run")
+    lay_over(directory / "halting.json", lambda halting: halting.update(prediction_macs=prediction_macs))
+    summary = {"seeds": [0], "n": 1, "metrics": {}, "runs": {"0": "."}}
+    files = dataclasses.replace(read_run(directory), others={SEEDS: summary})
+    section = seeds(files)
+    assert section is not None
+    for content in (format_budgets(budgets).partition("\n\n")[0], format_budgets(budgets), section.html):
+        assert ("without predictions at exits" in content) == bool(prediction_macs)
