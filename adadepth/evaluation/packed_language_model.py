@@ -138,6 +138,7 @@ class BlockScorer(Scorer):
         spread = {"mean": mean, "std": math.sqrt(squares / max(count - 1, 1)), "median": median}
         return {
             "n": int(count),
+            "unit": "token",
             "max_steps": self._steps,
             "problem": "language_model",
             "exit": {**spread, "histogram": counts, "loss": total / count},

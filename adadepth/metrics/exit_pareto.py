@@ -69,6 +69,15 @@ def pareto(points: Sequence[tuple[float, float] | None]) -> list[bool]:
     return [point is not None and not is_dominated(*point) for point in points]
 
 
+def name_units(figures: Mapping[str, Any]) -> str:
+    """Return the plural noun for what exits: tokens or sequences; earlier versions did not record which.
+
+    Args:
+        figures: Step summary, or study of exit rules, of one set.
+    """
+    return f"{figures.get('unit', 'example')}s"
+
+
 def format_score_title(study: Mapping[str, Any]) -> str:
     """Format the display name of the metric `score`, with the metrics that it averages."""
     if study["problem"] == "language_model":

@@ -137,8 +137,8 @@ def study(
             sample standard deviation.
 
     Returns:
-        `n`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and `rows`.
-        docs/statistics.md lists their fields.
+        `n`, `unit`, `max_steps`, `problem`, `metrics`, `draws`, `seed`, `overthinking`, `groups` of difficulty, and
+        `rows`. docs/statistics.md lists their fields.
     """
     assert records.ran_every_step, "a comparison of exit rules needs the logits of every step"
     evaluator = _ReplayEvaluator(records, problem, metrics, macs, seed)
@@ -148,6 +148,7 @@ def study(
     return mark_pareto(
         {
             "n": len(records),
+            "unit": records.unit,
             "max_steps": records.max_updates,
             "problem": problem,
             "metrics": list(metrics),
@@ -208,9 +209,9 @@ class _ReplayEvaluator:
         steps = exits[0].unique()
         if len(steps) == 1:
             step = int(steps)
-            row["warning"] = f"always fires at step {step}: every example exits there"
+            row["warning"] = f"always fires at step {step}: every {self.records.unit} exits there"
             if step == self.records.max_updates:
-                row["warning"] = "never fires: every example runs all steps"
+                row["warning"] = f"never fires: every {self.records.unit} runs all steps"
             row["gains"] = self._estimate_gains(exits[0], [], row["macs"])
             return row
         permuted = [permute_exits(exits[draw % draws], self.generator) for draw in range(DRAWS)]

@@ -144,8 +144,8 @@ def format_grid_caption(grid: Grid) -> str:
     depths = [depth for row in grid["updates"] for depth in row if depth is not None]
     cells, mean = "nodes" if grid.get("kind") == "chains" else "cells", f"mean depth {sum(depths) / len(depths):.2f}"
     if len(pairs) == len(depths):
-        return f"example {grid['index']}: {right} of {len(pairs)} {cells} right, {mean}"
-    return f"example {grid['index']}: {right} of {len(pairs)} labelled {cells} right, {mean} over {len(depths)}"
+        return f"sequence {grid['index']}: {right} of {len(pairs)} {cells} right, {mean}"
+    return f"sequence {grid['index']}: {right} of {len(pairs)} labelled {cells} right, {mean} over {len(depths)}"
 
 
 def draw_grid_text(grid: Mapping[str, Any]) -> str:

@@ -85,7 +85,7 @@ _ONE_DEPTH = {
         "layer_terms",
         "needed up to the deepest state that is read",
         "The blocks up to the deepest state need",
-        "all blocks for every example",
+        "all blocks for every sequence",
     ),
     "architecture": UnitWording(
         "Architecture",

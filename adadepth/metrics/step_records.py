@@ -106,8 +106,12 @@ class StepRecords:
     @property
     def sequences(self) -> Tensor:
         """Number of the sequence of each example, (M,) int64, which is its own number if sequences are the examples."""
-        is_by_token = len(self) > 0 and int(self.index.max()) >= POSITIONS
-        return get_sequence_numbers(self.index) if is_by_token else self.index
+        return get_sequence_numbers(self.index) if self.unit == "token" else self.index
+
+    @property
+    def unit(self) -> str:
+        """What an example is: `token` or `sequence`."""
+        return "token" if len(self) > 0 and int(self.index.max()) >= POSITIONS else "sequence"
 
     def select(self, rows: Tensor) -> StepRecords:
         """Return the records of the examples that a mask, (M,) boolean, selects."""

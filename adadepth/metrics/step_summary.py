@@ -127,14 +127,14 @@ def summarise_steps(
         kl_direction: Direction of the divergence from the prior.
 
     Returns:
-        `n`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps, entropy,
-        divergence);
-        `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
+        `n`, `unit`, `max_steps`, `problem`; `exit` (depth, quality and loss at the exits); `halting` (expected steps,
+        entropy, divergence); `steps`, one row for every step; `classes`; `calibration`; `spearman`; `missing`.
     """
     missing: dict[str, str] = {}
     posterior = _build_posterior(records, truncation, missing)
     return {
         "n": len(records),
+        "unit": records.unit,
         "max_steps": records.max_updates,
         "problem": problem,
         "exit": _describe_exits(records, problem, metrics, missing),
@@ -156,7 +156,7 @@ def _build_posterior(
     if records.halting_logits is None or truncation is None:
         missing["halting"] = "the model has no halting probabilities"
     elif records.halting_logits.isnan().any():
-        missing["halting"] = "not every example ran every step"
+        missing["halting"] = f"not every {records.unit} ran every step"
     else:
         return halting_distribution(records.halting_logits, truncation)
     return None
@@ -167,7 +167,7 @@ def _describe_exits(
 ) -> dict[str, Any]:
     described: dict[str, Any] = {**_describe_spread(records.depth), "median": float(records.depth.quantile(0.5))}
     if records.exit_steps is None:
-        missing["exit/histogram"] = "the model does not halt whole examples"
+        missing["exit/histogram"] = "the model does not halt whole sequences"
     else:
         described["histogram"] = _count_exits(records.exit_steps, records.max_updates)
     if records.labels is None:
@@ -239,7 +239,7 @@ def _describe_steps(
     if records.step_logits is None:
         missing["steps/quality"] = "the model predicts after its last step only"
     elif not records.ran_every_step:
-        missing["steps/quality"] = "not every example ran every step"
+        missing["steps/quality"] = f"not every {records.unit} ran every step"
     elif records.labels is None:
         missing["steps/quality"] = "the evaluated set has no labels"
     else:
@@ -332,7 +332,7 @@ def _correlate_depth(
         ) is not None:
             described[f"{depth}_{variable}"] = correlation._asdict()
         else:
-            too_few = f"{len(records)} examples, 3 are needed"
+            too_few = f"{len(records)} {records.unit}s, 3 are needed"
             reason = too_few if len(records) < 3 else f"{depth} or {variable} is constant"
             missing[f"spearman/{depth}_{variable}"] = reason
     return described

@@ -137,7 +137,7 @@ def assess_layer_choice(layers: Mapping[str, Any]) -> Finding:
         answer, first = "set", f"The layer weights were set beforehand: {reading}."
     sentences = [
         f"{first} The largest weight, {format_whole_percent(weights[largest])}, belongs to state {largest}; the "
-        f"mean state is {layers['expected_depth']:.1f}. All examples share the weights."
+        f"mean state is {layers['expected_depth']:.1f}. All sequences share the weights."
     ]
     figures = {"effective_layers": effective, "expected_depth": layers["expected_depth"], "states": len(weights)}
     return Finding(answer, sentences, figures, f"{reading}, the mean state is {layers['expected_depth']:.1f}")
@@ -454,7 +454,7 @@ def _compare_matched(files: RunFiles) -> Iterator[QualityPair]:
 def _compare_readings(files: RunFiles, name: str, entry: Mapping[str, Any]) -> Iterator[QualityPair]:
     """Yield comparisons of the trained network with itself at one fixed depth and at shuffled depths."""
     rule = "" if entry.get("rule") is None else f" with {_format_rule(entry['rule'])}, fitted to half of all updates"
-    sample = f"{entry['examples']:,} of {entry['of_examples']:,} examples"
+    sample = f"{entry['examples']:,} of {entry['of_examples']:,} sequences"
     for key, gains in _get_gains_of_baselines(files, entry).items():
         measure = next((name for name in [*qualities(files), "loss", "accuracy"] if name in gains), None)
         if measure is None or (entry["std"] == 0 and gains[measure]["baseline_depth"] in (None, entry["mean"])):

@@ -117,7 +117,7 @@ def format_budgets(budgets: Mapping[str, Any]) -> str:
     """
     header = (
         f"one checkpoint at several depths ({budgets['unit']}), by {budgets['knob']}: fitted on "
-        f"{budgets['fitted_on']:,} examples of {budgets['set']}, measured on {budgets['measured_on']:,} others; "
+        f"{budgets['fitted_on']:,} sequences of {budgets['set']}, measured on {budgets['measured_on']:,} others; "
         f"compute as a share of full depth{f', {WITHOUT_PREDICTIONS}' * has_separate_predictions(budgets['rows'])}"
     )
     return f"{header}\n\n{to_text(build_budget_table(budgets))}"
@@ -167,7 +167,7 @@ def targets(files: RunFiles) -> Section | None:
     figures, table = [Figure("budgets", panels)] if panels else [], build_budget_table(budgets)
     predictions_apart = has_separate_predictions(budgets["rows"])
     html = fill("budgets:targets", fits=budgets, figures=figures, table=table, predictions_apart=predictions_apart)
-    sample = f"n = {budgets['measured_on']:,} examples of {budgets['set']}"
+    sample = f"n = {budgets['measured_on']:,} sequences of {budgets['set']}"
     return Section("One checkpoint at several depths", "targets", html, figures, [table], of=sample)
 
 

@@ -206,12 +206,13 @@ def build_compute_section(files: RunFiles) -> Section | None:
 
 def _explain_execution(files: RunFiles) -> Iterator[str]:
     """Yield reasons why the evaluation executed more or less compute than the depths require."""
+    unit = get_run_unit(files)
     if files.halting.get("layers", {}).get("from_cache"):
         yield "The evaluation read the states of the base from a cache, so the blocks of the base did not run."
     if files.of(EXITS).get("sets"):
         yield (
-            "The evaluation ran every step for all examples, to measure every step; in use, examples leave the "
-            "batch when they exit."
+            f"The evaluation ran every step for all {unit}s, to measure every step; in use, {unit}s leave the batch "
+            "when they exit."
         )
     if "soft" in files.halting.get("evaluations", {}):
         yield "The evaluation mixed all operations of every block; in use, each block runs one of them."

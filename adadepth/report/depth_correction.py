@@ -34,7 +34,7 @@ def describe_correction(correction: Mapping[str, Any]) -> list[str]:
         return []
     sentences = [
         f"After training, the halting bias was shifted by {correction['shift']:+.2f} to meet the target: "
-        f"{describe_change(correction)}, on {correction['examples']:,} examples of {correction['set']}."
+        f"{describe_change(correction)}, on {correction['examples']:,} sequences of {correction['set']}."
     ]
     if lost := describe_lost_depths(correction):
         sentences.append(

@@ -38,7 +38,7 @@ def examples(files: RunFiles) -> Section | None:
     grids = [grid for set_grids in files.of(GRIDS)["sets"].values() for grid in set_grids]
     content = {"picture": grids[0].get("kind"), "partly": any(map(_is_partly_labelled, grids))}
     html = fill("grids", figures=figures, max_updates=files.halting.get("max_depth", "L"), **content)
-    sample = f"n = {len(grids)} examples of {', '.join(figures)}"
+    sample = f"n = {len(grids)} sequences of {', '.join(figures)}"
     return Section("Examples", "examples", html, list(figures.values()), of=sample)
 
 

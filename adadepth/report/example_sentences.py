@@ -52,7 +52,7 @@ def sentences(files: RunFiles) -> Section | None:
             sentence["distribution"] or any(token.notes for token in sentence["tokens"]) for sentence in built
         )
         html = fill("sentences", sentences=built, unit=get_run_unit(files), styles=styles, has_notes=has_notes)
-        sample = f"n = {len(built)} examples{describe_set_and_step(files)}"
+        sample = f"n = {len(built)} sequences{describe_set_and_step(files)}"
         return Section("Sentences", "sentences", html, of=sample)
     if get_run_unit(files) == "sequence":
         return None

@@ -14,6 +14,7 @@ from adadepth.metrics.exit_pareto import (
     batches,
     format_pareto_axes,
     format_score_title,
+    name_units,
     row_cost,
     warnings,
 )
@@ -170,8 +171,9 @@ def format_exits(summary: Mapping[str, Any]) -> str:
         summary: Result of `summarise_steps`.
     """
     facts = [plain(f"{name}: {value}") for name, value in list_exit_facts(summary)]
-    lines = [f"exits: {summary['n']:,} examples", *facts, "", to_text(build_step_table("", summary))]
-    lines.append("quality and loss as if every example exited at that step")
+    units = name_units(summary)
+    lines = [f"exits: {summary['n']:,} {units}", *facts, "", to_text(build_step_table("", summary))]
+    lines.append(f"quality and loss as if all {units} exited at that step")
     return "\n".join([*lines, *list_unavailable(summary)])
 
 
@@ -303,11 +305,11 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
         study: Result of `study` or of `add_timings`.
     """
     lines = [
-        f"{format_score_title(study)}; {count_examples(study)}, {study['max_steps']} steps",
+        f"{format_score_title(study)}; {count_units(study)}, {study['max_steps']} steps",
         "",
         to_text(build_screen_table(study)),
         "*: no other rule and no fixed exit is better with the same compute",
-        "permuted exits: the same exits shuffled over the examples",
+        f"permuted exits: the same exits shuffled over the {name_units(study)}",
         f"oracle: uses the labels; times, controls and more columns: the report, {EXIT_RULES} and {PARETO}",
     ]
     lines += [plain(describe_overthinking(study))] if describe_overthinking(study) else []
@@ -320,12 +322,12 @@ def format_exit_study(study: Mapping[str, Any]) -> str:
     return "\n".join([*lines, *([plain(f"advice: {format_advice(study)}")] if format_advice(study) else [])])
 
 
-def count_examples(study: Mapping[str, Any]) -> str:
-    """Format the number of examples or tokens on which exit rules were compared."""
+def count_units(study: Mapping[str, Any]) -> str:
+    """Format the number of tokens or sequences on which exit rules were compared."""
     fitted = f", and exit rules are fitted on {study['fitted_on']:,} others" if "fitted_on" in study else ""
     if "drawn_of" not in study:
-        return f"{study['n']:,} examples{fitted}"
-    return f"{study['n']:,} tokens, a sample of {study['drawn_of']:,}{fitted}"
+        return f"{study['n']:,} {name_units(study)}{fitted}"
+    return f"{study['n']:,} {name_units(study)}, a sample of {study['drawn_of']:,}{fitted}"
 
 
 def build_difficulty_stop_table(name: str, study: Mapping[str, Any]) -> Table:
@@ -370,11 +372,11 @@ def format_advice(study: Mapping[str, Any]) -> str:
         return ""
     rule, fixed = advice["rule"], advice["fixed"]
     is_full = rule["rule"] == f"fixed:{study['max_steps']}"
-    setting = "full depth for all examples" if is_full else _format_setting(rule["rule"], study)
+    setting = f"full depth for all {name_units(study)}" if is_full else _format_setting(rule["rule"], study)
     is_text = study.get("problem") == "language_model"
     quality_kept = f"{advice['keep']:.0%} of full depth's {'likelihood of a token' if is_text else 'score'}"
     sentences = [
-        f"use {setting}, the cheapest rule that keeps {quality_kept} on {advice['chosen_on']:,} examples: "
+        f"use {setting}, the cheapest rule that keeps {quality_kept} on {advice['chosen_on']:,} {name_units(study)}: "
         f"{_format_spending(rule, study)}",
         f"on {advice['told_on']:,} others, score {rule['score']:.4f}, at full depth {advice['full']:.4f}",
     ]
@@ -433,7 +435,8 @@ def exits(files: RunFiles) -> Section | None:
     panels = {name: build_step_panels(summary, files.run.get("trained_steps")) for name, summary in sets.items()}
     tables = {name: _build_step_tables(name, summary) for name, summary in sets.items()}
     set_contents = [
-        {**summary, "name": name, "facts": list_exit_facts(summary), "panels": panels[name], "tables": tables[name]}
+        {**summary, "units": name_units(summary)}
+        | {"name": name, "facts": list_exit_facts(summary), "panels": panels[name], "tables": tables[name]}
         for name, summary in sets.items()
     ]
     all_tables = [table for set_tables in tables.values() for table in set_tables.values()]
@@ -442,8 +445,8 @@ def exits(files: RunFiles) -> Section | None:
 
 
 def format_set_sizes(sets: Mapping[str, Mapping[str, Any]]) -> str:
-    """Format the number of examples of every evaluated set."""
-    return "n = " + ", ".join(f"{summary['n']:,} examples of {name}" for name, summary in sets.items())
+    """Format the number of tokens or sequences of every evaluated set."""
+    return "n = " + ", ".join(f"{summary['n']:,} {name_units(summary)} of {name}" for name, summary in sets.items())
 
 
 def _build_figures(name: str, panels: Mapping[str, Sequence[Panel]]) -> list[Figure]:
@@ -498,17 +501,17 @@ def build_step_panels(summary: Mapping[str, Any], trained: int | None = None) ->
 
 def _build_step_curves(summary: Mapping[str, Any], trained: int | None) -> list[tuple[str, str, Curves]]:
     """Return title and curves of every chart of a quantity over steps, if there are data for it."""
-    steps, calibration = summary["steps"], summary["calibration"].get("halting")
+    steps, calibration, units = summary["steps"], summary["calibration"].get("halting"), name_units(summary)
     first = [] if calibration is None else list(enumerate(calibration["first_correct"], start=1))
     mass: Curves = [
-        ("examples that exit at k", curve(steps, "step", "share")),
+        (f"{units} that exit at k", curve(steps, "step", "share")),
         ("mean halting distribution", curve(steps, "step", "posterior")),
         ("prior", curve(steps, "step", "prior")),
-        ("examples first right at k", first),
+        (f"{units} first right at k", first),
     ]
     quality = [{"step": row["step"], **row.get("quality", {})} for row in steps]
     score = summary["exit"].get("quality", {}).get("score")
-    scores = _split_at_trained_steps("all examples exit at k", curve(quality, "step", "score"), trained)
+    scores = _split_at_trained_steps(f"all {units} exit at k", curve(quality, "step", "score"), trained)
     if score is not None and scores[0][1]:
         scores.append(("own exits", [(1, score), (summary["max_steps"], score)]))
     loss = "mean squared error" if summary["problem"] == "regression" else "mean loss (nats)"
@@ -543,7 +546,8 @@ def build_exit_rules_section(files: RunFiles) -> Section | None:
         {
             **study,
             "name": name,
-            "counted": count_examples(study),
+            "units": name_units(study),
+            "counted": count_units(study),
             "ran": any("online" in row for row in study["rows"]),
             "is_timed": bool(batches(study)),
             "panels": panels[name][: None if not position else 1],
@@ -572,15 +576,15 @@ def build_study_panels(study: Mapping[str, Any]) -> list[Panel]:
 
 
 def _build_stop_panels(study: Mapping[str, Any]) -> list[Panel]:
-    """Build the panel of the share of examples that exit at each step, for adaptive rules and oracles."""
+    """Build the panel of the share of tokens or sequences that exit at each step, for adaptive rules and oracles."""
     rows = [row for row in study["rows"] if "from_oracle" in row and not row["rule"].startswith("fixed")]
     if not rows:
         return []
     columns = [[row["shares"][step] for row in rows] for step in range(study["max_steps"])]
     names = Axis("", (len(rows) - 0.4, -0.6), range(len(rows)), [row["rule"] for row in rows])
-    title = "Exit steps of each rule"
+    title, units = "Exit steps of each rule", name_units(study)
     tall, axis = max(1.0, 0.09 * len(rows)), build_depth_axis("exit step", study["max_steps"])
-    return [Panel(title, Heat(columns, "share of examples", 1), axis, names, f"{title}: shares of examples", tall)]
+    return [Panel(title, Heat(columns, f"share of {units}", 1), axis, names, f"{title}: shares of {units}", tall)]
 
 
 def build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
@@ -598,21 +602,21 @@ def build_study_panel(study: Mapping[str, Any], axis: str) -> Panel | None:
     x, y = (pad_range(values) for values in zip(*((dot.x, dot.y) for dot in dots), *controls, strict=True))
     front = sorted((dot.x, dot.y) for dot in dots if dot.marked)
     members = [row["rule"] for row in study["rows"] if axis in row["pareto"]]
+    title = _get_axis_title(axis, name_units(study).removesuffix("s"))
     return Panel(
-        f"Against {_get_axis_title(axis)}",
+        f"Against {title}",
         Scatter(list(groups.items()), [front], controls),
-        Axis(_get_axis_title(axis), x),
+        Axis(title, x),
         Axis(format_score_title(study), y),
-        f"{format_score_title(study)} against {_get_axis_title(axis)} for every exit rule. "
-        f"Pareto set: {', '.join(members)}",
+        f"{format_score_title(study)} against {title} for every exit rule. Pareto set: {', '.join(members)}",
         1.24,
     )
 
 
-def _get_axis_title(axis: str) -> str:
-    """Return the title of a cost axis, with its unit."""
-    titles = {"mean_updates": "executed updates per example (mean)", "macs": "compute per example (MACs)"}
-    return titles.get(axis) or f"milliseconds per example, batch {axis.partition('/')[2]}"
+def _get_axis_title(axis: str, unit: str) -> str:
+    """Return the title of a cost axis, with its unit; times are those of whole sequences."""
+    titles = {"mean_updates": f"executed updates per {unit} (mean)", "macs": f"compute per {unit} (MACs)"}
+    return titles.get(axis) or f"milliseconds per sequence, batch {axis.partition('/')[2]}"
 
 
 def _group_dots(study: Mapping[str, Any], axis: str) -> dict[str, list[Dot]]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from adadepth.metrics.architectures import NOT_RETRAINED, compared_rows
+from adadepth.metrics.exit_pareto import name_units
 from adadepth.metrics.metric_names import WORK, is_loss
 from adadepth.metrics.unit_costs import name_compute
 from adadepth.report.architectures import build_network_panels
@@ -77,10 +78,10 @@ def _build_network_section(compared: Mapping[str, Any]) -> Section | None:
 def _count_sample(files: RunFiles, kind: str) -> str:
     """Format the sample size of the first panels; an empty text stands for the units of the evaluation."""
     if kind == "budgets":
-        return f"n = {files.of(BUDGETS)['measured_on']:,} examples of {files.of(BUDGETS)['set']}"
+        return f"n = {files.of(BUDGETS)['measured_on']:,} sequences of {files.of(BUDGETS)['set']}"
     if kind == "depths":
         sets = files.of(MATCHED_BASELINE)["sets"].items()
-        return "n = " + ", ".join(f"{entry['examples']:,} examples of {name}" for name, entry in sets)
+        return "n = " + ", ".join(f"{entry['examples']:,} sequences of {name}" for name, entry in sets)
     sets = {"rules": EXIT_RULES, "exits": EXITS}.get(kind)
     return "" if sets is None else format_set_sizes(files.of(sets)["sets"])
 
@@ -126,7 +127,7 @@ def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
         ]
         if value_at_exit is not None and len(dots) > 1:
             title = f"its own exits: {metric} {value_at_exit:.4f} at {mean:.2f} updates"
-            joined = [("all examples exit at one step", dots)]
+            joined = [(f"all {name_units(summary)} exit at one step", dots)]
             groups = [*joined, ("its own exits", [Dot(mean / most, value_at_exit, title, marked=True)])]
             yield _build_panel(f"{name}: exits of one network", groups, _UPDATES, metric, joined)
 

@@ -58,7 +58,7 @@ class QualityPair:
         seeds: Number of seeds of each of the two.
         is_deciding: Whether a baseline with another choice of depth counts in the answer. One with more compute than
             the adaptive model is only named.
-        half_of: Number of examples, if both values are those of one half of them, or None.
+        half_of: Number of sequences, if both values are those of one half of them, or None.
         corrected: p-value that is corrected for all comparisons of the verdict, or None before the correction.
     """
 
@@ -182,7 +182,7 @@ class QualityPair:
 
     def _describe_half(self) -> str:
         """Say that the values are those of one half of the examples, which tables of all examples do not have."""
-        return "" if self.half_of is None else f" on half of the {self.half_of:,} examples"
+        return "" if self.half_of is None else f" on half of the {self.half_of:,} sequences"
 
     def describe_full_depth(self) -> str:
         """Compare the value with that of the same network at full depth; the text is empty if it was not measured."""

@@ -172,7 +172,7 @@ def evaluated(files: RunFiles) -> str:
         return "n = 1 architecture, the same for all data"
     if n is None:
         return ""
-    counted = f"n = {n:,} {'example' if unit == 'task' else unit}{'' if n == 1 else 's'}"
+    counted = f"n = {n:,} {'sequence' if unit == 'task' else unit}{'' if n == 1 else 's'}"
     return f"{counted}{describe_set_and_step(files)}"
 
 

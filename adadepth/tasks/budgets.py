@@ -102,7 +102,7 @@ def fit_to_target(settings: BudgetConfig, session: Session) -> None:
         remark = "" if is_held(spent, settings.target, settings.unit.value) else f", off by more than {TOLERANCE:.0%}"
         say(
             f"budget.target={settings.target:g}: fitted {setting}, which gives {spent:.3g} {settings.unit} "
-            f"on {comparison['measured_on']:,} other examples{remark}",
+            f"on {comparison['measured_on']:,} other sequences{remark}",
             wraps=True,
         )
 

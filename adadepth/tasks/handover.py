@@ -22,6 +22,7 @@ from adadepth.config.modes import get_mode_settings
 from adadepth.data import load_labelled_data
 from adadepth.data.text.passages import encode_texts
 from adadepth.halting.exit_rules import parse_rule
+from adadepth.metrics.exit_pareto import name_units
 from adadepth.prediction.models import build_layout, get_prediction_type, has_generated_symbols, list_end_tokens
 from adadepth.report.run_files import BUDGETS, EXIT_RULES, GRIDS, RunFiles, read_run, write_json
 from adadepth.runs.data_identity import DataIdentity
@@ -308,14 +309,14 @@ def _describe_calibration(files: RunFiles, rule: str | None) -> list[tuple[str, 
     for row in budgets.get("rows", ()):
         if row.get("fit") and "rule" in row and parse_rule(row["rule"]).label == label:
             text = (
-                f"`{rule}` was fitted to {row['target']:g} {budgets['unit']} on {budgets['fitted_on']:,} examples of "
+                f"`{rule}` was fitted to {row['target']:g} {budgets['unit']} on {budgets['fitted_on']:,} sequences of "
                 f"{data} ({budgets['set']}); {budgets['measured_on']:,} others have {row['mean']:.3g} updates"
             )
             return [("calibration of the exit rule", text)]
     for name, study in files.of(EXIT_RULES).get("sets", {}).items():
         advice = study.get("advice") or {}
         if advice and parse_rule(advice["rule"]["rule"]).label == label:
-            text = f"`{rule}` was chosen on {advice['chosen_on']:,} examples of {data} ({name})"
+            text = f"`{rule}` was chosen on {advice['chosen_on']:,} {name_units(study)} of {data} ({name})"
             return [("calibration of the exit rule", text)]
     return []
 

@@ -106,7 +106,8 @@ def _format_comparison(comparison: Mapping[str, Any]) -> str:
     if "left_out" in comparison:
         return f"matched baseline: skipped, {comparison['left_out']}"
     parts = [
-        f"one fixed depth, and shuffled depths ({counts['examples']:,} of {counts['of_examples']:,} examples of {name})"
+        f"one fixed depth, and shuffled depths ({counts['examples']:,} of {counts['of_examples']:,} sequences of "
+        f"{name})"
         for name, counts in comparison.get("sets", {}).items()
     ]
     parts += [

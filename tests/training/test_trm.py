@@ -229,7 +229,7 @@ def test_a_stopped_run_is_fitted_to_its_target(
     assert found == expected
     rule, spent = found["rows"][1]["rule"], found["rows"][1]["mean"]
     is_far = abs(spent - 2) > 0.1
-    told = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other examples"
+    told = f"budget.target=2: fitted exit_rule {rule}, which gives {spent:.3g} updates on 100 other sequences"
     said = capsys.readouterr().out.replace("\n  ", " ")  # the console wraps prose
     assert told + (", off by more than 5%\n" if is_far else "\n") in said
     assert read(stopped / "model" / "config.json")["exit_rule"] == read(budgeted / "model/config.json")["exit_rule"]

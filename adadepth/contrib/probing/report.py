@@ -100,12 +100,12 @@ def format_probes(results: Mapping[str, Any]) -> str:
         results: Contents of probes.json.
     """
     lines = [
-        f"linear probes of the states after every update: {results['examples']['train']:,} training examples, "
+        f"linear probes of the states after every update: {results['examples']['train']:,} training sentences, "
         f"{results['classes']} classes"
     ]
     for name, set_probes in results["sets"].items():
         tables = [build_probe_table(name, set_probes), build_probe_difficulty_table(name, set_probes)]
-        lines += [f"{name}: {set_probes['n']:,} examples", *(to_text(table) for table in tables if table is not None)]
+        lines += [f"{name}: {set_probes['n']:,} sentences", *(to_text(table) for table in tables if table is not None)]
     return "\n\n".join(lines)
 
 

@@ -62,7 +62,7 @@ def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
     assert found["rule"]["rule"] == "fixed:6"
     text = format_advice({"advice": found, "max_steps": N, "rows": []})
     assert text.startswith(
-        f"use full depth for all examples, the cheapest rule that keeps {KEEP:.0%} of full depth's score"
+        f"use full depth for all sequences, the cheapest rule that keeps {KEEP:.0%} of full depth's score"
     )
 
 

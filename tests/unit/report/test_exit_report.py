@@ -111,11 +111,11 @@ def test_without_times_the_page_says_so(study: dict[str, Any], tmp_path: Path) -
 
 def test_warnings_and_missing_figures_are_sentences(study: dict[str, Any], tmp_path: Path) -> None:
     first, second = study["rows"][3], study["rows"][4]
-    first["warning"] = second["warning"] = "never fires: every example runs all steps"
+    first["warning"] = second["warning"] = "never fires: every sequence runs all steps"
     write_exit_study(tmp_path, {"validation": study})
     write_exits(tmp_path, {"validation": make_summary(make_records(), truncation=None, prior_pmf=None)}, step=1)
     page = Page(write_report(read_report(tmp_path)))
-    assert f"never fires: every example runs all steps ({first['rule']}, {second['rule']})" in page.text
+    assert f"never fires: every sequence runs all steps ({first['rule']}, {second['rule']})" in page.text
     assert "halting (the model has no halting probabilities)" in page.text
     assert "KL(" not in page.text
 

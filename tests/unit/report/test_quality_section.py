@@ -57,7 +57,7 @@ def test_the_exit_rules_of_one_model_come_first_with_their_compute(tmp_path: Pat
     assert line == sorted((row["macs"], row["quality"]["score"]) for row in study["rows"] if "macs" in row["pareto"])
     sections = sections_of_page(write_report(read_report(tmp_path)).read_text(encoding="utf-8"))
     assert next(iter(sections)) == "quality"
-    assert "n = 300 examples of validation" in sections["quality"]
+    assert "n = 300 sequences of validation" in sections["quality"]
 
 
 def test_it_is_drawn_once(tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_one_checkpoint_at_several_depths_is_one_line(tmp_path: Path) -> None:
     assert panel.y.title == "mlm loss, less is better"
     section = build_quality_section(files)
     assert section is not None
-    assert section.of == "n = 6 examples of held_out"
+    assert section.of == "n = 6 sequences of held_out"
 
 
 def test_networks_that_were_trained_apart_have_no_line(tmp_path: Path) -> None:

@@ -445,8 +445,8 @@ def test_full_depth_is_told_beside_the_best_fixed_depth(run: Path) -> None:
     told = "; 0.700 against 0.750 at full depth (6 updates, 100 % of the compute)"
     assert told in found.sentences[0]
     assert told in found.brief
-    assert "accuracy 0.700 against 0.600 on half of the 127 examples, better by" in found.sentences[0]
-    assert ", on half of the 127 examples; " in found.brief
+    assert "accuracy 0.700 against 0.600 on half of the 127 sequences, better by" in found.sentences[0]
+    assert ", on half of the 127 sequences; " in found.brief
     assert "n 64 sequences or groups of them; the fixed step was selected on 63 others)" in found.sentences[0]
     (recorded,) = to_json({"worth": found})["worth"]["comparisons"]
     assert (recorded["full_depth"], recorded["full_depth_value"]) == (6, 0.75)
