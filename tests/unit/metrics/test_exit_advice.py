@@ -60,7 +60,7 @@ def test_where_certainty_misleads_a_fixed_depth_is_advised() -> None:
     found = advised(records_that_know(sure_when_wrong=20.0))
     assert found["rule"] == found["fixed"]
     assert found["rule"]["rule"] == "fixed:6"
-    text = format_advice({"advice": found, "max_steps": N, "rows": []})
+    text = format_advice({"advice": found, "unit": "sequence", "max_steps": N, "rows": []})
     assert text.startswith(
         f"use full depth for all sequences, the cheapest rule that keeps {KEEP:.0%} of full depth's score"
     )

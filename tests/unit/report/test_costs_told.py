@@ -63,7 +63,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
 
 
 WHY = {  # an evaluation ran something else than the depths need
-    "every step": "The evaluation ran every step for all examples",
+    "every step": "The evaluation ran every step for all sequences",
     "layers from a cache": "read the states of the base from a cache",
 }
 

@@ -123,7 +123,7 @@ def test_grids_lie_in_rows_and_columns() -> None:
     depths = draw_depth_cells(first, DEPTH)
     assert [cell.text for cell in depths] == ["5", "6", "1", "2"]
     assert [cell.is_wrong for cell in depths] == [True, False, False, False]
-    assert format_grid_caption(first) == "example 0: 1 of 2 labelled cells right, mean depth 3.50 over 4"
+    assert format_grid_caption(first) == "sequence 0: 1 of 2 labelled cells right, mean depth 3.50 over 4"
 
 
 def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_files_console_report_and_figures(summary: dict[str, Any], tmp_path: Pat
     assert "accuracy" in table
     page = write_report(read_report(tmp_path)).read_text(encoding="utf-8")
     for text in ("Depth and difficulty", "Accuracy by difficulty", "Spearman (depth, difficulty)",
-                 "steps from the start",                 "example 0: 1 of 2 labelled cells right"):  # fmt: skip
+                 "steps from the start",                 "sequence 0: 1 of 2 labelled cells right"):  # fmt: skip
         assert text in page
     assert "<script" not in page
     names = {path.name for path in draw_figures(read_report(tmp_path))}

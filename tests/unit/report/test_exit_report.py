@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import re
 from pathlib import Path
@@ -9,14 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adadepth.report.exits import build_study_panels, write_exit_study
+from adadepth.metrics.step_records import POSITIONS
+from adadepth.report.exits import build_study_panels, format_exit_study, format_exits, write_exit_study
 from adadepth.report.figure import Axis, Dot, Panel, Scatter
-from adadepth.report.pages import draw_figures, write_report
-from adadepth.report.run_files import EXIT_RULES, EXITS, write_exits
+from adadepth.report.pages import build_report, draw_figures, write_report
+from adadepth.report.run_files import EXIT_RULES, EXITS, read_run, write_exits
 from adadepth.report.style import get_shape_style
 from adadepth.report.svg import render_chart
 from tests.figures_support import inked
 from tests.pages_support import Page, check_accessible, check_stands_alone, read_report
+from tests.unit.report.synthetic import make_run
 from tests.unit.report.synthetic_exits import (
     add_exit_files,
     add_halting_files,
@@ -60,9 +63,28 @@ def test_stands_alone_and_is_accessible(page: Page) -> None:
     assert check_accessible(page) > 0
 
 
+@pytest.mark.parametrize("unit", ["sequence", "token"])
+def test_what_exits_has_one_name(unit: str, tmp_path: Path) -> None:
+    """Rows of records are sequences, or tokens whose index holds the sequence; no page calls them examples."""
+    records = make_records(steps=4)
+    if unit == "token":
+        records = dataclasses.replace(records, index=records.index * POSITIONS + 1)
+    summary, study = make_summary(records), make_study(records)
+    files = dataclasses.replace(
+        read_run(make_run(tmp_path)),
+        others={EXITS: {"sets": {"inside": summary}}, EXIT_RULES: {"sets": {"inside": study}}},
+    )
+    sections = {section.anchor: section for section in build_report(files).sections}
+    chosen = [sections[anchor] for anchor in ("quality", "exits", "exit-rules")]
+    texts = [format_exits(summary), format_exit_study(study), *(str(section.html) for section in chosen)]
+    assert all(f"{unit}s" in text for text in texts[:2])
+    assert not any("example" in text for text in texts)
+    assert all(section.of == f"n = {len(records):,} {unit}s of inside" for section in chosen)
+
+
 def test_exits_of_every_set_are_printed(run: Path, page: Page) -> None:
     for name, found in read(run, EXITS).items():
-        assert f"{name} {found['n']} examples" in re.sub(r"\s+", " ", page.text)
+        assert f"{name} {found['n']} sequences" in re.sub(r"\s+", " ", page.text)
         for value in (found["exit"]["quality"]["accuracy"], found["exit"]["loss"], found["steps"][2]["loss"]):
             assert f"{value:.4f}" in page.text
         assert f"{found['halting']['expected_steps']['mean']:.2f} ±" in page.text
@@ -201,6 +223,6 @@ def test_a_drawing_names_the_members_of_its_pareto_set(study: dict[str, Any]) ->
     panel, *_ = build_study_panels(study)
     title, drawing = panel.title, render_chart(panel)
     members = [row["rule"] for row in study["rows"] if "mean_updates" in row["pareto"]]
-    assert title == "Against executed updates per example (mean)"
+    assert title == "Against executed updates per sequence (mean)"
     assert f"Pareto set: {', '.join(members)}" in str(drawing)
     assert str(drawing).count('r="7"') == len(members)

@@ -35,7 +35,7 @@ CHAINS = {
 
 def test_a_caption_says_which_nodes_it_counts() -> None:
     partly = {**CHAINS, "label": [[None, "r"], [None, "b"]], "predicted": [[None, "r"], [None, "r"]]}
-    assert format_grid_caption(partly) == "example 0: 1 of 2 labelled nodes right, mean depth 1.67 over 3"
+    assert format_grid_caption(partly) == "sequence 0: 1 of 2 labelled nodes right, mean depth 1.67 over 3"
 
 
 def test_a_page_explains_nodes_without_a_label(tmp_path: Path) -> None:
@@ -59,4 +59,4 @@ def test_chains_have_holes():
     assert second.index("1") == first.index("1")
     assert second.index("2") == first.index("2")
     assert len(draw_distance_cells(CHAINS)) == len(draw_depth_cells(CHAINS, 4)) == 3
-    assert format_grid_caption(CHAINS) == "example 0: 3 of 3 nodes right, mean depth 1.67"
+    assert format_grid_caption(CHAINS) == "sequence 0: 3 of 3 nodes right, mean depth 1.67"

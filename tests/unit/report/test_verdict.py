@@ -358,7 +358,7 @@ def test_against_itself_at_one_depth_and_with_its_depths_dealt_at_random(
     fixed_words, shuffled_words = found.sentences[-2:]
     assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in fixed_words
     assert "one seed" in fixed_words
-    assert "64 of 100 examples" in shuffled_words
+    assert "64 of 100 sequences" in shuffled_words
 
 
 @pytest.mark.parametrize(
@@ -628,7 +628,7 @@ def test_the_answer_on_the_target_says_what_its_correction_changed(run: Path) ->
         found = verdict(with_files(files, config=config, run={**files.run, "depth_correction": correction}))["target"]
         assert found.answer == "yes"
         assert "shifted by -0.50 to meet the target: from 3.25 ± 0.43 updates (1.75 effective" in found.sentences[1]
-        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 examples of inside." in found.sentences[1]
+        assert f"score from 0.784 to {end['metrics']['score']:.3f}, on 256 sequences of inside." in found.sentences[1]
         assert any(lost in sentence.lower() for sentence in found.sentences) == is_lost
         assert (lost in found.brief) == is_lost
 

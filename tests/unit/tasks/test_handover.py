@@ -315,7 +315,7 @@ def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.Mo
     config = configured("loop_tiny", "mode=export", "checkpoint=x", "export.layout=ouro", "export.folder=y")
     facts = dict(handover.describe_export(config, stored, "margin:0.25", [[3, 1, 4]]))
     text = (
-        "`margin:0.25` was fitted to 1.5 updates on 1,000 examples of causal_python_docs (held_out); 1,001 others have"
+        "`margin:0.25` was fitted to 1.5 updates on 1,000 sequences of causal_python_docs (held_out); 1,001 others have"
     )
     assert facts == {
         "number format of the weights": "float32",
