@@ -138,7 +138,7 @@ def digest_tokenizer(tokenizer: PreTrainedTokenizerFast) -> str:
     """
     special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
     try:
-        cuts = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in _SAMPLE]
+        cuts = [tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"] for text in _SAMPLE]
     except Exception:  # a tokenizer of symbols alone: any other character is an error of the library
         cuts = []
     return digest(sorted(tokenizer.get_vocab().items()), sorted(special.items()), cuts)

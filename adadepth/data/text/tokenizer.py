@@ -516,13 +516,15 @@ def with_data_layout(
     if lacks_space:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     special = {name: getattr(tokenizer, name) for name in tokenizer.SPECIAL_TOKENS_ATTRIBUTES}
-    return PreTrainedTokenizerFast(
+    rebuilt = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_input_names=list(tokenizer.model_input_names),
         **sides,
         **{name: getattr(tokenizer, name) for name in _KEPT if hasattr(tokenizer, name)},
         **{name: token for name, token in special.items() if token is not None},
     )
+    rebuilt.deprecation_warnings[LENGTH_WARNING] = True
+    return rebuilt
 
 
 def _with_sides(tokenizer: PreTrainedTokenizerFast, sides: Mapping[str, str]) -> PreTrainedTokenizerFast:

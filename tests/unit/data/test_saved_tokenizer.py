@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from adadepth.config.experiment import TokenizerKind
 from adadepth.data import load_labelled_data, load_language_data, load_pretraining_data
 from adadepth.data.text.special_tokens import Layout
 from adadepth.data.text.tokenizer import for_model, with_data_layout
+from adadepth.runs.data_identity import digest_tokenizer
 from tests.marks_support import quick_one_in
 
 from .labelled_support import write_table
@@ -43,6 +46,23 @@ def written(words: Any, *texts: Any, **options: Any) -> dict[str, list[int]]:
     found = words(*texts, **options)
     ids = found["input_ids"]
     return {"input_ids": ids, "token_type_ids": found.get("token_type_ids", [0] * len(ids))}
+
+
+def test_a_long_text_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """transformers warns of a text beyond `model_max_length`, though adadepth cuts it; a plain call does warn."""
+    logging.getLogger("transformers").addHandler(caplog.handler)
+    try:
+        words = copy.deepcopy(made("bert"))
+        words.model_max_length = 3
+        digest = digest_tokenizer(words)
+        with_data_layout(words, Layout.from_tokenizer(words, 12, 2))(TEXTS[0])
+        assert not caplog.records
+        words(TEXTS[0])
+        assert "sequence length is longer" in caplog.text
+    finally:
+        logging.getLogger("transformers").removeHandler(caplog.handler)
+    words.model_max_length = 1000
+    assert digest_tokenizer(words) == digest
 
 
 @pytest.mark.parametrize("double", quick_one_in(2, ["first", "both"]))
