@@ -64,7 +64,7 @@ def has_separate_predictions(summaries: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def name_compute(title: str, summaries: Iterable[Mapping[str, Any]]) -> str:
-    """Return the title of compute, which says so before its first comma if predictions at exits are left out of it.
+    """Return the title of compute, with `without predictions at exits` before its first comma if it leaves these out.
 
     Args:
         title: Title, such as `compute, share of full depth`.

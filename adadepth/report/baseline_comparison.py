@@ -684,9 +684,9 @@ def qualities(files: RunFiles) -> list[str]:
 def _compare_steps(files: RunFiles) -> Iterator[QualityPair]:
     """Yield comparisons with the same network when all its units exit at one step, if that is not the model itself."""
     for name, set_exits in files.of(EXITS).get("sets", {}).items():
-        own = set_exits["exit"]
-        gain, mean = own.get("gain"), own.get("mean")
-        if gain is not None and (own.get("std") != 0 or gain["baseline_depth"] != mean):
+        at_exit = set_exits["exit"]
+        gain, mean = at_exit.get("gain"), at_exit.get("mean")
+        if gain is not None and (at_exit.get("std") != 0 or gain["baseline_depth"] != mean):
             depth = gain["baseline_depth"]
             against, brief = _format_fixed_depth(depth, mean), _format_brief_depth(depth)
             sequences = gain["sequences"] + gain.get("selected_on", 0)

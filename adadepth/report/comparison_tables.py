@@ -157,8 +157,8 @@ def _assess_seeds(entry: Group) -> Verdict:
     first, owners = entry.runs[0], {run.run.get("owner") for run in entry.runs}
     owner = owners.pop() if len(owners) == 1 else None
     trained = {} if owner is None else read_run(first.directory.parent / owner).of(RIVALS)
-    others = {SEEDS: dict(entry.summary), RIVALS: trained}
-    summary = replace(first, run={}, halting={}, missing={HALTING: "there is none"}, others=others)
+    contents = {SEEDS: dict(entry.summary), RIVALS: trained}
+    summary = replace(first, run={}, halting={}, missing={HALTING: "there is none"}, others=contents)
     return build_or_leave_out(verdict, summary, {})
 
 

@@ -135,18 +135,18 @@ def _build_exit_panels(files: RunFiles) -> Iterator[Panel]:
 def _build_depth_panels(files: RunFiles) -> Iterator[Panel]:
     """Yield a panel for every evaluated set: the quality of one network at its own, fixed and shuffled depths."""
     fitted = find_fitted_rule(files)
-    own = "its own depths" if fitted is None else f"depths by {fitted.label}"
+    own_name = "its own depths" if fitted is None else f"depths by {fitted.label}"
     for name, entry in files.of(MATCHED_BASELINE).get("sets", {}).items():
         metric = next((metric for metric in (*qualities(files), "loss", "accuracy") if metric in entry["own"]), None)
         most, mean = entry.get("max_depth", files.halting.get("max_depth")), entry["mean"]
         if metric is None or most is None or entry["std"] == 0:
             continue
         points = [("fixed depth", row["depth"], row["quality"]) for row in entry["fixed"]]
-        points += [(own, mean, entry["own"]), (f"{own}, shuffled", mean, entry["permuted"]["quality"])]
+        points += [(own_name, mean, entry["own"]), (f"{own_name}, shuffled", mean, entry["permuted"]["quality"])]
         groups: dict[str, list[Dot]] = {}
         for kind, depth, quality in points:
             title = f"{kind}: {metric} {quality[metric]:.4f} at {depth:.2f} updates"
-            groups.setdefault(kind, []).append(Dot(depth / most, quality[metric], title, marked=kind == own))
+            groups.setdefault(kind, []).append(Dot(depth / most, quality[metric], title, marked=kind == own_name))
         joined = [("fixed depth", groups["fixed depth"])]
         yield _build_panel(f"{name}: depths of one network", list(groups.items()), _UPDATES, metric, joined)
 
@@ -169,13 +169,14 @@ def _build_baseline_panels(files: RunFiles) -> Iterator[Panel]:
     if not pairs or not shares:
         return
     first, needed = pairs[0], statistics.mean(shares)
-    own = f"these {len(seed_runs)} seeds" if seed_runs else "this run"
-    groups = {own: [Dot(needed, first.adaptive, f"{own}: {first.adaptive:.4f} at {percent(needed)}")]}
+    run_name = f"these {len(seed_runs)} seeds" if seed_runs else "this run"
+    groups = {run_name: [Dot(needed, first.adaptive, f"{run_name}: {first.adaptive:.4f} at {percent(needed)}")]}
     for pair in pairs:
         if pair.measure == first.measure and math.isclose(pair.adaptive, first.adaptive) and pair.compute_ratio:
             name, compute = pair.brief_against or pair.against, needed / pair.compute_ratio
             groups[name] = [Dot(compute, pair.baseline, f"{name}: {pair.baseline:.4f} at {percent(compute)}")]
-    title, x_title = f"{own} and {'their' if seed_runs else 'its'} baselines", name_compute(_COMPUTE, summaries)
+    title = f"{run_name} and {'their' if seed_runs else 'its'} baselines"
+    x_title = name_compute(_COMPUTE, summaries)
     yield _build_panel(title[0].upper() + title[1:], list(groups.items()), x_title, first.measure, joined=())
 
 
