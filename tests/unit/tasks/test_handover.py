@@ -1,4 +1,4 @@
-"""Hand-over of an export: check.py agrees with the exported files, and fails where they are others."""
+"""Hand-over of an export: check.py agrees with the exported files and fails where they were changed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def export_model(run: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small model that was exported as a Llama."""
+    """Return a small model that was exported as a Llama."""
     folder = tmp_path_factory.mktemp("llama")
     return export_model(save_model(folder), folder / "written")
 
@@ -227,7 +227,7 @@ def compute_logits(model, token_ids):
 
 @pytest.fixture
 def format_with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """A file format whose engine is adadepth."""
+    """Return a file format whose engine is adadepth."""
     (tmp_path / "an_engine.py").write_text(ENGINE)
 
     def write(model: Any, folder: Path, source: Path, settings: ExportConfig) -> None:
@@ -251,7 +251,11 @@ def test_a_classifier_is_handed_over(
     model = small(model_class, **PLAIN, **fields, exit_rule="fixed:1")
     model.save_pretrained(tmp_path / "model")
     words.save_pretrained(tmp_path / "model")
-    arguments = (f"checkpoint={tmp_path}/model", f"export.format={format_with_engine}", f"export.folder={tmp_path}/w")
+    arguments = (
+        f"checkpoint={tmp_path}/model",
+        f"export.format={format_with_engine}",
+        f"export.folder={tmp_path}/w",
+    )
     tasks.run(configured("loop_hops", "mode=export", *arguments))
     folder = tmp_path / "w"
     content = read_checks(folder)
@@ -376,7 +380,7 @@ def test_measured_depths_are_those_of_the_rule_in_the_checkpoint(
 
 
 def test_demos_have_inputs_of_their_data() -> None:
-    """Their runs have no example sentences; hops are drawn."""
+    """Draw hops for demos: their runs have no example sentences."""
     config = configured("act_hops", "mode=export", "checkpoint=demo:hops", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:hops")
     inputs = handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:hops")
@@ -385,7 +389,7 @@ def test_demos_have_inputs_of_their_data() -> None:
 
 
 def test_a_maze_has_no_inputs() -> None:
-    """Its cells have rows and columns, which token ids alone do not tell."""
+    """Cells of a maze have rows and columns, which token ids alone do not tell."""
     config = configured("act_maze", "mode=export", "checkpoint=demo:maze", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:maze")
     assert handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze") == []
