@@ -1,3 +1,5 @@
+"""Classes of tokens by masking and special tokens."""
+
 from __future__ import annotations
 
 import torch
@@ -24,21 +26,21 @@ EXPECTED = {
 }
 
 
-def batch_of(**fields: list[list[int]]) -> dict[str, torch.Tensor]:
+def make_batch(**fields: list[list[int]]) -> dict[str, torch.Tensor]:
     return {name: torch.tensor(values) for name, values in fields.items()}
 
 
-def sorted_tokens(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def classify_tokens(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return token_classes(batch, cls_id=CLS, sep_id=SEP, mask_id=MASK)
 
 
-def test_every_class_by_hand() -> None:
-    found = sorted_tokens(batch_of(input_ids=FED, attention_mask=REAL, labels=LABELS, mask_kind=KIND))
-    assert tuple(found) == TOKEN_CLASSES
-    assert {name: mask[0].nonzero().flatten().tolist() for name, mask in found.items()} == EXPECTED
+def test_every_class_has_the_expected_positions() -> None:
+    masks = classify_tokens(make_batch(input_ids=FED, attention_mask=REAL, labels=LABELS, mask_kind=KIND))
+    assert tuple(masks) == TOKEN_CLASSES
+    assert {name: mask[0].nonzero().flatten().tolist() for name, mask in masks.items()} == EXPECTED
 
 
 def test_without_masking_labels_of_another_task_select_nothing() -> None:
-    classes = sorted_tokens(batch_of(input_ids=FED, attention_mask=REAL, labels=[[1]]))
+    classes = classify_tokens(make_batch(input_ids=FED, attention_mask=REAL, labels=[[1]]))
     assert not any(classes[name].any() for name in TOKEN_CLASSES if name.startswith("mask/"))
     assert classes["plain"][0].nonzero().flatten().tolist() == [1, 3, 4, 6]
