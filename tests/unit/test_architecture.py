@@ -106,7 +106,7 @@ def find_code_strings(nodes: Iterable[ast.AST]) -> list[str]:
 
 
 def test_no_string_names_code() -> None:
-    """Only entry points in `pyproject.toml` name code by strings."""
+    """Allow names of code in strings only for entry points in `pyproject.toml`."""
     assert {path: names for path in SOURCES if (names := find_code_strings(list_nodes(path)))} == {}
 
 

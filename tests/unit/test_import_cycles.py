@@ -19,8 +19,7 @@ def read_imports(sources: Mapping[str, str]) -> Imports:
 
 
 def list_needed_modules(name: str, modules: Collection[str], kind: str) -> set[str]:
-    """Return the modules that importing a name needs; with the module also the packages that it lies in, which run
-    first."""
+    """Return the modules that importing a name needs; for a module also its packages, which run first."""
     parts = name.split(".")
     names = [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
     matches = [candidate for candidate in names if candidate in modules]
@@ -28,7 +27,7 @@ def list_needed_modules(name: str, modules: Collection[str], kind: str) -> set[s
 
 
 def build_graph(imports: Imports, kinds: set[str]) -> Graph:
-    """Map every module to the modules that it imports in one of the ways."""
+    """Return for every module the modules that it imports in one of the ways."""
     return {
         module: {
             target
@@ -59,7 +58,7 @@ def find_reachable(edges: Graph, start: str) -> set[str]:
 
 
 def test_circles_are_found() -> None:
-    """Modules need each other in pairs: a and b on import, c and d for a type, e and f in a function."""
+    """Use modules that need each other in pairs: a and b on import, c and d for a type, e and f in a function."""
     imports = read_imports({
         "adadepth": "", "adadepth.a": "from adadepth.b import x", "adadepth.b": "import adadepth.a",
         "adadepth.c": "from adadepth import d", "adadepth.d": "if TYPE_CHECKING:\n    from adadepth.c import X",

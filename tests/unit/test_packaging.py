@@ -59,7 +59,7 @@ def test_poetry_agrees() -> None:
     subprocess.run(["poetry", "check", "--lock"], cwd=ROOT, check=True, timeout=600)
 
 
-def test_the_lock_pins_the_version_of_torch_that_results_are_measured_with() -> None:
+def test_the_lock_pins_the_version_of_torch_of_the_measured_results() -> None:
     assert LOCKED["torch"] == "2.13.0"
 
 
@@ -106,7 +106,7 @@ def test_one_version_everywhere() -> None:
 
 
 def test_every_family_has_papers_to_cite() -> None:
-    """Except plain networks of transformers, which are cited as transformers' pages say."""
+    """Exclude plain networks of transformers, which are cited as transformers' pages say."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
     cited = {keyword for reference in references for keyword in reference["keywords"]}
     names = {name for name, family in families().items() if family.settings.__module__.startswith("adadepth.")}
@@ -118,7 +118,7 @@ def is_assignment(node: ast.stmt, name: str) -> bool:
 
 
 def test_no_page_tells_to_install_from_an_index() -> None:
-    """Extras are installed from the source: the package is on no index."""
+    """Refuse install commands without a source: the package is on no index."""
     paths = [
         ROOT / "README.md",
         ROOT / "Makefile",
@@ -133,7 +133,7 @@ def test_no_page_tells_to_install_from_an_index() -> None:
 
 
 def test_every_import_of_the_package_is_a_declared_requirement() -> None:
-    """A library that only a dependency brings along may vanish with that dependency's next release."""
+    """Refuse a library that only a dependency brings along: it may vanish with that dependency's next release."""
     declared = {canonicalize_name(requirement.name) for requirement in RUNTIME + EXTRAS}
     # `make install` leaves these out
     absent = {"mlflow": ["mlflow-skinny"], "llama_cpp": ["llama-cpp-python"]}

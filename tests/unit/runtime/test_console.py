@@ -36,19 +36,19 @@ def test_a_log_has_the_text_without_colour(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_prose_wraps_and_tables_commands_and_paths_do_not(capsys: pytest.CaptureFixture[str]) -> None:
-    strip_colours = "warning: " + "depth does not adapt, " * 12
+    words = "warning: " + "depth does not adapt, " * 12
     table = "| ".join(["all  0.25"] * 20)
     path = f"report: {'folder/' * 20}page.html"
-    say(f"{strip_colours}\n{table}\n{path}", wraps=True)
-    say(strip_colours)
+    say(f"{words}\n{table}\n{path}", wraps=True)
+    say(words)
     *wrapped, row, start, rest, whole = capsys.readouterr().out.splitlines()
-    assert max(map(len, wrapped)) <= 100 < len(strip_colours)
+    assert max(map(len, wrapped)) <= 100 < len(words)
     assert [line[:2] for line in wrapped] == ["wa", "  ", "  "]
-    assert " ".join(line.strip() for line in wrapped) == strip_colours.strip()
-    assert (row, whole) == (table, strip_colours)
+    assert " ".join(line.strip() for line in wrapped) == words.strip()
+    assert (row, whole) == (table, words)
     assert f"{start} {rest.strip()}" == path
     with limit_output(is_limited=True):
-        say(f"eval step 3: loss 2\n{strip_colours}", wraps=True)
+        say(f"eval step 3: loss 2\n{words}", wraps=True)
     assert capsys.readouterr().out.splitlines() == wrapped
 
 

@@ -49,7 +49,7 @@ def _reset_permission() -> Iterator[None]:
     allow_remote_code(False)
 
 
-LOADERS = [lambda place: read_config("checkpoint", place), load_base, load_tokenizer]
+LOADERS = [lambda path: read_config("checkpoint", path), load_base, load_tokenizer]
 
 
 @pytest.mark.parametrize("load", LOADERS, ids=["configuration", "base", "tokenizer"])

@@ -243,7 +243,7 @@ def format_with_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 @pytest.mark.parametrize("model_class", [LoopedForSequenceClassification, LoopedForTokenClassification])
-def test_a_classifier_is_handed_over(
+def test_check_agrees_for_a_classifier(
     model_class: Any, format_with_engine: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = tokenizer("bert")
@@ -389,7 +389,7 @@ def test_demos_have_inputs_of_their_data() -> None:
 
 
 def test_a_maze_has_no_inputs() -> None:
-    """Cells of a maze have rows and columns, which token ids alone do not tell."""
+    """Export no inputs for a maze: its cells have rows and columns, which token ids alone do not tell."""
     config = configured("act_maze", "mode=export", "checkpoint=demo:maze", "export.layout=x", "export.folder=y")
     pipeline = Pipeline.from_pretrained("demo:maze")
     assert handover.collect_inputs(config, pipeline.model, pipeline.tokenizer, "demo:maze") == []
