@@ -29,10 +29,10 @@ from adadepth.report.run_files import ARCHITECTURES, METRICS, read_run, write_js
 from adadepth.report.seeds import select_headline_metrics, summarise_seeds
 from tests.unit.report.synthetic_architectures import (
     SHAPES,
-    gate_probabilities,
     make_comparison,
+    make_gate_probabilities,
+    make_search_evaluation,
     make_search_run,
-    search_evaluation,
 )
 
 rows = st.lists(st.floats(0.001, 1), min_size=3, max_size=3).map(lambda row: [share / sum(row) for share in row])
@@ -77,7 +77,7 @@ def test_the_published_network_has_no_attention_in_its_last_third() -> None:
 def test_history_is_read_from_the_lines_that_hold_probabilities(tmp_path: Path) -> None:
     make_search_run(tmp_path, blocks=5, evaluations=4)
     with (tmp_path / METRICS).open("a", encoding="utf-8") as file:
-        other = flatten_architecture(describe_architecture(gate_probabilities(5), 0.1))
+        other = flatten_architecture(describe_architecture(make_gate_probabilities(5), 0.1))
         for line in (
             {"step": 900, "train/loss": 0.1},
             {"step": 901, **other, "search/identity": ["nan"] * 5},
@@ -87,12 +87,12 @@ def test_history_is_read_from_the_lines_that_hold_probabilities(tmp_path: Path) 
     history = architecture_history(read_run(tmp_path).metrics)
     assert [step for step, _ in history] == [0, 50, 100, 150]
     for (_, architecture), progress in zip(history, (0, 1 / 3, 2 / 3, 1), strict=True):
-        assert architecture == describe_architecture(gate_probabilities(5, progress), 0.1**progress)
+        assert architecture == describe_architecture(make_gate_probabilities(5, progress), 0.1**progress)
 
 
 def test_history_of_another_number_of_blocks_is_left_out() -> None:
     lines = [
-        {"step": step, **flatten_architecture(describe_architecture(gate_probabilities(blocks), 1.0))}
+        {"step": step, **flatten_architecture(describe_architecture(make_gate_probabilities(blocks), 1.0))}
         for step, blocks in ((1, 4), (2, 6), (3, 6))
     ]
     assert [step for step, _ in architecture_history(lines)] == [2, 3]
@@ -100,7 +100,7 @@ def test_history_of_another_number_of_blocks_is_left_out() -> None:
 
 
 def test_flat_metrics_have_names_of_single_figures() -> None:
-    content = search_evaluation(6, 0.5)
+    content = make_search_evaluation(6, 0.5)
     flat, described = flatten_search(content), content["architecture"]
     assert flat["search/architecture"] == described["string"]
     assert flat["search/feed_forward"] == [row[1] for row in described["probabilities"]]
@@ -129,7 +129,7 @@ def test_agreement_over_seeds_equals_a_loop(strings: list[str]) -> None:
 
 
 def test_no_agreement_without_two_searches_of_as_many_blocks() -> None:
-    metrics = [block_metrics(describe_architecture(gate_probabilities(blocks), 1.0)) for blocks in (12, 12, 5)]
+    metrics = [block_metrics(describe_architecture(make_gate_probabilities(blocks), 1.0)) for blocks in (12, 12, 5)]
     assert "architecture_agreement" not in summarise_seeds([(0, metrics[0])])
     assert "architecture_agreement" not in summarise_seeds([(0, metrics[0]), (1, {"eval/loss": 1.0})])
     assert "architecture_agreement" not in summarise_seeds([(0, metrics[0]), (1, metrics[2])])
@@ -144,7 +144,7 @@ def test_headline_metrics_leave_single_blocks_out() -> None:
         "search/argmax/perplexity": 61.0,
         "search/compare/alternating/perplexity": 52.0,
     }
-    runs = [(seed, flatten_search(search_evaluation(6, 1.0, seed)) | other_metrics) for seed in range(2)]
+    runs = [(seed, flatten_search(make_search_evaluation(6, 1.0, seed)) | other_metrics) for seed in range(2)]
     names = select_headline_metrics(summarise_seeds(runs))
     assert not any("block/" in name or "thirds" in name for name in names)
     assert {"search/mean_entropy", *other_metrics} <= names.keys()

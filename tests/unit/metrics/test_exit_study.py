@@ -25,10 +25,10 @@ from adadepth.report.exits import build_screen_table, format_advice, format_exit
 from adadepth.report.run_files import read_run, write_exits
 from adadepth.report.table import to_text
 from adadepth.tasks.exit_study import MOST_TIMED, choose_timed_rules
-from tests.unit.report.synthetic_exits import macs, make_records, make_study, make_summary
+from tests.unit.report.synthetic_exits import count_macs, make_records, make_study, make_summary
 
 STEPS = 6
-MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": macs}
+MEASURED: dict[str, Any] = {"problem": "classification", "metrics": ["accuracy"], "macs": count_macs}
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from adadepth.metrics.layer_weights import collect_seed_weights, compute_seed_di
 from adadepth.report.layers import get_layer_history
 from adadepth.report.run_files import read_run
 from adadepth.report.seeds import select_headline_metrics, summarise_seeds
-from tests.unit.report.synthetic_layers import FACTS, evaluate, learned_weights, make_layer_run
+from tests.unit.report.synthetic_layers import FACTS, evaluate, make_layer_run, make_learned_weights
 
 scores = st.lists(st.sampled_from([0.0, 0.1, 1.0, 3.0]), min_size=2, max_size=30).filter(any)
 
@@ -39,7 +39,7 @@ def test_figures_agree_with_scipy(values: list[float]) -> None:
 
 
 def test_statistics_give_the_weights_of_the_trace_exactly() -> None:
-    weights = learned_weights(7)
+    weights = make_learned_weights(7)
     summary = evaluate(weights, batches=5)
     assert summary["layers"] == describe_layers(weights.double().tolist()) | FACTS
     assert summary["unit"] == "task"
@@ -53,7 +53,7 @@ def make_architecture_trace(weights: torch.Tensor | None) -> DepthTrace:
 
 
 def test_sums_of_several_processes_give_the_same_weights() -> None:
-    weights = learned_weights(3)
+    weights = make_learned_weights(3)
     parts = [HaltingStatistics(3, ("all",), "cpu") for _ in range(3)]
     for part in parts[:2]:  # the last one has no example
         part.update(make_architecture_trace(weights), {"all": torch.ones(2, dtype=torch.bool)})
@@ -73,7 +73,7 @@ def test_missing_weights_are_no_figures(weights: torch.Tensor | None, reason: st
 
 
 def test_flat_metrics_have_names_of_single_layers() -> None:
-    summary = evaluate(learned_weights(6))
+    summary = evaluate(make_learned_weights(6))
     flat, layers = flatten(summary), summary["layers"]
     assert flat["halting/layers/weights"] == layers["weights"]
     assert [flat[f"halting/layers/weight/{state}"] for state in range(7)] == layers["weights"]
@@ -89,7 +89,7 @@ def test_the_history_has_every_evaluation(tmp_path: Path) -> None:
     history = get_layer_history(read_run(tmp_path).metrics)
     assert [step for step, _ in history] == [0, 50, 100, 150]
     for (_, layers), progress in zip(history, (0, 1 / 3, 2 / 3, 1), strict=True):
-        assert layers["weights"] == pytest.approx(learned_weights(6, progress).tolist())
+        assert layers["weights"] == pytest.approx(make_learned_weights(6, progress).tolist())
     assert history[0][1]["entropy"] == pytest.approx(math.log(7))
 
 
@@ -126,6 +126,6 @@ def test_no_distance_without_two_distributions() -> None:
 
 
 def test_headline_metrics_name_the_distribution_in_three_numbers() -> None:
-    runs = [(seed, flatten(evaluate(learned_weights(6, progress)))) for seed, progress in ((0, 1.0), (1, 0.8))]
+    runs = [(seed, flatten(evaluate(make_learned_weights(6, progress)))) for seed, progress in ((0, 1.0), (1, 0.8))]
     names = [name for name in select_headline_metrics(summarise_seeds(runs)) if "layers" in name]
     assert names == ["halting/layers/entropy", "halting/layers/expected_depth", "halting/layers/deepest"]
