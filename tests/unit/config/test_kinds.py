@@ -19,7 +19,7 @@ from adadepth.data.registry import LOADERS
 from adadepth.evaluation.scorers import SCORERS
 from adadepth.tasks import import_tasks
 
-TOLD = {
+AVAILABLE_ARGUMENTS = {
     "loader": {"tokenizer", "seed", "cls_tokens", "double_cls_pairs", "classes"},
     "scorer": {"model", "data", "examples", "groups", "dataset", "wants_rows"},
 }
@@ -44,14 +44,16 @@ def test_every_kind_has_a_loader_of_known_arguments() -> None:
         first, *rest = inspect.signature(find_loader(kind.settings)).parameters
         assert first == "dataset", name
         if kind.problem is not None:
-            assert list_required_arguments(find_loader(kind.settings)) <= {"dataset", *TOLD["loader"]}, name
-            assert set(rest) <= TOLD["loader"], name
+            assert list_required_arguments(find_loader(kind.settings)) <= {"dataset", *AVAILABLE_ARGUMENTS["loader"]}, (
+                name
+            )
+            assert set(rest) <= AVAILABLE_ARGUMENTS["loader"], name
 
 
 def test_every_problem_has_a_scorer_of_known_arguments() -> None:
     assert set(SCORERS) == {*PREDICTED, None}
     for problem in PREDICTED:
-        assert set(inspect.signature(SCORERS[problem]).parameters) <= TOLD["scorer"], problem
+        assert set(inspect.signature(SCORERS[problem]).parameters) <= AVAILABLE_ARGUMENTS["scorer"], problem
 
 
 def test_every_kind_except_mazes_and_sudokus_of_paths_is_checked() -> None:

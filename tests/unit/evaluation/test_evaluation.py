@@ -58,7 +58,7 @@ def test_metrics_are_the_loss_parts_and_the_scorers():
     assert evaluation.report() is None
 
 
-def test_statistics_are_sorted_as_the_scorer_says():
+def test_statistics_have_the_classes_of_the_scorer():
     statistics = evaluate_fixed("sequence").report().statistics
     assert statistics["classes"]["all"]["histogram"] == [0, 1, 1, 0, 2]
     assert statistics["classes"]["even"]["histogram"] == [0, 0, 1, 0, 2]

@@ -64,7 +64,7 @@ def test_a_word_that_was_cut_off_has_no_depth():
     assert (row["id"], row["updates"], row["probabilities"]) == (7, [2.0, None], [[1.0, 0.0], None])
 
 
-class Telling(Even):
+class RowScorer(Even):
     def rows(self):
         return [{"id": 0}]
 
@@ -73,7 +73,7 @@ class Telling(Even):
 @pytest.mark.parametrize("wants_rows", [True, False])
 def test_a_report_has_rows_only_on_request(unit, wants_rows):
     model = Fixed(unit)
-    evaluation = Evaluation(model, Telling(), torch.device("cpu"), wants_statistics=True, wants_rows=wants_rows)
+    evaluation = Evaluation(model, RowScorer(), torch.device("cpu"), wants_statistics=True, wants_rows=wants_rows)
     batch = {"depth": torch.tensor([1, 2])}
     evaluation.update(batch | {"inputs": batch["depth"]}, model(**batch))
     assert evaluation.report().rows == ([{"id": 0}] if wants_rows else [])

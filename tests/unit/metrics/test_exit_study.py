@@ -380,5 +380,5 @@ def test_an_unlisted_fixed_step_keeps_a_rule_out_of_the_pareto_set(records: Step
     assert {rule for rule, row in rows.items() if "macs" in row["pareto"]} == best
     screen = to_text(build_screen_table(compared))
     assert set(re.findall(r"(\S+) \*", screen)) == best
-    assert all(rule in screen for rule in ("patience:5", "margin:0.99999"))  # they were asked for
+    assert all(rule in screen for rule in ("patience:5", "margin:0.99999"))  # the requested rules
     assert not set(re.findall(r"fixed:\d", screen)) - best

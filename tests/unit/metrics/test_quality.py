@@ -173,13 +173,13 @@ def test_offline_a_metric_of_the_hub_fails_at_once() -> None:
 
 
 def test_without_a_network_a_metric_of_the_hub_fails_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unreachable(*_: object, **__: object) -> None:
+    def refuse_connection(*_: object, **__: object) -> None:
         raise OSError("no route")
 
     labels = np.array([0, 1])
     with pytest.raises(DataError, match=r"dataset.metrics=evaluate:./nowhere: no such folder"):
         quality(["evaluate:./nowhere"], labels, labels)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    monkeypatch.setattr("urllib.request.urlopen", refuse_connection)
     with pytest.raises(DataError, match=r"evaluate:nobody/else: .* cannot be reached \(no route\)"):
         load_metrics(["accuracy", "evaluate:nobody/else"])

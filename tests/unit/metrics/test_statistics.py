@@ -286,7 +286,7 @@ def test_absent_inputs_are_missing_with_a_reason() -> None:
         "halting/mask", "halting/all/remainder", "halting/all/loss", "halting/cosine", "halting/probability",
         "halting/spearman_depth_loss/all", "cost/executed_macs",
     } <= figures["missing"].keys()  # fmt: skip
-    assert "halting/cls/remainder" not in figures["missing"]  # said once, of all units
+    assert "halting/cls/remainder" not in figures["missing"]  # reported once, for all units
 
 
 def test_statistics_without_updates_are_empty() -> None:
@@ -323,7 +323,9 @@ def test_accumulators_do_not_grow(updates: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_gpu_in_bfloat16_without_waiting_for_it(updates: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+def test_bfloat16_on_a_gpu_is_accumulated_without_host_reads(
+    updates: list[dict[str, Any]], summary: dict[str, Any]
+) -> None:
     def move_to_gpu(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return value.cuda()

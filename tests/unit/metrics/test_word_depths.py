@@ -164,7 +164,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-class Reading(Scorer):
+class WordScorer(Scorer):
     """Scorer of a text whose words are known to the tokenizer, or to the data."""
 
     def __init__(self, starts: list[int] | None = None) -> None:
@@ -181,7 +181,7 @@ class Reading(Scorer):
 
 def count_words(batch: dict[str, torch.Tensor], starts: list[int] | None = None) -> dict[str, tuple[int, float]]:
     """Return n and sum of the depths of every word of a batch whose depths count from 1."""
-    scorer = Reading(starts)
+    scorer = WordScorer(starts)
     depths = VocabularyDepths(scorer, scorer.word_tokenizer, torch.device("cpu"))
     depths.add(batch, torch.arange(1, 1 + batch["input_ids"].numel()).view(batch["input_ids"].shape).float())
     n, total = depths.tensors()[0][:2].tolist()
@@ -215,8 +215,8 @@ def test_a_word_with_a_piece_to_predict_is_not_measured() -> None:
 
 def test_words_are_ranked_only_for_token_depths_of_text() -> None:
     device = torch.device("cpu")
-    assert vocabulary_depths(Reading(), "token", device) is not None
-    assert vocabulary_depths(Reading(), "sequence", device) is None
+    assert vocabulary_depths(WordScorer(), "token", device) is not None
+    assert vocabulary_depths(WordScorer(), "sequence", device) is None
     assert vocabulary_depths(Scorer(), "token", device) is None
 
 

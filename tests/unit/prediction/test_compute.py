@@ -7,10 +7,10 @@ import pytest
 from adadepth import Pipeline
 from adadepth.prediction.outputs import PredictionCompute
 from adadepth.report.predictions import format_compute_share
-from tests.unit.data.tokenizers_support import streaming
+from tests.unit.data.tokenizers_support import build_streaming_tokenizer
 from tests.unit.models.early_exit.early_exit_support import small
 
-WORDS = streaming()
+WORDS = build_streaming_tokenizer()
 
 
 @pytest.mark.parametrize("rule", ["margin:0.05", "fixed:2", None])

@@ -28,7 +28,7 @@ from adadepth.prediction.models import get_first_tokens
 from adadepth.training.trainer import fit_tokenizer
 from tests.marks_support import mostly_slow, quick_one_in
 from tests.models_support import SMALL, small_act, small_multi_exit, small_ponder
-from tests.unit.data.tokenizers_support import made
+from tests.unit.data.tokenizers_support import get_tokenizer
 from tests.unit.models.adalayers_support import BASES, HEAD
 
 TEXTS = ["a cat", "they said: stop that now!", "don't stop the naive cat"]
@@ -106,7 +106,7 @@ TAGGERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
 }  # fmt: skip
 FILLERS: dict[str, tuple[str, Callable[[Path], Any]]] = {
     f"{model_class.__name__}, {kind}": (kind, lambda _, model_class=model_class, kind=kind:
-                                        act(model_class, vocab_size=len(made(kind))))
+                                        act(model_class, vocab_size=len(get_tokenizer(kind))))
     for model_class in (AlbertActForMaskedLM, AlbertActForPreTraining) for kind in ("trained", "bert")
 }  # fmt: skip
 
@@ -121,11 +121,11 @@ def save(entry: tuple[str, Callable[[Path], Any]], folder: Path, **options: Any)
     kind, make = entry
     model = make(folder)
     if not isinstance(model, AlbertActForPreTraining):
-        layout = Layout.from_tokenizer(made(kind), 32, **get_first_tokens(model))
+        layout = Layout.from_tokenizer(get_tokenizer(kind), 32, **get_first_tokens(model))
     else:
-        layout = Layout.bert(made(kind), 32)
+        layout = Layout.bert(get_tokenizer(kind), 32)
     model.save_pretrained(folder / "model")
-    fit_tokenizer(model, with_data_layout(made(kind), layout, **options)).save_pretrained(folder / "model")
+    fit_tokenizer(model, with_data_layout(get_tokenizer(kind), layout, **options)).save_pretrained(folder / "model")
     return str(folder / "model"), model
 
 

@@ -17,14 +17,14 @@ from adadepth.errors import ConfigError
 from adadepth.evaluation.language_model import LanguageScorer
 from tests.marks_support import quick_one_in
 from tests.models_support import small_config
-from tests.unit.data.tokenizers_support import streaming, tokenizer
+from tests.unit.data.tokenizers_support import build_streaming_tokenizer, tokenizer
 from tests.unit.models.par_xl_support import small_network
 
 BERT = tokenizer("bert")
 REMEMBERED = 8
 
 
-WORDS = streaming()
+WORDS = build_streaming_tokenizer()
 
 
 def build_network(memory_length: int = REMEMBERED) -> Any:

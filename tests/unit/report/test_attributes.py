@@ -36,7 +36,7 @@ def attribute_statistics() -> dict[str, dict[str, Any]]:
     return describe_attributes({"givens": GIVENS, "rating": RATING, "cells": np.full(400, 81)}, DEPTH, RIGHT)
 
 
-def test_few_values_have_a_row_each(attribute_statistics: dict[str, dict[str, Any]]) -> None:
+def test_every_one_of_few_values_has_a_row(attribute_statistics: dict[str, dict[str, Any]]) -> None:
     rows = attribute_statistics["givens"]["rows"]
     assert [row["value"] for row in rows] == sorted(set(GIVENS.tolist()))
     for row in rows:

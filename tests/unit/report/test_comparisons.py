@@ -124,7 +124,7 @@ def test_points_have_bars_of_one_deviation_and_the_best_are_marked(budget_compar
     assert float(bars[1]) < float(bars[2])
 
 
-def test_a_mean_curve_is_where_all_seeds_have_a_value(budget_comparison: Comparison) -> None:
+def test_a_mean_curve_has_the_steps_of_all_seeds(budget_comparison: Comparison) -> None:
     mean, members = curves(budget_comparison.groups[0], "eval/loss")
     assert mean == [(10, pytest.approx(0.8)), (20, pytest.approx(0.52))]
     assert [len(points) for points in members] == [3, 3, 3], "each is drawn as it is"

@@ -60,7 +60,7 @@ FAMILIES: dict[str, Callable[[Path], Path]] = {
 }  # fmt: skip
 
 
-WHY = {  # evaluations that ran something else than the depths need
+REASONS = {  # evaluations that ran something else than the depths need
     "every step": "The evaluation ran every step for all examples",
     "layers from a cache": "read the states of the base from a cache",
 }
@@ -70,7 +70,7 @@ WHY = {  # evaluations that ran something else than the depths need
 def test_sections_agree_on_compute(kind: str, tmp_path: Path) -> None:
     check_costs(FAMILIES[kind](tmp_path))
     page = sections_of_page((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert WHY.get(kind, "") in page["compute"]
+    assert REASONS.get(kind, "") in page["compute"]
 
 
 def test_the_section_on_compute_has_a_measured_speed_up(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_table_of_compute_has_compute_of_a_token(tmp_path: Path) -> None:
         assert row["cost/macs_per_token"] == pytest.approx(macs / files.halting["n"])
 
 
-def test_comparisons_have_compute_and_time_of_a_token_beside_every_share(tmp_path: Path) -> None:
+def test_comparisons_have_compute_and_time_of_a_token_for_every_share(tmp_path: Path) -> None:
     for seed in (0, 1):
         more = {"cost/macs_per_token": 1000.0 + seed, "eval/tokens_per_second": 500.0}
         record(tmp_path / f"act_{seed}", seed, more=more)

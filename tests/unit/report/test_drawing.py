@@ -105,7 +105,7 @@ def test_boards_are_wrapped_to_lines() -> None:
 
 @pytest.mark.parametrize("title", ["mean depth, in the unit of the budget of this run", "loss", "a" * 40 + " loss"])
 def test_a_long_title_beside_a_chart_is_wrapped_to_its_height(title: str) -> None:
-    y = Axis(title, (3, 4))  # the axis is cut, which its title says
+    y = Axis(title, (3, 4))  # the axis does not begin at 0
     drawing = str(render_chart(Panel("", Bars([(0, 3.5)]), Axis("", (0, 1)), y)))
     lines = re.findall(r"rotate\(-90\)\"[^>]*>([^<]*)<", drawing)
     assert " ".join(lines).replace(" · ", " ") == f"{title} starts at 3"

@@ -112,6 +112,6 @@ def test_the_console_names_missing_figures(evaluation: tuple[dict, list[dict]]) 
     assert next(line for line in lines if line.startswith("sep ")).split()[1:] == ["0", *"-------"]
 
 
-def test_losses_of_single_steps_and_further_sets_have_no_curve_of_their_own() -> None:
+def test_losses_of_single_steps_and_further_sets_have_no_curve() -> None:
     lines = [{"step": 1, "train/loss": 2.0, "eval/loss": 1.0, "eval/step_1/loss": 3.0, "eval/extrapolation/loss": 4.0}]
     assert get_loss_curves(lines) == {"loss": [("train", [(1, 2.0)]), ("eval", [(1, 1.0)])]}

@@ -130,7 +130,7 @@ def test_data_sets_are_named_by_their_files_without_folders(tmp_path: Path) -> N
     assert [table.data for table in tables] == ["hops, one.txt", "hops, two.txt"]
 
 
-def test_data_sets_are_named_by_what_differs_between_runs_on_them(tmp_path: Path) -> None:
+def test_data_sets_are_named_by_the_settings_that_differ(tmp_path: Path) -> None:
     for name, length in (("hops", 16), ("addition", 24)):
         record_method(tmp_path, LOW, dataset={"name": name, "sequence_length": length})
     tables = build_method_tables(compare(find_runs(tmp_path)), TITLES)
@@ -238,7 +238,7 @@ def test_the_lowest_loss_is_best(tmp_path: Path) -> None:
 # ---- data sets
 
 
-def test_each_data_set_has_a_part_and_one_correction(folder: Path) -> None:
+def test_every_data_set_has_a_part_and_one_correction(folder: Path) -> None:
     record_method(folder, (0.2, 0.21, 0.22), dataset={"name": "maze_%"})
     record_method(folder, (0.3, 0.31, 0.32), dataset={"name": "maze_%"}, budget={"target": 5.0})
     tables = build_method_tables(compare(find_runs(folder)), TITLES)

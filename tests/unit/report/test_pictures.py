@@ -85,11 +85,11 @@ def test_accuracy_by_difficulty_has_a_line_of_the_matched_baseline(files: RunFil
     }
     halting = {**files.halting, "set": "inside", "difficulty": {"rows": rows}}
     with_rival = dataclasses.replace(files, halting=halting, others={RIVALS: {"rows": [{"kind": "adaptive"}, rival]}})
-    for number, names in (
+    for run_files, names in (
         (with_rival, ["inside", "inside, fixed depth 3"]),
         (dataclasses.replace(with_rival, others={RIVALS: {}}), ["inside"]),
     ):
-        section = difficulty(number)
+        section = difficulty(run_files)
         assert section is not None
         mark = section.figures[0].panels[1].mark
         assert isinstance(mark, Lines)

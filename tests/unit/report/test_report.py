@@ -213,7 +213,7 @@ def test_an_evaluation_names_its_checkpoint_and_counts_no_steps(tmp_path: Path) 
     assert "over training" not in page.text
 
 
-def test_files_beside_a_page_are_named_if_they_exist(page: Page, tmp_path: Path) -> None:
+def test_existing_files_beside_a_page_are_named(page: Page, tmp_path: Path) -> None:
     assert "next to this page has PDF and PNG files" in page.text
     assert "PDF and PNG files" not in Page(write_report(read_report(tmp_path))).text
 

@@ -62,7 +62,7 @@ def test_the_table_shows_headline_metrics_in_the_order_of_seeds() -> None:
     assert "halting/exit_step/mean" in select_headline_metrics(summarise_seeds(RUNS))
 
 
-def test_a_directory_of_seeds_gets_a_page_of_its_own(tmp_path: Path) -> None:
+def test_a_directory_of_seeds_has_a_page(tmp_path: Path) -> None:
     summary = summarise_seeds(RUNS)
     write_json(tmp_path / SEEDS, summary)
     assert json.loads((tmp_path / "seeds.json").read_text(encoding="utf-8")) == summary

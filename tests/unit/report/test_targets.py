@@ -20,7 +20,7 @@ from tests.unit.report.recorded import record
 from tests.unit.report.synthetic import make_run
 
 CUT = {"stopped_because": "time budget spent", "steps": {"done": 34, "planned": 60}}
-SAID = "time budget spent at step 34 of 60"
+CUT_REASON = "time budget spent at step 34 of 60"
 
 
 def make_run_files(
@@ -62,7 +62,7 @@ def test_advice_names_the_cause_of_a_missed_target(tmp_path: Path) -> None:
     assert "training ended while the target was still 5.2" in advice
     assert "'budget.targets=[3]'" in advice
     (_, advice) = verdict(make_run_files(tmp_path / "cut", 4.4, **CUT))["target"].sentences
-    assert f"ended early ({SAID})" in advice
+    assert f"ended early ({CUT_REASON})" in advice
 
 
 def test_a_depth_before_halting_began_is_not_reached(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_depth_before_halting_began_is_not_reached(tmp_path: Path) -> None:
     finding = verdict(files)["target"]
     assert finding.answer == "unknown"
     assert "Training ended before halting began: all tokens had depth 3" in finding.sentences[0]
-    assert f"ended early ({SAID})" in finding.sentences[1]
+    assert f"ended early ({CUT_REASON})" in finding.sentences[1]
 
 
 def test_an_interrupted_run_is_advised_to_resume_without_an_error(tmp_path: Path) -> None:
@@ -102,15 +102,15 @@ def test_fewer_blocks_than_a_ceiling_are_within_the_budget(tmp_path: Path) -> No
 
 def test_the_page_of_a_cut_run_has_a_remark(tmp_path: Path) -> None:
     page = write_page(tmp_path, CUT)
-    assert f"run ended early: {SAID}" in told(page.split("<main")[0]), "header"
-    assert SAID in sections_of_page(page)["verdict"]
+    assert f"run ended early: {CUT_REASON}" in told(page.split("<main")[0]), "header"
+    assert CUT_REASON in sections_of_page(page)["verdict"]
     assert "run finished" not in told(page)
 
 
 def test_a_comparison_has_remarks_on_cut_runs(tmp_path: Path) -> None:
     runs = [make_run_files(tmp_path / "cut", 2.0, **CUT), make_run_files(tmp_path / "whole", 3.0, target=4.0)]
     sections = sections_of_page(write_comparison(tmp_path, compare(runs)).read_text(encoding="utf-8"))
-    assert f"ended early, {SAID}" in sections["differs"]
+    assert f"ended early, {CUT_REASON}" in sections["differs"]
     assert "ended early" in sections["runs"]
     assert "Was the target depth reached?" in sections["verdicts"]
 

@@ -138,7 +138,7 @@ def test_a_model_that_knows_only_frequencies_is_not_worth_it(run: Path, loss: fl
     (0.9, ""), (0.7, "not clearly better than a bag of words (score 0.700 against 0.700)"),
     (0.5, "worse than a bag of words (score 0.500 against 0.700)"),
 ])  # fmt: skip
-def test_a_bag_of_words_is_a_remark_beside_the_answer(run: Path, score: float, remark: str) -> None:
+def test_a_bag_of_words_changes_the_remark_and_not_the_answer(run: Path, score: float, remark: str) -> None:
     scored = {"model": "logistic regression", "sets": {"held_out": {"score": 0.7}, "test": {"score": 0.99}}}
     record = {"final_metrics": {"eval/score": score}, "baselines": {"bag_of_words": scored}}
     files = read_run(run)
@@ -217,7 +217,7 @@ def test_a_run_without_mistakes_has_the_error_of_its_baseline(
     assert words in finding.sentences[0]
 
 
-def test_the_table_of_baselines_has_what_the_verdict_says(run: Path) -> None:
+def test_the_table_of_baselines_has_the_comparisons_of_the_verdict(run: Path) -> None:
     rows = [{"kind": "adaptive", "max_depth": 6, "mean": 2.5, "adaptive_macs": 30.0, "metrics": {"eval/score": 0.9}},
             {"kind": "fixed depth", "max_depth": 4, "mean": 4.0, "adaptive_macs": 40.0, "metrics": {"eval/score": 0.8},
              "errors": {"eval/score": 0.03}}]  # fmt: skip
@@ -413,7 +413,7 @@ def test_the_headline_is_of_the_set_that_earns_the_answer(
         (4.006, 0.001, 2.0, "partly", "better than its own depths shuffled, not clearly better than fixed depth 2; "),
     ],
 )
-def test_a_fixed_depth_that_is_as_good_with_less_compute_suffices(
+def test_an_equally_good_fixed_depth_with_less_compute_suffices(
     run: Path, fixed: float, error: float, depth: float, answer: str, start: str
 ) -> None:
     entry = make_matched_set(4.0, fixed, 4.2, depth=depth)
@@ -755,7 +755,7 @@ def test_only_the_exit_rule_of_the_model_decides(run: Path) -> None:
         evaluated = replace_files(files, run={**files.run, "exit_rule": "quantile:0.5"})
         evaluated = replace_files(evaluated, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}})
         assert verdict(evaluated)["worth"].figures == finding.figures
-    # A rule that the model does not use says nothing about it.
+    # A rule that the model does not use is no evidence about it.
     files.config["model"] = {"exit_rule": "quantile:0.7"}
     unknown = verdict(replace_files(files, others={EXIT_RULES: {"sets": {"test": {"rows": rows}}}}))["worth"]
     assert unknown.answer == "unknown"

@@ -103,7 +103,7 @@ def run_in_terminal(**environment: str) -> str:
         while True:
             try:
                 part = file.read(4096)
-            except OSError:  # how Linux says that nobody writes any more
+            except OSError:  # Linux reports so that no process writes any more
                 break
             if not part:
                 break

@@ -28,7 +28,7 @@ def write_processor_file(monkeypatch: pytest.MonkeyPatch, path: Path, text: str 
     monkeypatch.setattr(hardware, "_CPU_INFO", path)
 
 
-def test_the_processor_is_named_as_linux_names_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_processor_has_its_name_of_linux(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = "processor\t: 0\nmodel\t\t: 17\nmodel name\t: AMD EPYC 9575F: 64-Core\n\nmodel name\t: other\n"
     write_processor_file(monkeypatch, tmp_path / "cpuinfo", text)
     assert hardware.read_processor_name() == "AMD EPYC 9575F: 64-Core"

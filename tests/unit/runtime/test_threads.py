@@ -55,7 +55,7 @@ def test_the_load_counts_other_processes_on_the_allowed_processors(
     assert threads.measure_other_load() == pytest.approx(2 / 4), "since the last call"
 
 
-def test_without_proc_no_load_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_load_is_unknown_without_proc(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(threads, "_STAT", tmp_path / "missing")
     monkeypatch.setattr(threads, "_last_times", threads.read_processor_times())
     assert threads.measure_other_load() == 0.0
@@ -113,7 +113,7 @@ def test_too_many_threads_are_a_warning(machine: SimpleNamespace) -> None:
 @pytest.mark.parametrize(("width", "rows", "number"), [
     (64, 1, 1), (128, 1, 1), (64, 8, 2), (64, 64, 16), (768, 1, 16), (None, 1, 16),
 ])  # fmt: skip
-def test_a_batch_has_as_many_threads_as_it_occupies(
+def test_the_number_of_threads_follows_from_the_batch(
     machine: SimpleNamespace, width: int | None, rows: int, number: int
 ) -> None:
     """Compare with numbers measured for 1 and 8 rows of 16 tokens on two processors (docs/log/2026-11.md)."""

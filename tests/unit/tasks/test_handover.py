@@ -305,7 +305,7 @@ def write_run(folder: Path, **files: Any) -> None:
         (folder / f"{name}.json").write_text(json.dumps(content))
 
 
-def test_a_card_has_what_the_run_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_has_the_measurements_of_its_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     histogram = {"n": 8, "mean": 1.75, "histogram": [0, 2, 6]}
     rows = [
         {"target": None, "fit": None, "rule": "margin:0.5", "mean": 2.0},
