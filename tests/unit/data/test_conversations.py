@@ -135,7 +135,7 @@ def test_the_first_token_of_an_answer_is_predicted(
 
 
 TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}{% if m and brief %}{% endif %}{{ brief }}"
-USER_MESSAGE = {"role": "user", "content": "hi"}
+USER = {"role": "user", "content": "hi"}
 GOOD = {"role": "assistant", "content": "good"}
 
 
@@ -152,7 +152,7 @@ def read(folder: Path, row: dict[str, Any], template: str = CHATML) -> Any:
 
 def test_answers_of_weight_0_are_read_but_not_predicted(tmp_path: Path) -> None:
     row = {
-        "messages": [USER_MESSAGE, {**GOOD, "content": "bad", "weight": 0}, USER_MESSAGE, {**GOOD, "weight": 1}],
+        "messages": [USER, {**GOOD, "content": "bad", "weight": 0}, USER, {**GOOD, "weight": 1}],
         "id": 3,
     }
     text, trained, data = read(tmp_path, row)
@@ -162,7 +162,7 @@ def test_answers_of_weight_0_are_read_but_not_predicted(tmp_path: Path) -> None:
 
 
 def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:
-    row = {"messages": [USER_MESSAGE, GOOD], "tools": [{"name": "search"}], "chat_template_kwargs": {"brief": "yes"}}
+    row = {"messages": [USER, GOOD], "tools": [{"name": "search"}], "chat_template_kwargs": {"brief": "yes"}}
     text, trained, _ = read(tmp_path, row, TOOLS + CHATML)
     assert text.startswith('[{"name": "search"}]yes<|start|>')
     assert trained == "good<|end|>\n"
@@ -171,20 +171,20 @@ def test_tools_and_arguments_reach_the_template(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"messages": [USER_MESSAGE, {**GOOD, "weight": 0.5}]}, "of weight 0.5; answers have 0 or 1, other messages 0"),
-        ({"messages": [{**USER_MESSAGE, "weight": 1}, GOOD]}, "has a message of user of weight 1; answers have 0 or 1"),
-        ({"messages": [USER_MESSAGE, {**GOOD, "train": False}]}, "has 'train', which is not read; weight of a message"),
-        ({"messages": [USER_MESSAGE, {**GOOD, "trainable": False}]}, "has 'trainable', which is not read"),
-        ({"messages": [USER_MESSAGE, {**GOOD, "is_masked": False}]}, "has 'is_masked', which is not read"),
-        ({"messages": [USER_MESSAGE, {**GOOD, "lossWeight": 1}]}, "has 'lossWeight', which is not read"),
-        ({"messages": [USER_MESSAGE, GOOD], "loss_mask": [0, 1]}, "has 'loss_mask', which is not read"),
-        ({"messages": [USER_MESSAGE, GOOD], "weight": 1}, "has 'weight', which is not read"),
-        ({"messages": [USER_MESSAGE, GOOD], "system": "be brief"}, "has 'system', which is not read"),
-        ({"messages": [USER_MESSAGE, GOOD], "tools": [{}]}, "has tools, which the chat template of the tokenizer does not"),
-        ({"messages": [USER_MESSAGE, GOOD], "tools": "[]"}, "has tools that are not a list of objects"),
-        ({"messages": [USER_MESSAGE, GOOD], "chat_template_kwargs": {"brief": 1}}, "has brief, which the chat template of"),
-        ({"messages": [USER_MESSAGE, GOOD], "chat_template_kwargs": ["a"]}, "chat_template_kwargs that are not an object"),
-        ({"messages": [USER_MESSAGE, GOOD], "chat_template_kwargs": {"add_generation_prompt": True}}, "has add_generation_p"),
+        ({"messages": [USER, {**GOOD, "weight": 0.5}]}, "of weight 0.5; answers have 0 or 1, other messages 0"),
+        ({"messages": [{**USER, "weight": 1}, GOOD]}, "has a message of user of weight 1; answers have 0 or 1"),
+        ({"messages": [USER, {**GOOD, "train": False}]}, "has 'train', which is not read; weight of a message"),
+        ({"messages": [USER, {**GOOD, "trainable": False}]}, "has 'trainable', which is not read"),
+        ({"messages": [USER, {**GOOD, "is_masked": False}]}, "has 'is_masked', which is not read"),
+        ({"messages": [USER, {**GOOD, "lossWeight": 1}]}, "has 'lossWeight', which is not read"),
+        ({"messages": [USER, GOOD], "loss_mask": [0, 1]}, "has 'loss_mask', which is not read"),
+        ({"messages": [USER, GOOD], "weight": 1}, "has 'weight', which is not read"),
+        ({"messages": [USER, GOOD], "system": "be brief"}, "has 'system', which is not read"),
+        ({"messages": [USER, GOOD], "tools": [{}]}, "has tools, which the chat template of the tokenizer does not"),
+        ({"messages": [USER, GOOD], "tools": "[]"}, "has tools that are not a list of objects"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": {"brief": 1}}, "has brief, which the chat template of"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": ["a"]}, "chat_template_kwargs that are not an object"),
+        ({"messages": [USER, GOOD], "chat_template_kwargs": {"add_generation_prompt": True}}, "has add_generation_p"),
     ],
 )  # fmt: skip
 def test_an_unread_key_is_a_one_line_error(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -194,7 +194,7 @@ def test_an_unread_key_is_a_one_line_error(tmp_path: Path, row: dict[str, Any], 
 
 
 def test_keys_without_a_meaning_and_null_are_allowed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    row = {"id": 1, "constraints": [], "tools": None, "train": None, "messages": [{**USER_MESSAGE, "name": None}, GOOD]}
+    row = {"id": 1, "constraints": [], "tools": None, "train": None, "messages": [{**USER, "name": None}, GOOD]}
     caplog.set_level("INFO", "adadepth")
     assert read(tmp_path, row)[1] == "good<|end|>\n"
     assert "keys that are not read: constraints, id" in caplog.text
@@ -205,20 +205,20 @@ def test_a_raising_template_is_a_one_line_error(tmp_path: Path) -> None:
     with pytest.raises(
         DataError, match=r"chat\.jsonl, line 1: tokenizer\.path=.*: its chat template fails \(System\)$"
     ):
-        read(tmp_path, {"messages": [USER_MESSAGE, GOOD]}, template)
+        read(tmp_path, {"messages": [USER, GOOD]}, template)
 
 
 def test_an_answer_may_be_the_first_message(tmp_path: Path) -> None:
     plain = re.sub(r"\{% (end)?generation %\}", "", CHATML)
-    assert read(tmp_path, {"messages": [GOOD, USER_MESSAGE]}, plain)[1] == "good<|end|>\n"
+    assert read(tmp_path, {"messages": [GOOD, USER]}, plain)[1] == "good<|end|>\n"
 
 
 def test_weights_need_marks_of_every_answer(tmp_path: Path) -> None:
     template = CHATML.replace("== 'assistant' %}", "== 'assistant' and loop.last %}")
-    messages = [GOOD, USER_MESSAGE, {**GOOD, "weight": 0}]
+    messages = [GOOD, USER, {**GOOD, "weight": 0}]
     with pytest.raises(DataError, match="its chat template marks 1 answers of 2, so weights have no place"):
         read(tmp_path, {"messages": messages}, template)
-    assert read(tmp_path, {"messages": [GOOD, USER_MESSAGE, GOOD]}, template)[1] == "good<|end|>\n"
+    assert read(tmp_path, {"messages": [GOOD, USER, GOOD]}, template)[1] == "good<|end|>\n"
 
 
 def encode_messages(template: str, messages: list[dict[str, Any]], length: int = 100) -> Any:

@@ -39,15 +39,15 @@ def test_a_sweep_has_the_direction_of_its_metric(metric: str, direction: str) ->
     assert resolve_direction(metric, "maximize") == "maximize"
 
 
-CUSTOM_METRICS = ["evaluate:./error_rate"]
+LOCAL = ["evaluate:./error_rate"]
 
 
 @pytest.mark.parametrize(("metric", "metrics", "is_known"), [
-    ("score", ["accuracy", "f1"], True), ("loss", [], True), ("mlm_accuracy", [], True), ("score", CUSTOM_METRICS, False),
+    ("score", ["accuracy", "f1"], True), ("loss", [], True), ("mlm_accuracy", [], True), ("score", LOCAL, False),
     ("accuracy", ["evaluate:accuracy"], True), ("wer", ["evaluate:wer"], True), ("f1", ["evaluate:glue:f1"], True),
-    ("error_rate", CUSTOM_METRICS, False), ("accuracy", CUSTOM_METRICS, True), ("score", ["accuracy", *CUSTOM_METRICS], False),
+    ("error_rate", LOCAL, False), ("accuracy", LOCAL, True), ("score", ["accuracy", *LOCAL], False),
     ("accuracy", ["evaluate:./mine/accuracy"], False), ("ter", ["evaluate:ter"], False),
-    ("distance", [], False), ("loss", ["evaluate:somebody/loss"], False), ("kl_loss", CUSTOM_METRICS, True),
+    ("distance", [], False), ("loss", ["evaluate:somebody/loss"], False), ("kl_loss", LOCAL, True),
 ])  # fmt: skip
 def test_an_unknown_direction_is_required(metric: str, metrics: list[str], is_known: bool) -> None:
     assert (find_unknown_direction(metric, metrics) is None) is is_known
@@ -56,7 +56,7 @@ def test_an_unknown_direction_is_required(metric: str, metrics: list[str], is_kn
 @pytest.mark.parametrize("metric", ["error_rate", "score"])
 def test_a_sweep_requires_an_unknown_direction(metric: str) -> None:
     """Check that selection in training reads `trainer.greater_is_better`, and a sweep its own setting."""
-    changes = (f"dataset.metrics={CUSTOM_METRICS}", "runtime.trust_remote_code=true", f"optimise=eval/{metric}")
+    changes = (f"dataset.metrics={LOCAL}", "runtime.trust_remote_code=true", f"optimise=eval/{metric}")
     config = configured("ponder_tiny", *changes, "trainer.metric_for_best_model=eval_loss")
     with pytest.raises(ConfigError, match=r"^hydra.sweeper.direction: must be minimize or maximize for optimise=eval/"):
         choose_direction(config, None)
