@@ -106,7 +106,7 @@ def test_one_version_everywhere() -> None:
 
 
 def test_every_family_has_papers_to_cite() -> None:
-    """Exclude plain networks of transformers, which are cited as transformers' pages say."""
+    """Require citations of all families except plain networks of transformers, which are cited as its pages say."""
     references = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))["references"]
     cited = {keyword for reference in references for keyword in reference["keywords"]}
     names = {name for name, family in families().items() if family.settings.__module__.startswith("adadepth.")}

@@ -58,7 +58,7 @@ def test_a_value_out_of_range_is_a_line_with_its_key() -> None:
     ]
 
 
-def test_none_is_outside_no_range() -> None:
+def test_none_is_valid_in_every_range() -> None:
     assert list(find_range_errors(ContextConfig())) == []
 
 
@@ -67,7 +67,7 @@ def test_choices_follow_from_the_type() -> None:
     assert "attn_implementation" in choices(AlbertActSettings)
 
 
-def test_list_shapes_follow_the_declaration() -> None:
+def test_settings_that_determine_shapes_are_declared() -> None:
     assert {"hidden_size", "vocab_size"} <= set(shapes(AlbertActSettings))
     assert "act_penalty" not in shapes(AlbertActSettings)
     assert {"architecture", "cutoffs"} <= set(shapes(ParXLSettings))

@@ -80,7 +80,7 @@ def test_padding_belongs_to_no_document() -> None:
     ("blank_line", [0, 1, 0, 0, 0, 1, 0]), ("line", [0, 1, 1, 0, 0, 1, 0]), ("auto", [0, 1, 0, 0, 0, 1, 0]),
     ("heading", [0] * 7),
 ])  # fmt: skip
-def test_every_line_belongs_to_a_document(separator: str, begins: list[int]) -> None:
+def test_lines_are_marked_if_they_begin_a_document(separator: str, begins: list[int]) -> None:
     lines = ["", "a", "b", "", " ", "c", ""]
     assert list(mark_lines(lines, separator)) == list(zip(lines, map(bool, begins), strict=True))
 

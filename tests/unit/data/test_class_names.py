@@ -223,7 +223,7 @@ def test_numbers_among_tags_are_tags_and_declared_ones_indices(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("names", quick_one_in(3, [["1", "2"], ["0", "1"], ["A", "B"]]))
-def test_the_declared_number_of_an_ending(tmp_path: Path, names: list[str]) -> None:
+def test_the_declared_number_of_an_ending_is_its_index(tmp_path: Path, names: list[str]) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     table = Dataset.from_dict({"sent1": ["a"] * 2, "a": ["b"] * 2, "b": ["c"] * 2, "label": [0, 1]})

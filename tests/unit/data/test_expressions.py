@@ -67,7 +67,7 @@ def test_numbers_of_operations_in_the_left_part_are_equally_likely() -> None:
     assert min(lefts[count] for count in range(3)) > 45
 
 
-def test_all_tokens_are_predicted_only_in_training() -> None:
+def test_all_tokens_can_be_predicted_in_training_and_answers_in_evaluation() -> None:
     data = load(modulus=7, operations=3, answers_only=False)
     example = data.train[3]
     symbols = data.tokenizer.convert_ids_to_tokens(example["input_ids"])

@@ -67,7 +67,7 @@ def test_examples_are_pure_functions_of_seed_epoch_and_index(kind: str) -> None:
 
 
 @kinds
-def test_sets_and_their_summary(kind: str, tmp_path: Any) -> None:
+def test_a_data_set_has_its_sets_summary_and_tokenizer(kind: str, tmp_path: Any) -> None:
     data = load(kind)
     assert list(data.evaluation) == SETS[kind]
     assert data.summary["evaluation"] == {name: {"examples": 40} for name in SETS[kind]}
@@ -168,7 +168,7 @@ def test_labels_of_pointers_equal_followed_ones() -> None:
 
 
 @pytest.mark.parametrize("cls_tokens", [1, 2])
-def test_only_the_marked_node_is_predicted(cls_tokens: int) -> None:
+def test_the_label_is_that_of_the_marked_node(cls_tokens: int) -> None:
     data, seen = load("hops_sequence", cls_tokens=cls_tokens), set()
     for name, example in list_examples(data):
         symbols = decode_symbols(data, example)

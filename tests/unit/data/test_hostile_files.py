@@ -63,7 +63,7 @@ def test_questions_without_a_readable_id_or_context_are_refused(
         list(read_rows(batch, dataset, 0))
 
 
-def test_mazes_without_open_cells_are_refused() -> None:
+def test_mazes_without_a_path_are_refused() -> None:
     dataset = MazePathConfig(name="maze_path", walls=0.99, size=5)
     with pytest.raises(ConfigError, match=r"^dataset.walls=0.99: hardly a maze of dataset.size=5 has a path$"):
         draw_paths(dataset, 4, 0, evaluation=False)

@@ -135,12 +135,12 @@ def test_symmetries_need_their_shape(tmp_path: Path) -> None:
 
 
 def test_a_square_has_eight_symmetries() -> None:
-    laid = list_square_symmetries(9)
-    assert len(np.unique(laid, axis=0)) == 8
+    symmetries = list_square_symmetries(9)
+    assert len(np.unique(symmetries, axis=0)) == 8
     grids = np.random.default_rng(0).integers(1, 4, (5, 9))
     names = compute_square_keys(grids)
     assert len(set(names)) == 5
-    for cells in laid:
+    for cells in symmetries:
         assert (compute_square_keys(grids[:, cells]) == names).all()
 
 

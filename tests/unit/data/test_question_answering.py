@@ -198,7 +198,7 @@ def test_prepared_data_are_reused_for_all_windows(suffix: str, tmp_path: Path) -
     }  # fmt: skip
 
 
-def test_ids_of_questions_are_unique(tmp_path: Path) -> None:
+def test_questions_with_equal_ids_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^dataset\.id_column=id: \S+train\.jsonl has 'q0' twice$"):
         load(tmp_path, [ROWS[0], ROWS[1], ROWS[0]])
 

@@ -61,7 +61,7 @@ def test_spans_cover_every_document_once_in_order(documents: list[list[int]], le
         assert end in sentences or end - start == length  # only a full span cuts a sentence
 
 
-def test_blocks_of_documents_are_cut_like_all_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_do_not_depend_on_the_blocks_of_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(*([length, 7, length] for length in range(1, 40)))
     together = list_spans(store, 16)
     monkeypatch.setattr(examples, "_DOCUMENTS_AT_ONCE", 5)

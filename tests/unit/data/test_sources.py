@@ -224,7 +224,9 @@ def test_a_file_that_changed_and_was_restored_is_refused(
 
 
 @pytest.mark.parametrize("kind", quick_one_in(3, ["table", "corpus", "stream"]))
-def test_a_folder_in_place_of_a_hub_set_is_watched(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_changing_folder_in_place_of_a_hub_set_is_refused(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file, root = tmp_path / "hub" / "train.jsonl", tmp_path / "cache"
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "datasets")
     entry: Any = {"path": str(file.parent), "name": None}

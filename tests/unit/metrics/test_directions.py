@@ -22,7 +22,7 @@ def test_errors_are_better_when_lower_and_scores_when_higher() -> None:
 @pytest.mark.parametrize(("metric", "greater"), [
     ("eval_loss", False), ("loss", False), (None, False), ("eval_score", True), ("accuracy", True), ("eval_mse", False),
 ])  # fmt: skip
-def test_the_metric_that_selects_a_model_needs_no_direction(metric: str | None, greater: bool) -> None:
+def test_a_direction_follows_from_the_metric_unless_it_is_set(metric: str | None, greater: bool) -> None:
     """Check a loss of another name, whose worst model was kept in huggingface/transformers#31142."""
     assert prefers_greater(metric, None) is greater
     assert prefers_greater(metric, not greater) is not greater, "a choice is kept"
@@ -49,7 +49,7 @@ LOCAL = ["evaluate:./error_rate"]
     ("accuracy", ["evaluate:./mine/accuracy"], False), ("ter", ["evaluate:ter"], False),
     ("distance", [], False), ("loss", ["evaluate:somebody/loss"], False), ("kl_loss", LOCAL, True),
 ])  # fmt: skip
-def test_an_unknown_direction_is_required(metric: str, metrics: list[str], is_known: bool) -> None:
+def test_unknown_directions_are_found(metric: str, metrics: list[str], is_known: bool) -> None:
     assert (find_unknown_direction(metric, metrics) is None) is is_known
 
 

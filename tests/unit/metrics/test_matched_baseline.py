@@ -57,7 +57,7 @@ def test_masses_are_permuted_among_the_real_tokens_of_all_batches() -> None:
     generator = torch.Generator().manual_seed(3)
     valid = [torch.rand(4, 7, generator=generator) < 0.7, torch.rand(2, 5, generator=generator) < 0.7]
     masses = [torch.rand(*mask.shape, 3, generator=generator) * mask.unsqueeze(-1) for mask in valid]
-    dealt = permute_masses(masses, valid, generator)
+    permuted = permute_masses(masses, valid, generator)
 
     def rows(parts: list[torch.Tensor]) -> list[list[float]]:
         return [
@@ -66,7 +66,7 @@ def test_masses_are_permuted_among_the_real_tokens_of_all_batches() -> None:
             for row, column in mask.nonzero()
         ]
 
-    assert sorted(rows(dealt)) == sorted(rows(masses))
-    assert rows(dealt) != rows(masses)
-    for part, mask in zip(dealt, valid, strict=True):
+    assert sorted(rows(permuted)) == sorted(rows(masses))
+    assert rows(permuted) != rows(masses)
+    for part, mask in zip(permuted, valid, strict=True):
         assert not part[~mask].any()

@@ -65,7 +65,7 @@ def test_a_model_without_steps_gives_logits_and_the_mean_depth_of_real_tokens() 
     assert not records.ran_every_step
 
 
-def test_step_vectors_have_one_number_per_step() -> None:
+def test_the_length_of_a_vector_is_its_width() -> None:
     recorder = StepRecorder()
     steps = torch.tensor([1, 2])
     outputs = SimpleNamespace(logits=torch.zeros(2, 2), trace=make_sequence_trace(steps, 2), exit_steps=steps)

@@ -101,9 +101,9 @@ def test_shares_of_steps_equal_a_loop(updates: list[dict[str, Any]], summary: di
         k = row["depth"]
         assert row["share"] == pytest.approx((depth == k).mean())
         assert row["survival"] == pytest.approx((depth >= k).mean())
-        here = losses[(depth == k) & ~np.isnan(losses)]
-        assert row["loss_n"] == len(here)
-        assert row.get("loss") == (pytest.approx(here.mean()) if len(here) else None)
+        step_losses = losses[(depth == k) & ~np.isnan(losses)]
+        assert row["loss_n"] == len(step_losses)
+        assert row.get("loss") == (pytest.approx(step_losses.mean()) if len(step_losses) else None)
         probabilities = [
             float(probability)
             for update in updates

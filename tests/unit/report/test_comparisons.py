@@ -295,7 +295,7 @@ def test_a_failed_run_is_named_with_its_error_and_counts_in_no_mean(tmp_path: Pa
     assert write_comparison(tmp_path / "page", comparison).is_file()
 
 
-def test_a_run_without_depths_has_none(tmp_path: Path) -> None:
+def test_a_run_without_depths_is_left_out_of_depth_figures(tmp_path: Path) -> None:
     record(tmp_path / "a", classes={"correct": 2.0})
     failed = record(tmp_path / "b", budget={"target": 7.0}, run={"status": "failed", "final_metrics": None})
     (failed / "halting.json").unlink()

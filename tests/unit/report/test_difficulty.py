@@ -91,7 +91,7 @@ def test_a_constant_depth_is_the_reason_of_a_missing_correlation() -> None:
     assert content["missing"]["halting/spearman_depth_difficulty"] == "depth or difficulty is constant"
 
 
-def test_difficulties_of_a_set_are_collected() -> None:
+def test_the_number_of_difficulties_follows_from_the_set() -> None:
     lengths = torch.tensor([3, 3])
     assert build_sequence_classes(LABELS, lengths, torch.tensor([0, 4, 2])).difficulties == 5
     assert build_sequence_classes(LABELS, lengths, torch.tensor([], dtype=torch.int64)).difficulties == 0

@@ -12,7 +12,7 @@ from tests.pages_support import read_report
 from tests.unit.report.synthetic import make_run
 
 
-def test_every_chain_has_a_row_and_joining_chains_have_their_own():
+def test_a_chain_lies_in_a_row_and_a_joining_chain_in_another():
     symbols = [">2", "red", ">1", ">2", ">0", "blue"]  # 4 > 0 > 2 > 1 (red), 3 > 2, and 5 alone
     hops = [2, 0, 1, 2, 3, 0]
     rows, columns = locate_chain_nodes(symbols, hops)

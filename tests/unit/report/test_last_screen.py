@@ -63,7 +63,7 @@ def test_an_interrupted_run_names_the_evaluation_of_its_figures(run: Path) -> No
     ("time budget spent", 100, ""),
     (None, 44, ""),
 ])  # fmt: skip
-def test_a_result_of_a_short_training_has_a_remark(reason: str | None, done: int, end: str, run: Path) -> None:
+def test_the_result_of_a_cut_training_has_a_remark(reason: str | None, done: int, end: str, run: Path) -> None:
     files = read_run(run)
     metrics = {"halting/all/mean": 2.994, "cost/adaptive_over_full": 0.5}
     record = {

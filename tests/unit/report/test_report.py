@@ -247,7 +247,7 @@ def test_token_text_is_readable_on_every_shade(max_updates: int) -> None:
     assert len(set(shades[1:])) == max_updates
 
 
-def test_contrast_equals_the_definition_of_the_standard() -> None:
+def test_contrast_has_the_values_of_the_standard() -> None:
     assert compute_contrast("#000000", "#ffffff") == pytest.approx(21)
     assert compute_contrast("#767676", "#ffffff") == pytest.approx(4.54, abs=0.005)
 

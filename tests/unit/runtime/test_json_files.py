@@ -99,7 +99,7 @@ def test_a_path_that_is_not_a_regular_file_is_never_opened(tmp_path: Path) -> No
             read_json(tmp_path / name, Outer)
 
 
-def test_values_beyond_standard_json_are_read(tmp_path: Path) -> None:
+def test_nan_in_json_is_read_on_request(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(GOOD | {"foreign": [float("nan")]}))
     assert read_json(path, Outer, allow_nan=True)["foreign"][0] != 0

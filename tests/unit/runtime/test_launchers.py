@@ -25,7 +25,7 @@ def test_a_run_without_a_launcher_has_no_identifier() -> None:
     assert launches() == list_restartable_launches() == []
 
 
-def test_a_job_number_counts_only_if_its_launcher_restarts_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_is_restartable_only_if_its_launcher_counts_restarts(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch, **JOB, **COUNTS)
     assert launches()[:2] == ["slurm 77", "torchrun mine"]
     assert not {"slurm 77", "torchrun mine"} & set(list_restartable_launches())
@@ -34,7 +34,7 @@ def test_a_job_number_counts_only_if_its_launcher_restarts_jobs(monkeypatch: pyt
     assert "torchrun mine" not in list_restartable_launches()
 
 
-def test_torchrun_without_a_job_number_is_identified_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torchrun_without_an_id_is_identified_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch, TORCHELASTIC_RUN_ID="none")
     assert launches() == list_restartable_launches()
     (parent,) = launches()

@@ -28,7 +28,7 @@ SHARDED = ["trainer.fsdp=true"]
     (["runtime.compile=true", "trainer.torch_compile_backend=inducto"],
      r"^trainer.torch_compile_backend=inducto: must be one of .*inductor.* \(did you mean 'inductor'\?\)$"),
 ])  # fmt: skip
-def test_missing_hardware_or_libraries_are_reported(
+def test_settings_that_this_machine_cannot_fulfil_are_one_line_errors(
     overrides: list[str], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
