@@ -176,8 +176,8 @@ def test_batches_hold_rows_of_similar_length_and_few_enough_tokens(tmp_path: Pat
     assert lengths == sorted(LENGTHS, reverse=True)
     longest = iter(lengths)
     for rows, _ in base.batches:
-        taken = [next(longest) for _ in range(rows)]
-        assert rows == 1 or rows * taken[0] <= 10
+        batch_lengths = [next(longest) for _ in range(rows)]
+        assert rows == 1 or rows * batch_lengths[0] <= 10
 
 
 # --- keys of a cache

@@ -138,11 +138,11 @@ def test_the_unigram_baseline_equals_a_plain_count(data: RunData) -> None:
     held_out = data.evaluation["held_out"]
     labels = [int(id) for i in range(len(held_out)) for id in held_out[i]["labels"] if id != IGNORE]
     total, best = sum(counts.values()), max(vocabulary, key=lambda id: counts[id])
-    result = unigram_baseline(data)
-    assert result["positions"] == len(labels)
-    assert result["accuracy"] == pytest.approx(labels.count(best) / len(labels))
-    assert result["cross_entropy"] == pytest.approx(-np.mean([np.log(counts[id] / total) for id in labels]))
-    assert result["token"] == data.tokenizer.convert_ids_to_tokens(best)
+    baseline = unigram_baseline(data)
+    assert baseline["positions"] == len(labels)
+    assert baseline["accuracy"] == pytest.approx(labels.count(best) / len(labels))
+    assert baseline["cross_entropy"] == pytest.approx(-np.mean([np.log(counts[id] / total) for id in labels]))
+    assert baseline["token"] == data.tokenizer.convert_ids_to_tokens(best)
 
 
 # --- cache

@@ -166,8 +166,8 @@ def test_paths_through_mazes_are_the_only_shortest_ones() -> None:
         example = data.train[(epoch, index)]
         puzzle, answer = ([SYMBOLS[token - 1] for token in example[name]] for name in ("input_ids", "labels"))
         assert [a for a in answer if a != "o"] == [p for p, a in zip(puzzle, answer, strict=True) if a != "o"]
-        away = compute_path_lengths(puzzle, 7)
-        length = away[puzzle.index("G")]
+        path_lengths = compute_path_lengths(puzzle, 7)
+        length = path_lengths[puzzle.index("G")]
         assert example["difficulty"] == data.train.attributes["path length"][index] == length == answer.count("o") + 1
         only_way = ["#" if symbol == "." else symbol for symbol in answer]
         assert compute_path_lengths(only_way, 7)[puzzle.index("G")] == length, "what is marked is a way"

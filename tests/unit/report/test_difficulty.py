@@ -39,10 +39,10 @@ def list_tokens() -> list[tuple[int, int, int, int]]:
 
 def test_rows_equal_a_loop_over_tokens(summary: dict[str, Any]) -> None:
     for row in summary["difficulty"]["rows"]:
-        here = [token for token in list_tokens() if token[0] == row["difficulty"]]
-        predicted = [token[2] == token[3] for token in here if token[2] >= 0]
-        assert (row["n"], row["accuracy_n"]) == (len(here), len(predicted))
-        assert row["mean"] == pytest.approx(np.mean([token[1] for token in here]))
+        members = [token for token in list_tokens() if token[0] == row["difficulty"]]
+        predicted = [token[2] == token[3] for token in members if token[2] >= 0]
+        assert (row["n"], row["accuracy_n"]) == (len(members), len(predicted))
+        assert row["mean"] == pytest.approx(np.mean([token[1] for token in members]))
         assert row["accuracy"] == pytest.approx(np.mean(predicted))
     assert [row["difficulty"] for row in summary["difficulty"]["rows"]] == list(range(DIFFICULTIES))
 

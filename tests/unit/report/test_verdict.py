@@ -327,19 +327,19 @@ def make_gain(measure: str, adaptive: float, baseline: float, error: float | Non
 
 
 def make_matched_set(
-    loss: float, fixed: float, dealt: float, *, std: float = 1.0, depth: float = 3.25
+    loss: float, fixed: float, shuffled: float, *, std: float = 1.0, depth: float = 3.25
 ) -> dict[str, Any]:
     """Return a set that was read at one depth, with a mean of 3.25."""
     counts = {"examples": 64, "of_examples": 100, "predictions": 500, "mean": 3.25, "std": std, "rule": None}
     gains = {
         "fixed": {"mlm_loss": make_gain("mlm_loss", loss, fixed, baseline_depth=depth)},
-        "permuted": {"mlm_loss": make_gain("mlm_loss", loss, dealt)},
+        "permuted": {"mlm_loss": make_gain("mlm_loss", loss, shuffled)},
     }
     return {**counts, "own": {"mlm_loss": loss}, "gains": gains}
 
 
 @pytest.mark.parametrize(
-    ("fixed", "dealt", "answer"),
+    ("fixed", "shuffled", "answer"),
     [
         (4.2, 4.3, "yes"),
         (4.2, 4.001, "partly"),
@@ -350,14 +350,14 @@ def make_matched_set(
     ],
 )
 def test_a_run_is_compared_with_itself_at_one_depth_and_at_shuffled_depths(
-    run: Path, fixed: float, dealt: float, answer: str
+    run: Path, fixed: float, shuffled: float, answer: str
 ) -> None:
-    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, dealt)}}
+    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, shuffled)}}
     finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
     assert finding.answer == answer
     assert finding.figures == {
         "gain_over_fixed_step/held_out": pytest.approx(fixed - 4.0),
-        "gain_over_random_depths/held_out": pytest.approx(dealt - 4.0),
+        "gain_over_random_depths/held_out": pytest.approx(shuffled - 4.0),
     }
     fixed_words, shuffled_words = finding.sentences[-2:]
     assert "the same network at fixed depths 3 and 4, mixed to its mean of 3.25 updates" in fixed_words
@@ -366,12 +366,12 @@ def test_a_run_is_compared_with_itself_at_one_depth_and_at_shuffled_depths(
 
 
 @pytest.mark.parametrize(
-    ("fixed", "dealt", "words"),
+    ("fixed", "shuffled", "words"),
     [(4.2, 4.001, "better than fixed depth 2, not clearly better than its own depths shuffled"),
      (3.5, 4.2, "better than its own depths shuffled, worse than fixed depth 2")],
 )  # fmt: skip
-def test_mixed_results_name_the_beaten_baselines(run: Path, fixed: float, dealt: float, words: str) -> None:
-    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, dealt, depth=2.0)}}
+def test_mixed_results_name_the_beaten_baselines(run: Path, fixed: float, shuffled: float, words: str) -> None:
+    compared = {"sets": {"held_out": make_matched_set(4.0, fixed, shuffled, depth=2.0)}}
     finding = verdict(replace_files(read_run(run), others={MATCHED_BASELINE: compared}))["worth"]
     assert finding.brief.startswith(f"{words}; held_out/mlm_loss 4.000 against {fixed:.3f} of the same network")
     assert finding.sentences[0] == f"The run is {words}."
@@ -586,12 +586,12 @@ def test_a_record_without_errors_is_not_tested(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gain", "error", "result"),
+    ("gain", "error", "sign"),
     [(0.02, 0.004, 1), (-0.02, 0.004, -1), (0.02, 0.012, 0), (0.009, 0.0001, 0), (0.02, None, 0), (0.02, 0.0, 1)],
 )
-def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, result: int) -> None:
+def test_a_gain_counts_if_it_is_significant_and_relevant(gain: float, error: float | None, sign: int) -> None:
     pair = QualityPair("", "", "loss", 4.0 - gain, 4.0, error, 19, "", True)
-    assert pair.result == result
+    assert pair.result == sign
     if error:
         assert pair.p == pytest.approx(2 * stats.t.sf(abs(gain) / error, 19))
 
@@ -656,12 +656,12 @@ def test_one_depth_for_all_is_compared_with_a_trained_fixed_depth(run: Path) -> 
     compared = {"sets": {"held_out": {**make_matched_set(4.0, 4.0, 4.0, std=0.0), "mean": 2.0}}}
     finding = verdict(replace_files(files, others={MATCHED_BASELINE: compared, RIVALS: {"rows": rows}}))["worth"]
     assert finding.answer == "no"
-    result = "worse than the matched baseline trained at fixed depth 2"
+    comparison = "worse than the matched baseline trained at fixed depth 2"
     stops = "every token stops at update 2"
-    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {result}."
+    first = f"Depth does not vary: {stops}, as in a network of fixed depth. The model is {comparison}."
     assert finding.sentences[0] == first
     assert "score 0.900 against 0.950, worse by 0.050" in finding.sentences[1]
-    assert finding.brief == f"{stops}; {result}"
+    assert finding.brief == f"{stops}; {comparison}"
 
 
 @pytest.mark.parametrize(("other", "answer"), [(0.8, "yes"), (0.9, "unclear")])

@@ -117,9 +117,9 @@ def test_a_changed_weight_fails_the_check(llama: Path, tmp_path: Path, capsys: p
 
 @pytest.mark.slow
 def test_check_is_a_script(llama: Path) -> None:
-    result = subprocess.run([sys.executable, llama / "check.py"], capture_output=True, text=True, cwd="/", timeout=300)
-    assert result.returncode == 0, result.stderr
-    assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
+    process = subprocess.run([sys.executable, llama / "check.py"], capture_output=True, text=True, cwd="/", timeout=300)
+    assert process.returncode == 0, process.stderr
+    assert process.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
 
 
 def test_a_model_without_a_tokenizer_has_no_check(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -186,29 +186,29 @@ def ask(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_server_is_asked_for_completions(llama: Path) -> None:
     checks = read_checks(llama)
     with serve(checks) as (url, requests):
-        result = ask(llama, "--url", url)
+        process = ask(llama, "--url", url)
     compared = sum(entry["continuation"]["certain"] for entry in checks["inputs"])
     last = f"10 of 10 inputs agree; {compared} tokens compared"
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (0, last)
+    assert (process.returncode, process.stdout.splitlines()[-1]) == (0, last)
     assert [request["prompt"] for request in requests] == [entry["token_ids"] for entry in checks["inputs"]]
     assert {(request["model"], request["temperature"]) for request in requests} == {("a-model", 0)}
     with serve(checks, is_wrong=True) as (url, _):
-        result = ask(llama, "--url", url, "--model", "another")
-    assert (result.returncode, result.stdout.splitlines()[-1]) == (1, last.replace("10 of", "0 of"))
-    result = ask(llama, "--url", url)
-    assert result.returncode == 2
-    assert result.stderr.count("\n") == 1
+        process = ask(llama, "--url", url, "--model", "another")
+    assert (process.returncode, process.stdout.splitlines()[-1]) == (1, last.replace("10 of", "0 of"))
+    process = ask(llama, "--url", url)
+    assert process.returncode == 2
+    assert process.stderr.count("\n") == 1
 
 
 def test_a_server_that_takes_no_token_ids_gets_texts(llama: Path) -> None:
     with serve(read_checks(llama), takes_ids=False) as (url, requests):
         refused = ask(llama, "--url", url)
-        result = ask(llama, "--url", url, "--text")
+        process = ask(llama, "--url", url, "--text")
     assert refused.returncode == 2
     assert "422" in refused.stderr
     assert "add --text" in refused.stderr
-    assert result.returncode == 0
-    assert result.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
+    assert process.returncode == 0
+    assert process.stdout.splitlines()[-1].startswith("10 of 10 inputs agree")
     assert all(isinstance(request["prompt"], str) for request in requests[1:])
 
 
